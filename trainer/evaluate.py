@@ -42,14 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate, and turn the outcome into an exit code and one line."""
     try:
         given = read(Asked, sys.argv[1:] if arguments is None else arguments)
-        asked = Asked(**given)
-        speak_in(asked.output)
+        request = Asked(**given)
+        speak_in(request.output)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         from trainer.input.splits import CorruptRecord
         from trainer.job import storage
 
         try:
-            evaluate(asked)
+            evaluate(request)
         except CorruptRecord as error:
             raise UsageError(str(error)) from error
         except storage.FAILURES as error:
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def evaluate(asked: Asked) -> dict[str, float]:
+def evaluate(request: Asked) -> dict[str, float]:
     """Report how good the job's model is on a split, and return the metrics.
 
     Raises UsageError, CorruptRecord, and one of storage.FAILURES.
@@ -74,22 +74,22 @@ def evaluate(asked: Asked) -> dict[str, float]:
     from trainer.model import networks, predictions
     from trainer.observe import classes
 
-    config = settings(asked.job_dir)
-    folder = config.checkpoint_dir + ("/best" if asked.checkpoint == "best" else "")
+    config = settings(request.job_dir)
+    folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
     checkpoint = evaluator.newest(Checkpoints(folder, config.keep_checkpoints))
     if checkpoint is None:
-        raise UsageError(f"--job-dir {asked.job_dir}: there is no whole checkpoint in {folder}")
-    config = dataclasses.replace(config, records=asked.records or config.records)
+        raise UsageError(f"--job-dir {request.job_dir}: there is no whole checkpoint in {folder}")
+    config = dataclasses.replace(config, records=request.records or config.records)
     names = splits.class_names(config.records)
     was = tuple(checkpoint.state.get("records", {}).get("classes", names))
     if was != names:
         other = next((pair for pair in zip(was, names, strict=False) if pair[0] != pair[1]), None)
         text = f"has {other[1]!r} for {other[0]!r}" if other else f"has {len(names)} names"
         raise UsageError(
-            f"{config.records}/labels.txt {text}: the job of --job-dir {asked.job_dir} was trained "
-            f"on {len(was)} others"
+            f"{config.records}/labels.txt {text}: the job of --job-dir {request.job_dir} was "
+            f"trained on {len(was)} others"
         )
-    shards = splits.find(config.records, asked.split, Sound(config.rate, config.seconds))
+    shards = splits.find(config.records, request.split, Sound(config.rate, config.seconds))
     strategy = distribution.create(distribution.Cluster(role="evaluator"), os.environ)
     policy = distribution.precision(
         config.precision, distribution.has_tpu(os.environ), distribution.compute_capabilities()
@@ -102,8 +102,8 @@ def evaluate(asked: Asked) -> dict[str, float]:
     step, result = checkpoint.position.step, evaluation.run()
     tell(step, result)
     say("classes", classes.table(evaluation.tally.table(names)), step=step)
-    if asked.predictions:
-        predictions.write(network, names, config, shards, asked.predictions)
+    if request.predictions:
+        predictions.write(network, names, config, shards, request.predictions)
     return result
 
 

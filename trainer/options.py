@@ -103,53 +103,53 @@ def read(
     ordered = declared
     if common and not every:
         places = {name: number for number, name in enumerate(common)}
-        ordered = tuple(sorted(declared, key=lambda one: places.get(one[0].name, len(places))))
-    for one, option, annotation in ordered:
+        ordered = tuple(sorted(declared, key=lambda entry: places.get(entry[0].name, len(places))))
+    for entry, option, annotation in ordered:
         title = option.section if every or not common else f"common options ({ALL}: all)"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        hidden = bool(common) and not every and one.name not in common
-        _add(groups[title], one, option, annotation, hidden)
+        hidden = bool(common) and not every and entry.name not in common
+        _add(groups[title], entry, option, annotation, hidden)
     given = vars(parser.parse_args(_hyphens(arguments)))
-    for one, option, _ in declared:
-        if one.name in given:
-            _check_bounds(_name(one), given[one.name], option)
+    for entry, option, _ in declared:
+        if entry.name in given:
+            _check_bounds(_name(entry), given[entry.name], option)
     return given
 
 
 def _declared(kind: type) -> Iterator[tuple[Field[Any], Option, Any]]:
     types = get_type_hints(kind)
-    for one in fields(kind):
-        if "option" in one.metadata:
-            yield one, one.metadata["option"], types[one.name]
+    for entry in fields(kind):
+        if "option" in entry.metadata:
+            yield entry, entry.metadata["option"], types[entry.name]
 
 
-def _name(one: Field[Any]) -> str:
-    return "--" + one.name.replace("_", "-")
+def _name(entry: Field[Any]) -> str:
+    return "--" + entry.name.replace("_", "-")
 
 
 def _add(
-    group: Any, one: Field[Any], option: Option, annotation: Any, hidden: bool = False
+    group: Any, entry: Field[Any], option: Option, annotation: Any, hidden: bool = False
 ) -> None:
     """Give argparse the option of a field; a `hidden` one is read, and not shown."""
-    names = [_name(one), *([option.alias] if option.alias else [])]
-    about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(one, option)}
+    names = [_name(entry), *([option.alias] if option.alias else [])]
+    about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(entry, option)}
     if get_origin(annotation) is Literal or option.choices:
         about["choices"] = option.choices or get_args(annotation)
     else:
         parse, metavar = _KINDS.get(annotation, (None, None))
         about["type"] = option.parse or parse
-        about["metavar"] = option.metavar or metavar or one.name.rpartition("_")[2].upper()
+        about["metavar"] = option.metavar or metavar or entry.name.rpartition("_")[2].upper()
     if annotation is bool:
         about |= {"nargs": "?", "const": True}
     group.add_argument(*names, required=option.required, **about)
 
 
-def _help(one: Field[Any], option: Option) -> str:
+def _help(entry: Field[Any], option: Option) -> str:
     """The help text, with what holds if the option is not given."""
     shown = option.shown
     if shown is None:
-        default = one.default
+        default = entry.default
         if default is MISSING or default is None or default == "":
             shown = ""
         elif isinstance(default, bool):

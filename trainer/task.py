@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     try:
-        config, asked = parse(arguments, os.environ), given(arguments)
+        config, named = parse(arguments, os.environ), given(arguments)
         place = distribution.cluster(os.environ)
         if place.workers > 1:
             speak_as(place.index)
@@ -73,7 +73,7 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     _hold_sources()
     claim = lease.Lease(config.job_dir)
     try:
-        return train(config, asked, place, os.environ, preemption, claim)
+        return train(config, named, place, os.environ, preemption, claim)
     except Preempted as error:
         claim.release()
         say("preempted", str(error), "WARNING", step=error.step)
@@ -141,16 +141,16 @@ def _hold_sources() -> None:
     start. linecache reads a changed file again unless its entry has no time, and AutoGraph
     (inspect_utils._fix_linecache_record) has it read again in any case.
     """
-    held = {}
+    sources = {}
     for name, module in tuple(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if name.startswith("trainer.") and path:
             lines = linecache.getlines(path)
-            held[path] = linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
+            sources[path] = linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
     read = linecache.updatecache
 
     def unless_held(path: str, *module: Any) -> list[str]:
-        return held[path][2] if path in held else read(path, *module)
+        return sources[path][2] if path in sources else read(path, *module)
 
     linecache.updatecache = unless_held  # type: ignore[assignment]
 
@@ -172,13 +172,13 @@ def _reason(error: Exception) -> str:
     """Return TensorFlow's own words, without places in the graph and in files."""
     places = ("Graph execution error", "Detected at", "File ", "[[", "Additional GRPC", "(1)")
     lines = [line.strip() for line in str(error).split("\n")]
-    said = [line for line in lines if line and not line.startswith(places)]
-    return said[0][:200] if said else type(error).__name__
+    own_lines = [line for line in lines if line and not line.startswith(places)]
+    return own_lines[0][:200] if own_lines else type(error).__name__
 
 
 def train(
     config: Config,
-    asked: frozenset[str],
+    named: frozenset[str],
     place: distribution.Cluster,
     environment: Mapping[str, str],
     preemption: Preemption,
@@ -188,7 +188,7 @@ def train(
 
     Raises what `_verdict` turns into codes.
 
-    `asked` names the options that were given. `claim` is the job folder's lease (lease.Lease),
+    `named` are the options that were given. `claim` is the job folder's lease (lease.Lease),
     which the chief takes and `_main` releases.
     """
     import keras
@@ -211,7 +211,7 @@ def train(
         from trainer.loop import parameter_servers
 
         return parameter_servers.serve(config, place, preemption)
-    setup = _set_up(config, asked, place, environment, preemption, claim)
+    setup = _set_up(config, named, place, environment, preemption, claim)
     if place.role == "evaluator":
         evaluator.run(setup)
     else:
@@ -221,7 +221,7 @@ def train(
 
 def _set_up(
     config: Config,
-    asked: frozenset[str],
+    named: frozenset[str],
     place: distribution.Cluster,
     environment: Mapping[str, str],
     preemption: Preemption,
@@ -258,9 +258,9 @@ def _set_up(
     config = targets.aimed(splits.heard(config, shards), shards[0].target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records)
-    kinds = [kind for kind in ("GPU", "TPU") if any(kind in one for one in facts["devices"])]
+    kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]
     known = choices.Facts(records, stored, replicas, accelerated=bool(kinds))
-    config = sized(choices.settled(config, asked, known), replicas, records)
+    config = sized(choices.settled(config, named, known), replicas, records)
     kind = "" if place.parameter_servers else "".join(kinds[:1])
     config = device.settled(config, shards, kind)
     return Setup(config, place, strategy, names, shards, held_out, policy, facts)
@@ -381,8 +381,8 @@ def _predict_again(config: Config, place: distribution.Cluster) -> bool:
     path = f"{config.job_dir}/{predictions.PREDICTIONS}"
     if not (config.predictions and place.chief) or storage.gfile.exists(path):
         return False
-    asked = evaluate.Asked(job_dir=config.job_dir, split="validation", predictions=path)
-    evaluate.evaluate(asked)
+    request = evaluate.Asked(job_dir=config.job_dir, split="validation", predictions=path)
+    evaluate.evaluate(request)
     return True
 
 

@@ -149,7 +149,7 @@ def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
 def _listing(filesystem: Any, root: str, target: str) -> dict[str, dict[str, Any]]:
     """Return the files at the target: names below it, each with its entry of the listing."""
     try:
-        found = filesystem.find(root, detail=True)
+        entries = filesystem.find(root, detail=True)
     except FileNotFoundError:
         return {}
     except Exception as error:
@@ -157,7 +157,7 @@ def _listing(filesystem: Any, root: str, target: str) -> dict[str, dict[str, Any
     prefix = f"{root}/"
     return {
         path[len(prefix) :]: info
-        for path, info in found.items()
+        for path, info in entries.items()
         if path.startswith(prefix) and info.get("type") == "file"
     }
 

@@ -72,8 +72,8 @@ class Decoded:
         contents, labels, sizes = (tf.gather(column, several) for column in columns)
         return contents, labels, sizes
 
-    def label(self, one: tf.Tensor) -> tf.Tensor:
-        return self.labels[one]
+    def label(self, number: tf.Tensor) -> tf.Tensor:
+        return self.labels[number]
 
     def picture(self, content: tf.Tensor) -> tf.Tensor:
         """Return uint8 [rows, width, 3], whose first rows are the picture; nothing is copied."""
@@ -158,8 +158,8 @@ def _images(pieces: tuple[Piece, ...]) -> Any:
         parsed = tf.io.parse_single_example(record, reading.FEATURES | reading.SIZES)
         size = tf.stack([parsed["image/height"], parsed["image/width"]])
         decoded = tf.io.decode_jpeg(parsed["image/encoded"], channels=3)
-        found = tf.shape(decoded, tf.int64)[:2]
-        tf.debugging.assert_equal(found, size, "a picture has another size than its record notes")
+        shape = tf.shape(decoded, tf.int64)[:2]
+        tf.debugging.assert_equal(shape, size, "a picture has another size than its record notes")
         return decoded
 
     images = _records(pieces).map(image, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -99,13 +99,13 @@ def changed(
     slope, way = signs * strength * space.shear, signs * strength * side * space.shift
     if name in ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"):
         angle = signs * strength * math.radians(space.turn)
-        one, none = tf.ones_like(signs), tf.zeros_like(signs)
+        full, none = tf.ones_like(signs), tf.zeros_like(signs)
         matrix = {
             "rotate": (tf.cos(angle), -tf.sin(angle), none, tf.sin(angle), tf.cos(angle), none),
-            "shear_x": (one, slope, none, none, one, none),
-            "shear_y": (one, none, none, slope, one, none),
-            "translate_x": (one, none, way, none, one, none),
-            "translate_y": (one, none, none, none, one, way),
+            "shear_x": (full, slope, none, none, full, none),
+            "shear_y": (full, none, none, slope, full, none),
+            "translate_x": (full, none, way, none, full, none),
+            "translate_y": (full, none, none, none, full, way),
         }[name]
         return _moved(images, matrix, side)
     strength = strength[:, None, None, None]
@@ -169,5 +169,5 @@ def _equalized(images: tf.Tensor) -> tf.Tensor:
     below = tf.cumsum(counts, axis=1, exclusive=True)
     table = tf.clip_by_value((below + step // 2) // tf.maximum(step, 1), 0, 255)
     mapped = tf.cast(tf.gather(table, values, batch_dims=1), tf.float32)
-    found = tf.reshape(tf.where(step > 0, mapped, channels), [shape[0], 3, shape[1], shape[2]])
-    return tf.ensure_shape(tf.transpose(found, [0, 2, 3, 1]), images.shape)
+    equalized = tf.reshape(tf.where(step > 0, mapped, channels), [shape[0], 3, shape[1], shape[2]])
+    return tf.ensure_shape(tf.transpose(equalized, [0, 2, 3, 1]), images.shape)

@@ -120,6 +120,6 @@ def cutmix(
 
 def _beta(alpha: float, seeds: tf.Tensor) -> tf.Tensor:
     """Return a number from Beta(alpha, alpha), by two from Gamma(alpha)."""
-    one = tf.random.stateless_gamma([], seeds[0], alpha)
+    first = tf.random.stateless_gamma([], seeds[0], alpha)
     other = tf.random.stateless_gamma([], seeds[1], alpha)
-    return one / (one + other)
+    return first / (first + other)

@@ -54,11 +54,11 @@ class Files:
         """Return contents, checked targets and, if `sized`, sizes [n, 2] of what `read` gives."""
         return examples(several, self.classes, self.form, self.target, self.sized)
 
-    def label(self, one: tf.Tensor) -> tf.Tensor:
+    def label(self, example: tf.Tensor) -> tf.Tensor:
         """Return the class of one of those that `read` gives."""
         kind = "audio" if isinstance(self.form, Sound) else "image"
         feature = targets.wanted(kind, targets.CLASS, self.classes)
-        [label] = tf.io.parse_single_example(one, feature).values()
+        [label] = tf.io.parse_single_example(example, feature).values()
         return label
 
 

@@ -40,8 +40,8 @@ def piece(
     Raises tf.errors.InvalidArgumentError if the rate is not that of `sound`.
     """
     samples, rate = tf.audio.decode_wav(wav)
-    said = f"a sound is not at {sound.rate} samples a second"
-    with tf.control_dependencies([tf.debugging.assert_equal(rate, sound.rate, said)]):
+    message = f"a sound is not at {sound.rate} samples a second"
+    with tf.control_dependencies([tf.debugging.assert_equal(rate, sound.rate, message)]):
         mono = tf.reduce_mean(samples, axis=1)
     lack = tf.maximum(sound.samples - tf.shape(mono)[0], 0)
     silence = round(more * sound.rate)

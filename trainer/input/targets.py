@@ -41,14 +41,14 @@ def read(examples: Mapping[str, Any], kind: str, target: str, outputs: int) -> t
     if target == VALUES:
         return tf.debugging.assert_all_finite(examples[f"{kind}/values"], "not a finite value")
     several = target == LABELS
-    found = examples[f"{kind}/class/labels" if several else f"{kind}/class/label"]
-    numbers = found.values if several else found
+    written = examples[f"{kind}/class/labels" if several else f"{kind}/class/label"]
+    numbers = written.values if several else written
     below = tf.debugging.assert_less(numbers, tf.cast(outputs, tf.int64), "label beyond labels.txt")
     least = tf.debugging.assert_non_negative(numbers, "negative label")
-    with tf.control_dependencies([one for one in (below, least) if one is not None]):
+    with tf.control_dependencies([bound for bound in (below, least) if bound is not None]):
         if not several:
-            return tf.identity(found)
-        padded = tf.sparse.to_dense(found, default_value=-1)
+            return tf.identity(written)
+        padded = tf.sparse.to_dense(written, default_value=-1)
         return tf.minimum(tf.reduce_sum(tf.one_hot(padded, outputs), axis=1), 1.0)
 
 

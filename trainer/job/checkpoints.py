@@ -117,7 +117,9 @@ class Checkpoints:
     def size(self) -> int:
         """Return bytes of the checkpoints that are there, the best one included."""
         folders = (self, Checkpoints(f"{self.folder}/best", keep=1))
-        paths = [path for one in folders for step in one.steps() for path in one._paths(step)]
+        paths = [
+            path for folder in folders for step in folder.steps() for path in folder._paths(step)
+        ]
         return sum(storage.gfile.stat(path).length for path in paths if storage.gfile.exists(path))
 
     def copy(self, step: int, folder: str) -> None:

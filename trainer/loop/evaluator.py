@@ -57,11 +57,11 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     config = look.config
     path = f"{config.job_dir}/{markers.EVALUATIONS}"
     judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)
-    found = markers.read(path)
-    judge.restore(found.get("judge", {}))
-    if markers.more(config, found):  # The run is now longer: the patience starts anew.
+    marker = markers.read(path)
+    judge.restore(marker.get("judge", {}))
+    if markers.more(config, marker):  # The run is now longer: the patience starts anew.
         judge.waited = 0
-    last = int(found.get("step", -1))
+    last = int(marker.get("step", -1))
     checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
     average = averaged(look.model, config, look.strategy, look.policy)
     watch.begin(look)

@@ -38,11 +38,11 @@ def rising(config: Config) -> Config:
 
 def smoothed(losses: np.ndarray) -> np.ndarray:
     """The running mean of the losses, without the pull to its start."""
-    mean, found = 0.0, []
+    mean, means = 0.0, []
     for number, loss in enumerate(losses.tolist(), start=1):
         mean = KEPT * mean + (1 - KEPT) * loss
-        found.append(mean / (1 - KEPT**number))
-    return np.array(found)
+        means.append(mean / (1 - KEPT**number))
+    return np.array(means)
 
 
 def advised(rates: np.ndarray, losses: np.ndarray) -> float:
@@ -78,10 +78,10 @@ def find(trainer: Trainer, batches: Any, config: Config, write: bool) -> float:
     rate = advised(rates, losses)
     if write:
         board = Events(f"{config.log_dir}/find")
-        for step, (one, loss, mean) in enumerate(
+        for step, (learning_rate, loss, mean) in enumerate(
             zip(rates, losses, smoothed(losses), strict=True), start=1
         ):
-            board.scalars(step, {"learning_rate": one, "loss": loss, "loss_mean": mean})
+            board.scalars(step, {"learning_rate": learning_rate, "loss": loss, "loss_mean": mean})
         board.text(0, "advice", f"The loss falls fastest at a learning rate of {rate:g}.")
         board.close()
         content = {"advised": rate, "rates": rates.tolist(), "losses": losses.tolist()}

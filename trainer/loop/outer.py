@@ -434,8 +434,8 @@ class Controller:
         if now - self._looked_at < 2 or not self.config.early_stopping:
             return False
         self._looked_at = now
-        found = markers.read(f"{self.config.job_dir}/{markers.EVALUATIONS}")
-        return bool(found.get("stop")) and not markers.more(self.config, found)
+        marker = markers.read(f"{self.config.job_dir}/{markers.EVALUATIONS}")
+        return bool(marker.get("stop")) and not markers.more(self.config, marker)
 
     def _recover(self, error: NotFinite) -> None:
         """Return to the last good checkpoint with a smaller learning rate, on all ranks.

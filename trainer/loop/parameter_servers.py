@@ -170,7 +170,7 @@ class ParameterServers(inner.Trainer):
         norm = tf.linalg.global_norm(gradients)
         if self.config.clip_norm:
             factor = tf.minimum(1.0, self.config.clip_norm / tf.maximum(norm, 1e-12))
-            gradients = [None if one is None else one * factor for one in gradients]
+            gradients = [None if slope is None else slope * factor for slope in gradients]
         made = tf.cast(self.updates.read_value(), tf.float32)
         rate = tf.cast(self.optimizer._learning_rate(made), tf.float32) * self.factor
         trained = self.model.trainable_variables
@@ -264,7 +264,7 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
     chief = place.tasks["chief"][0]
     deadline = time.monotonic() + config.peer_timeout
     wait = waiting.Wait(f"{place.role} {place.task}")
-    seen = told = False
+    seen = reported = False
     while time.monotonic() < deadline:
         presence = waiting.probe(chief)
         if presence == "answers":
@@ -277,8 +277,8 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
             break
         elif wait.due():
             wait.tell(f"for chief 0 at {chief}: no answer")
-        if preemption.requested and place.role == "ps" and not told:
-            told = True
+        if preemption.requested and place.role == "ps" and not reported:
+            reported = True
             leaving = {"role": place.role, "task": place.task}
             with contextlib.suppress(*storage.FAILURES):
                 markers.write(f"{config.job_dir}/{markers.LEAVING}", leaving)
@@ -323,7 +323,7 @@ def watch_servers(place: distribution.Cluster, config: Config, preemption: Preem
                 return f"no answer from {names[address]} for {patience:g} s"
             if presence == "gone" and address in place.tasks["ps"] and wait.seconds > GONE:
                 return f"the parameter server at {address} is gone"
-        away = [absent[one][1].seconds for one in place.tasks["worker"] if one in absent]
+        away = [absent[task][1].seconds for task in place.tasks["worker"] if task in absent]
         if len(away) == len(place.tasks["worker"]) and min(away) > patience:
             return f"no worker was there for {patience:g} s"
         return ""

@@ -54,12 +54,12 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
     """Return `config` with a value for each option that was not given: what the job began with, if
     it has a checkpoint, or else a choice. Each choice is reported. Raises UsageError.
     """
-    found = recorded(config, given)
-    if found:
-        config = dataclasses.replace(config, **found)
-        given = {*given, *found}
-        text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in found.items())
-        say("chosen", f"{text}: as this job began ({CONFIG})", **found)
+    known = recorded(config, given)
+    if known:
+        config = dataclasses.replace(config, **known)
+        given = {*given, *known}
+        text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
+        say("chosen", f"{text}: as this job began ({CONFIG})", **known)
     return chosen(config, given, facts)
 
 
@@ -71,15 +71,15 @@ def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
     if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
         return {}
     try:
-        found = dict(json.loads(storage.read(path)))
+        values = dict(json.loads(storage.read(path)))
     except storage.NOT_FOUND:
         return {}
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     names = [name for name in CHOSEN if not _settled(name, given)]
     if not _settled("steps", given):
-        names.append("epochs" if found.get("epochs") else "steps")
-    return {name: found[name] for name in names if name in found}
+        names.append("epochs" if values.get("epochs") else "steps")
+    return {name: values[name] for name in names if name in values}
 
 
 def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:

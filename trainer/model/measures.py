@@ -138,7 +138,7 @@ def _count_labels(labels: Any, logits: Any, weights: Any, _: Units) -> tf.Tensor
         return tf.math.unsorted_segment_sum(tf.reshape(values, [-1]), places, size)
 
     parts = {
-        "sums": tf.stack([tf.reduce_sum(weights * one) for one in sums]),
+        "sums": tf.stack([tf.reduce_sum(weights * total) for total in sums]),
         "right": tf.reduce_sum(each * labels * answers, 0),
         "labels": tf.reduce_sum(each * labels, 0),
         "answers": tf.reduce_sum(each * answers, 0),

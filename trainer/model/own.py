@@ -56,9 +56,9 @@ def build(config: Config, classes: int, images: Any) -> keras.Model:
         logits = made(keras.ops.cast(images, "float32"))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        said = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200]
         where = f"{last.filename}:{last.lineno}"
-        raise UsageError(f"{option}: {type(error).__name__}: {said} ({where})") from error
+        raise UsageError(f"{option}: {type(error).__name__}: {reason} ({where})") from error
     shape = tuple(getattr(logits, "shape", ()))
     if shape != (None, classes):
         wanted = f"a logit for each of {classes} classes, (None, {classes})"
@@ -90,7 +90,7 @@ def hub(config: Config, images: Any, pretrain: bool) -> Any:
     try:
         backbone = maker(name.removeprefix(HUB), load_weights=load, image_shape=shape)
         pixels = keras.ops.cast(images, "float32")
-        scale, offset = (getattr(converter, one, None) for one in ("scale", "offset"))
+        scale, offset = (getattr(converter, field, None) for field in ("scale", "offset"))
         if scale is not None or offset is not None:
             each = 1.0 if scale is None else scale
             more = 0.0 if offset is None else offset
@@ -124,16 +124,16 @@ def _converter(name: str) -> Any:
 
 
 def _unusable(name: str, error: Exception) -> UsageError:
-    said = " ".join(str(error).split())[:200]
-    return UsageError(f"--model {name}: {type(error).__name__}: {said}")
+    reason = " ".join(str(error).split())[:200]
+    return UsageError(f"--model {name}: {type(error).__name__}: {reason}")
 
 
 def _find(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        target = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise UsageError(f"--model {name}: {error}") from error
-    if not callable(found):
+    if not callable(target):
         raise UsageError(f"--model {name}: {module} has no function {attribute!r}")
-    return found
+    return target

@@ -56,10 +56,10 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
         content = storage.read(config.weights)
     except tf.errors.OpError as error:
         raise UsageError(f"--weights {config.weights}: cannot be read ({error.message})") from None
-    found = hashlib.sha256(content).hexdigest()
-    if config.weights_sha256 and found != config.weights_sha256:
+    sha256 = hashlib.sha256(content).hexdigest()
+    if config.weights_sha256 and sha256 != config.weights_sha256:
         raise UsageError(
-            f"--weights {config.weights}: its SHA-256 is {found}, not the {config.weights_sha256} "
+            f"--weights {config.weights}: its SHA-256 is {sha256}, not the {config.weights_sha256} "
             "of --weights-sha256"
         )
     with tempfile.TemporaryDirectory() as folder:
@@ -73,8 +73,8 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
             raise UsageError(
                 f"--weights {config.weights}: not those of {config.model} without its top: {text}"
             ) from error
-    text = f"{copied} variables from {config.weights}, SHA-256 {found}"
-    say("weights", text, variables=copied, sha256=found)
+    text = f"{copied} variables from {config.weights}, SHA-256 {sha256}"
+    say("weights", text, variables=copied, sha256=sha256)
 
 
 def _read(plain: Plain, path: Path) -> keras.Model:

@@ -87,7 +87,7 @@ def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor
     confidence = tf.reduce_max(shares, axis=-1)
     sure = tf.minimum(tf.cast(confidence * CALIBRATION, tf.int32), CALIBRATION - 1)
     parts = {
-        "sums": tf.stack([tf.reduce_sum(one) for one in (losses, right, among, weights)]),
+        "sums": tf.stack([tf.reduce_sum(column) for column in (losses, right, among, weights)]),
         "right": count(labels, right, classes),
         "labels": count(labels, weights, classes),
         "answers": count(answers, weights, classes),
@@ -95,7 +95,8 @@ def tally(labels: tf.Tensor, logits: tf.Tensor, weights: tf.Tensor) -> tf.Tensor
         "own": count(tf.gather(places, labels, batch_dims=1), weights, classes * bins),
         "all": count(places, tf.broadcast_to(weights[:, None], tf.shape(places)), classes * bins),
         "calibration": tf.concat(
-            [count(sure, one, CALIBRATION) for one in (weights, weights * confidence, right)], 0
+            [count(sure, column, CALIBRATION) for column in (weights, weights * confidence, right)],
+            0,
         ),
     }
     if classes <= LARGE:
@@ -184,8 +185,8 @@ class Tally:
     def by_class(self) -> dict[str, float]:
         """Return the metrics of single classes, as means over the classes that occur."""
         occurs = (self.counts["labels"] + self.counts["answers"]) > 0
-        found = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
-        means = {n: float(of[occurs].mean()) if occurs.any() else 0.0 for n, of in found.items()}
+        scores = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        means = {n: float(of[occurs].mean()) if occurs.any() else 0.0 for n, of in scores.items()}
         return {**means, "auc": mean(self.auc)}
 
     def table(self, names: tuple[str, ...]) -> list[dict[str, Any]]:

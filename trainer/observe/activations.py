@@ -50,10 +50,10 @@ class Activations(Every):
         images, _ = self.pool.examples(run)
         if self._probe is None:
             self._layers, self._probe = probe(run.model)
-        found = [[part.numpy() for part in one] for one in self._probe(images[:PROBE])]
+        outputs = [[part.numpy() for part in parts] for parts in self._probe(images[:PROBE])]
         histograms, scalars = {}, {}
         for (name, kind), (counts, bounds, zeros, dead, saturated) in zip(
-            self._layers, found, strict=True
+            self._layers, outputs, strict=True
         ):
             histograms[f"activations/{name}"] = events.rows(counts, *map(float, bounds))
             shares = {}
@@ -115,5 +115,5 @@ def _statistics(output: tf.Tensor, kind: str) -> tuple[tf.Tensor, ...]:
         saturated = at_top if kind == "relu6" else at_top | at_bottom
     else:
         stuck, saturated = tf.reduce_all(zero, axis=0), tf.zeros_like(zero)
-    shares = [tf.reduce_mean(tf.cast(one, tf.float32)) for one in (zero, stuck, saturated)]
+    shares = [tf.reduce_mean(tf.cast(mask, tf.float32)) for mask in (zero, stuck, saturated)]
     return (counts, tf.stack([low, wide]), *shares)

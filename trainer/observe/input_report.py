@@ -139,24 +139,24 @@ class InputReport(Observer):
         speed = per_core(run.train, self._config, len(run.names), PROBE_SECONDS, workers)
         batch = self._config.batch_size // workers
         cores = len(os.sched_getaffinity(0))
-        self.cost = found = cost(self._seconds, self._waited, self._steps, batch, speed, cores)
+        self.cost = estimate = cost(self._seconds, self._waited, self._steps, batch, speed, cores)
         text = (
-            f"input: {found.wait_share:.1%} of a step waited for; one core makes "
+            f"input: {estimate.wait_share:.1%} of a step waited for; one core makes "
             f"{speed:,.0f} images a second, a step without waiting takes "
-            f"{1000 * found.step_seconds:,.1f} ms for {batch}: "
-            f"{found.cores_needed:.1f} cores needed, {cores} here"
+            f"{1000 * estimate.step_seconds:,.1f} ms for {batch}: "
+            f"{estimate.cores_needed:.1f} cores needed, {cores} here"
         )
-        if found.wait_share > WAITS:
+        if estimate.wait_share > WAITS:
             left = (run.steps - run.position.step) * self._config.batch_size
             text += "; "
-            text += remedy(run.train, self._config, found, left, memory.free(), workers)
+            text += remedy(run.train, self._config, estimate, left, memory.free(), workers)
         say(
             "input",
             text,
-            "WARNING" if found.wait_share > WAITS else "INFO",
+            "WARNING" if estimate.wait_share > WAITS else "INFO",
             step=run.position.step,
-            wait_share=round(found.wait_share, 4),
+            wait_share=round(estimate.wait_share, 4),
             images_per_second_core=round(speed, 1),
-            cores_needed=round(found.cores_needed, 2),
+            cores_needed=round(estimate.cores_needed, 2),
             cores=cores,
         )

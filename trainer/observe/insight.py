@@ -71,8 +71,8 @@ class Progress(Observer):
     def begin(self, run: Run) -> None:
         if run.place.chief:
             depth = networks.depth(run.model)
-            found = {key: getattr(depth, key) for key in depth.__dataclass_fields__}
-            say("model", f"{run.model.name}: {depth}", **found)
+            layers = {key: getattr(depth, key) for key in depth.__dataclass_fields__}
+            say("model", f"{run.model.name}: {depth}", **layers)
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         if not run.place.chief:
@@ -125,8 +125,8 @@ class Utilization(Observer):
             tf.config.experimental.get_device_details(gpu).get("device_name", "")
             for gpu in tf.config.list_physical_devices("GPU")
         ]
-        one = utilization.peak(visible, run.policy, os.environ.get("TPU_ACCELERATOR_TYPE", ""))
-        self.peak = one * run.strategy.num_replicas_in_sync if one else None
+        peak = utilization.peak(visible, run.policy, os.environ.get("TPU_ACCELERATOR_TYPE", ""))
+        self.peak = peak * run.strategy.num_replicas_in_sync if peak else None
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         self._calls += 1
@@ -312,9 +312,9 @@ class Account(Observer):
 def _finite(value: Any) -> Any:
     """`value`, with numbers that JSON lacks as text."""
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
+        return [_finite(entry) for entry in value]
     if isinstance(value, float | np.floating):
         return float(value) if np.isfinite(value) else str(value)
     return value

@@ -141,5 +141,5 @@ class Ledger:
         self._since = now
 
 
-def _sum(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    return {part: one.get(part, 0.0) + other.get(part, 0.0) for part in {**one, **other}}
+def _sum(before: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {part: before.get(part, 0.0) + other.get(part, 0.0) for part in {**before, **other}}

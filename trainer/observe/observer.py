@@ -113,53 +113,61 @@ class Watch:
 
     def until(self, step: int) -> int | None:
         """Return the next step after which one of them must be called; None: any step."""
-        wanted = [one.until(step) for one in self._all]
-        return min((one for one in wanted if one is not None and one > step), default=None)
+        wanted = [observer.until(step) for observer in self._all]
+        return min(
+            (observer for observer in wanted if observer is not None and observer > step),
+            default=None,
+        )
 
     def begin(self, run: Run) -> None:
-        self._each(run, lambda one: one.begin(run))
+        self._each(run, lambda observer: observer.begin(run))
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        self._each(run, lambda one: one.steps(run, first_step, metrics))
+        self._each(run, lambda observer: observer.steps(run, first_step, metrics))
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        self._each(run, lambda one: one.evaluated(run, step, result))
+        self._each(run, lambda observer: observer.evaluated(run, step, result))
 
     def saved(self, run: Run, step: int, seconds: float) -> None:
-        self._each(run, lambda one: one.saved(run, step, seconds))
+        self._each(run, lambda observer: observer.saved(run, step, seconds))
 
     def end(self, run: Run, outcome: str) -> None:
-        self._each(run, lambda one: one.end(run, outcome))
+        self._each(run, lambda observer: observer.end(run, outcome))
 
     def closed(self, run: Run) -> None:
-        self._each(run, lambda one: one.closed(run))
+        self._each(run, lambda observer: observer.closed(run))
 
     def states(self, run: Run) -> dict[str, Any]:
         """Return the observers' states for the checkpoint, by name."""
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
 
-        def ask(one: Observer) -> None:
-            if one.name:
-                found[one.name] = json.loads(json.dumps(one.state()))
+        def ask(observer: Observer) -> None:
+            if observer.name:
+                kept[observer.name] = json.loads(json.dumps(observer.state()))
 
         self._each(run, ask)
-        return found
+        return kept
 
     def restore(self, run: Run, states: Mapping[str, Any]) -> None:
-        self._each(run, lambda one: one.restore(states[one.name]) if one.name in states else None)
+        self._each(
+            run,
+            lambda observer: (
+                observer.restore(states[observer.name]) if observer.name in states else None
+            ),
+        )
 
     def _each(self, run: Run, tell: Callable[[Observer], None]) -> None:
-        for one in tuple(self._kept):
+        for observer in tuple(self._kept):
             try:
-                tell(one)
+                tell(observer)
             except Exception as error:
-                self._kept.remove(one)
-                name = type(one).__name__
-                said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-                run.left_out[name] = said
+                self._kept.remove(observer)
+                name = type(observer).__name__
+                reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+                run.left_out[name] = reason
                 say(
                     "observer",
-                    f"{name} failed and is left out from here on, training goes on: {said}",
+                    f"{name} failed and is left out from here on, training goes on: {reason}",
                     "WARNING",
                     step=run.position.step,
                     observer=name,

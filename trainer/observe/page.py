@@ -78,7 +78,9 @@ class Page(Observer):
             self._every *= 2
             for name in drawn:
                 kept = [
-                    one for one in self._curves[f"{name}, training"] if not one[0] % self._every
+                    point
+                    for point in self._curves[f"{name}, training"]
+                    if not point[0] % self._every
                 ]
                 self._curves[f"{name}, training"] = kept
 
@@ -219,9 +221,9 @@ def _warning(text: str) -> str:
 
 
 def _measured(summary: dict[str, Any]) -> str:
-    found = summary["evaluation"]
-    rows = [(name, f"{found[name]:.4f}") for name in METRICS if name in found]
-    rows += [("validation records", f"{found.get('examples', 0):,}")]
+    evaluation = summary["evaluation"]
+    rows = [(name, f"{evaluation[name]:.4f}") for name in METRICS if name in evaluation]
+    rows += [("validation records", f"{evaluation.get('examples', 0):,}")]
     best = summary["best"]
     if best:
         rows.append((f"best {best['metric']}", f"{best['value']:.4f} after step {best['step']}"))
@@ -234,11 +236,11 @@ def _measured(summary: dict[str, Any]) -> str:
 def _classes(run: Run) -> str:
     if run.tally is None:
         return ""
-    found = run.tally.table(run.names)
-    heads = list(found[0])
+    table = run.tally.table(run.names)
+    heads = list(table[0])
     title = "Values" if heads[0] == "value" else "Classes"
     shares = ".4f" if title == "Classes" else ""  # values have units of their own
-    rows = [[_number(value, shares) for value in row.values()] for row in found]
+    rows = [[_number(value, shares) for value in row.values()] for row in table]
     parts = [f"<h2>{title}</h2><div class=row>", _table(heads, rows)]
     matrix = run.tally.confusion
     if matrix is not None and len(run.names) <= _SHOWN:
@@ -294,7 +296,7 @@ def _time(account: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{part}<td>{seconds:,.1f} s<td>{seconds / wall:.1%}"
         f"<td><div class=part><div class=bar style='width:{100 * seconds / wall:.1f}%'></div></div>"
-        for part, seconds in sorted(account["seconds"].items(), key=lambda one: -one[1])
+        for part, seconds in sorted(account["seconds"].items(), key=lambda event: -event[1])
     )
     text = f"{wall:,.1f} s in {account['attempts']} attempt(s)"
     if account.get("lost_steps"):
@@ -308,7 +310,7 @@ def _time(account: dict[str, Any]) -> str:
 def _options(config: Config) -> str:
     """Return the options that have another value than their default."""
     values = dataclasses.asdict(config)
-    defaults = {one.name: one.default for one in dataclasses.fields(config)}
+    defaults = {field.name: field.default for field in dataclasses.fields(config)}
     rows = [
         (f"--{name.replace('_', '-')}", value)
         for name, value in values.items()
@@ -318,8 +320,8 @@ def _options(config: Config) -> str:
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], kind: str = "numbers") -> str:
-    head = "".join(f"<th>{one}" for one in heads)
-    lines = ("".join(f"<td>{html.escape(str(one))}" for one in row) for row in rows)
+    head = "".join(f"<th>{cell}" for cell in heads)
+    lines = ("".join(f"<td>{html.escape(str(cell))}" for cell in row) for row in rows)
     body = "".join(f"<tr>{line}" for line in lines)
     return f"<table class={kind}><tr>{head}{body}</table>"
 

@@ -180,15 +180,15 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
     count = nvml.nvmlDeviceGetCount()
     if visible is None:
         return [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(count)]
-    found = []
+    handles = []
     for entry in guard.entries(visible):
         if isinstance(entry, str):
-            found.append(nvml.nvmlDeviceGetHandleByUUID(entry))
+            handles.append(nvml.nvmlDeviceGetHandleByUUID(entry))
         elif entry < count:
-            found.append(nvml.nvmlDeviceGetHandleByIndex(entry))
+            handles.append(nvml.nvmlDeviceGetHandleByIndex(entry))
         else:
             break
-    return found
+    return handles
 
 
 class Sampler:
@@ -233,9 +233,9 @@ class Sampler:
             raise self._error
         with self._lock:
             looks, self._fresh = self._fresh, []
-        keys = dict.fromkeys(key for one in looks for key in one)
-        values = {key: [one[key] for one in looks if key in one] for key in keys}
-        return {key: sum(found) / len(found) for key, found in values.items()}
+        keys = dict.fromkeys(key for look in looks for key in look)
+        values = {key: [look[key] for look in looks if key in look] for key in keys}
+        return {key: sum(series) / len(series) for key, series in values.items()}
 
     def report(self) -> dict[str, dict[str, float]]:
         """Mean and most of each figure over the attempt."""
@@ -263,7 +263,7 @@ def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | Non
     if generation in TPU_PEAKS:
         tera, replicas = TPU_PEAKS[generation]
         return tera * 1e12 / replicas
-    found = []
+    peaks = []
     for device in devices:
         # Whole words: an L40S is not an L4, and a P40 is not a P4.
         fitting = [row for row in PEAKS if re.search(rf"\b{row[0]}\b", device, re.IGNORECASE)]
@@ -271,8 +271,8 @@ def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | Non
             return None
         _, half, single = fitting[0]
         # GPUs before Volta have no matrix units: mixed precision only saves memory there.
-        found.append((half if policy.startswith("mixed") else single) * 1e12)
-    return min(found, default=None)
+        peaks.append((half if policy.startswith("mixed") else single) * 1e12)
+    return min(peaks, default=None)
 
 
 def forward_flops(network: Any) -> dict[str, float]:
@@ -282,15 +282,15 @@ def forward_flops(network: Any) -> dict[str, float]:
     """
     from trainer.model.networks import layers_of
 
-    found: dict[str, float] = {}
+    flops: dict[str, float] = {}
     for layer in layers_of(network):
         kernels = [v for v in layer.weights if v.path.rpartition("/")[2].endswith("kernel")]
         if not kernels:
             continue
         # A kernel is applied once at each place of the output: [batch, height, width, channels].
         places = math.prod(layer.output.shape[1:-1]) if len(layer.output.shape) > 2 else 1
-        found[layer.name] = sum(2.0 * math.prod(kernel.shape) * places for kernel in kernels)
-    return found
+        flops[layer.name] = sum(2.0 * math.prod(kernel.shape) * places for kernel in kernels)
+    return flops
 
 
 def training_flops(network: Any) -> float:
@@ -303,7 +303,7 @@ def training_flops(network: Any) -> float:
     from trainer.model.networks import layers_of
 
     forward = forward_flops(network)
-    trained = {one.name for one in layers_of(network) if one.trainable_variables}
+    trained = {layer.name for layer in layers_of(network) if layer.trainable_variables}
     total, reached = 0.0, False
     for name, flops in forward.items():
         # The first trained layer needs no gradient of its input.

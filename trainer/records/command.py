@@ -202,16 +202,16 @@ def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Form | 
     if (given.encoding == "uint8" or given.square) and not given.resize:
         what = "--square" if given.square else "--encoding uint8"
         parser.error(f"{what} needs --resize: all pictures then have one size")
-    names = [one.name for one in fields(PictureForm)]
-    asked = {name: vars(given)[name] for name in names if vars(given)[name] not in (None, False)}
+    names = [field.name for field in fields(PictureForm)]
+    wanted = {name: vars(given)[name] for name in names if vars(given)[name] not in (None, False)}
     heard = {name: vars(given)[name] for name in ("rate", "seconds") if vars(given)[name]}
-    if asked and heard:
-        text = f"--{next(iter(asked))} is of pictures and --{next(iter(heard))} of sounds"
+    if wanted and heard:
+        text = f"--{next(iter(wanted))} is of pictures and --{next(iter(heard))} of sounds"
         parser.error(f"{text}: a source has either pictures or sounds")
     if given.background:
         _check_colour(parser, given.background)
-    if asked:
-        return PictureForm(**asked)
+    if wanted:
+        return PictureForm(**wanted)
     return SoundForm(**heard) if heard else None
 
 

@@ -28,7 +28,7 @@ from trainer.records.plan import PlannedFile, class_names, content_digest, diges
 from trainer.records.sounds import SoundForm, StoredSound, UnreadableSound
 from trainer.records.sources import Item, RecordsError
 
-PICTURE_OPTIONS = "".join(f"--{one.name}, " for one in fields(PictureForm)).removesuffix(", ")
+PICTURE_OPTIONS = "".join(f"--{entry.name}, " for entry in fields(PictureForm)).removesuffix(", ")
 SOUND_OPTIONS = "--rate and --seconds"
 
 
@@ -78,23 +78,23 @@ def convert(
     partial.parent.mkdir(parents=True, exist_ok=True)
     with _alone(partial), contextlib.ExitStack() as stack:
         progress = Conversion(0, phase="decompressing")
-        found = sources.find(source, partial, lambda: tell(progress))
-        form = _form(source, found, options.form)
-        options = replace(options, form=form, target=found.target)
-        names = class_names(source, found.items, options.labels, options.target)
+        inputs = sources.find(source, partial, lambda: tell(progress))
+        form = _form(source, inputs, options.form)
+        options = replace(options, form=form, target=inputs.target)
+        names = class_names(source, inputs.items, options.labels, options.target)
         workers = options.workers or len(os.sched_getaffinity(0))
         pool = stack.enter_context(_pool(workers)) if workers > 1 else None
-        keys = {item.name: digest(item.name) for item in found.items}
+        keys = {item.name: digest(item.name) for item in inputs.items}
         if options.split_by == "content":
-            progress = Conversion(len(found.items), phase="reading")
-            keys |= _contents(found.items, pool, progress, tell)
-        files = plan(found.items, names, keys, options)
+            progress = Conversion(len(inputs.items), phase="reading")
+            keys |= _contents(inputs.items, pool, progress, tell)
+        files = plan(inputs.items, names, keys, options)
         more = [asdict(options.form)] if isinstance(options.form, SoundForm) else []
         made_from = _hash([FORMAT, names, *(_key(file, options) for file in files), *more])
         if out.exists():
             return _there_already(out, made_from)
         reports = _convert_all(files, partial, options, pool, tell)
-        dataset = statistics.dataset(names, files, reports, options, found.ignored)
+        dataset = statistics.dataset(names, files, reports, options, inputs.ignored)
         dataset["made_from"] = made_from
         empty = [name for name in ("train", "validation") if not dataset["splits"].get(name)]
         if empty:
@@ -107,24 +107,24 @@ def convert(
     )
 
 
-def _form(source: Path, found: sources.Found, asked: Form | None) -> Form:
+def _form(source: Path, inputs: sources.Found, wanted: Form | None) -> Form:
     """Return the form that was asked for, or the usual one.
 
     Raises RecordsError where it does not fit what was found, and where this machine lacks the
     package that reads it.
     """
-    first = found.items[0].name
-    if found.sounds:
-        if isinstance(asked, PictureForm):
+    first = inputs.items[0].name
+    if inputs.sounds:
+        if isinstance(wanted, PictureForm):
             raise RecordsError(f"{source}: has sounds ({first}): {PICTURE_OPTIONS} are of pictures")
         if lacking := sounds.missing():
             raise RecordsError(lacking)
-        return asked or SoundForm()
-    if isinstance(asked, SoundForm):
+        return wanted or SoundForm()
+    if isinstance(wanted, SoundForm):
         raise RecordsError(f"{source}: has pictures ({first}): {SOUND_OPTIONS} are of sounds")
     if importlib.util.find_spec("PIL") is None:
         raise RecordsError("pictures need Pillow: pip install pillow")
-    return asked or PictureForm()
+    return wanted or PictureForm()
 
 
 # --- the files -----------------------------------------------------------------------------------
@@ -267,8 +267,8 @@ def _contents(
     """Return SHA-256 of the bytes of each item, by its name."""
     keys = {}
     digests = pool.map(content_digest, items, chunksize=16) if pool else map(content_digest, items)
-    for item, found in zip(items, digests, strict=True):
-        keys[item.name] = found
+    for item, content_hash in zip(items, digests, strict=True):
+        keys[item.name] = content_hash
         progress.done += 1
         if progress.done % 256 == 0:
             tell(progress)
@@ -321,16 +321,18 @@ def _converted(
         ("with_several_labels", "{} are copies of one with another label"),
     ):
         if count := dataset["duplicates"][kind][what]:
-            one, other, *_ = dataset["duplicates"][kind]["named"][0]
-            warnings.append(f"{text.format(f'{count} {what}')} ({one} and {other}, for one)")
+            first, other, *_ = dataset["duplicates"][kind]["named"][0]
+            warnings.append(f"{text.format(f'{count} {what}')} ({first} and {other}, for one)")
     counts = {name: split["records"] for name, split in dataset["splits"].items()}
     heard = ""
     if what == SOUNDS:
-        told = dataset["statistics"]
+        totals = dataset["statistics"]
         heard = f"{dataset['form']['seconds']:g} s of each heard"
-        heard += f" ({told['longer']} are longer, {told['shorter']} shorter)"
-        if silent := told["silent"]["named"]:
-            warnings.append(f"{told['silent']['sounds']} sounds are silent ({silent[0]}, for one)")
+        heard += f" ({totals['longer']} are longer, {totals['shorter']} shorter)"
+        if silent := totals["silent"]["named"]:
+            warnings.append(
+                f"{totals['silent']['sounds']} sounds are silent ({silent[0]}, for one)"
+            )
     skipped = tuple(dataset["skipped"])
     return Converted(out, counts, skipped, tuple(warnings), taken_over, unchanged, heard)
 

@@ -92,18 +92,18 @@ def _told(item: Item, target: str, numbers: Mapping[str, int]) -> Target:
 
 def several(item: Item) -> set[str]:
     """Return the labels of an item that may have several."""
-    return {one.strip() for one in item.label.split(SEPARATOR)} - {""}
+    return {label.strip() for label in item.label.split(SEPARATOR)} - {""}
 
 
 def values(item: Item) -> tuple[float, ...]:
     """Return the numbers of an item. Raises RecordsError."""
     try:
-        found = tuple(map(float, item.label.split(SEPARATOR)))
+        numbers = tuple(map(float, item.label.split(SEPARATOR)))
     except ValueError:
-        found = ()
-    if not found or not all(map(math.isfinite, found)):
+        numbers = ()
+    if not numbers or not all(map(math.isfinite, numbers)):
         raise RecordsError(f"{item.name}: its value {item.label!r} is not a number")
-    return found
+    return numbers
 
 
 def class_names(
@@ -116,24 +116,24 @@ def class_names(
     """
     if target == "values":
         return _value_names(source, items, given)
-    found = {name for item in items for name in several(item)}
-    found = found if target == "labels" else {item.label for item in items}
-    if any("\n" in name for name in found):
+    names = {name for item in items for name in several(item)}
+    names = names if target == "labels" else {item.label for item in items}
+    if any("\n" in name for name in names):
         raise RecordsError(f"{source}: a class name has a line break in it")
     if given:
-        if unknown := sorted(found - set(given)):
+        if unknown := sorted(names - set(given)):
             raise RecordsError(f"{source}: class {unknown[0]!r} is not in --labels")
         if len(given) < 2:
             raise RecordsError(f"{source}: --labels names one class, it needs two or more")
         return given
-    if len(found) < 2:
+    if len(names) < 2:
         folders = ", a folder each" if target == "class" else ""
         raise RecordsError(
-            f"{source}: needs two or more classes{folders}; has {len(found)} "
-            f"({', '.join(sorted(found))})"
+            f"{source}: needs two or more classes{folders}; has {len(names)} "
+            f"({', '.join(sorted(names))})"
         )
-    numbers = all(name.isdecimal() for name in found)  # Then 2 comes before 10.
-    return tuple(sorted(found, key=lambda name: (int(name) if numbers else 0, name)))
+    numbers = all(name.isdecimal() for name in names)  # Then 2 comes before 10.
+    return tuple(sorted(names, key=lambda name: (int(name) if numbers else 0, name)))
 
 
 def _value_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) -> tuple[str, ...]:

@@ -119,8 +119,8 @@ def _splits(
         split = splits.setdefault(file.split, {"records": 0, "classes": Counter(), "files": {}})
         split["records"] += report["records"]
         split["classes"].update(report["classes"])
-        told = {key: report[key] for key in ("records", "bytes", "sha256")}
-        split["files"][file.name] = told | ({"jpeg": _jpegs(report)} if kind == PICTURES else {})
+        totals = {key: report[key] for key in ("records", "bytes", "sha256")}
+        split["files"][file.name] = totals | ({"jpeg": _jpegs(report)} if kind == PICTURES else {})
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     return {name: split for name, split in splits.items() if split["records"]}
@@ -135,7 +135,7 @@ def _of_pictures(
         del stored["quality"], stored["subsampling"]
     total = [0] * 9
     for report in reports:
-        total = [one + other for one, other in zip(total, report["pixels"], strict=True)]
+        total = [count + other for count, other in zip(total, report["pixels"], strict=True)]
     statistics: dict[str, Any] = {
         side: _spread([value for report in reports for value in report[f"{side}s"]])
         for side in ("width", "height")
@@ -166,10 +166,10 @@ def _of_values(
     names: Sequence[str], reports: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Return how large the values of each name are; {}: there are none."""
-    found = [one for report in reports for one in report.get("values", ())]
-    if not found:
+    rows = [row for report in reports for row in report.get("values", ())]
+    if not rows:
         return {}
-    columns = zip(names, zip(*found, strict=True), strict=True)
+    columns = zip(names, zip(*rows, strict=True), strict=True)
     return {"values": {name: _spread(column, 6) for name, column in columns}}
 
 
@@ -191,13 +191,13 @@ def _spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
     if not values:
         return {}
     ordered = sorted(values)
-    found = {
+    spread = {
         "least": ordered[0],
         "median": ordered[len(values) // 2],
         "mean": sum(values) / len(values),
         "most": ordered[-1],
     }
-    return {key: round(value, digits) for key, value in found.items()}
+    return {key: round(value, digits) for key, value in spread.items()}
 
 
 def _channels(total: Sequence[int]) -> dict[str, list[float]]:
@@ -227,8 +227,8 @@ def _duplicates(
     }
     return {
         kind: {
-            what: sum(len(group) - 1 for group in found),
-            "named": sorted([name for name, *_ in group] for group in found)[:NAMED],
+            what: sum(len(group) - 1 for group in alike),
+            "named": sorted([name for name, *_ in group] for group in alike)[:NAMED],
         }
-        for kind, found in kinds.items()
+        for kind, alike in kinds.items()
     }

@@ -101,12 +101,12 @@ def features(serialised: bytes) -> dict[str, Value | None]:
 
     Raises ValueError if it is not such a message.
     """
-    found: dict[str, Value | None] = {}
+    values: dict[str, Value | None] = {}
     for _, entries in _fields(serialised):
         for _, entry in _fields(entries):
             parts = dict(_fields(entry))
-            found[parts.get(1, b"").decode()] = _value(parts.get(2, b""))
-    return found
+            values[parts.get(1, b"").decode()] = _value(parts.get(2, b""))
+    return values
 
 
 def checksum() -> Callable[[bytes], int]:
@@ -125,10 +125,10 @@ def _feature(value: Value) -> bytes:
     several = value if isinstance(value, tuple) else (value,)
     if several and isinstance(several[0], float):
         return _field(2, _field(1, struct.pack(f"<{len(several)}f", *several)))
-    for one in several:
-        if not (isinstance(one, int) and 0 <= one < 1 << 63):
-            raise ValueError(f"{one} is not an int64 of 0 or more")
-    packed = b"".join(_varint(int(one)) for one in several)
+    for number in several:
+        if not (isinstance(number, int) and 0 <= number < 1 << 63):
+            raise ValueError(f"{number} is not an int64 of 0 or more")
+    packed = b"".join(_varint(int(number)) for number in several)
     return _field(3, _field(1, packed) if packed else b"")
 
 
