@@ -108,6 +108,8 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
         return NOT_FINITE, str(error)
     if isinstance(error, evaluator.GivenUp):
         return error.code, str(error)
+    if full := storage.unwritable(error):
+        return OUTSIDE, f"cannot go on: {full}"
     if isinstance(error, tf.errors.OpError) and (loss := lost.of(error)):
         return (RESTART if loss.restart else USAGE), f"{loss.text}: {_reason(error)}"
     if place.tasks and distribution.lost_peer(error):
@@ -116,8 +118,6 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
         who = f" ({', '.join(silent)})" if silent else ""
         why = f"another process is gone{who}, all have to be started again: {_reason(error)}"
         return RESTART, why
-    if full := storage.unwritable(error):
-        return OUTSIDE, f"cannot go on: {full}"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
         corrupt = splits.find_corrupt(config)
         if corrupt:

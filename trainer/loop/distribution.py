@@ -5,7 +5,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import socket
 import threading
 import time
@@ -22,8 +21,7 @@ from trainer.report import say
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = "evaluator"
-_OF_PEERS = re.compile("coordination ?service|remote target|incarnation", re.IGNORECASE)
-"""Words in TensorFlow's errors about other processes."""
+_OF_PEERS = ("Coordination", "incarnation", "remote target")
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
     if not own:
         return tasks, None
     index = own.get("index", 0)
-    if isinstance(index, bool) or not re.fullmatch(r"\d{1,9}", str(index)):
+    if isinstance(index, bool) or not str(index).isdecimal() or len(str(index)) > 9:
         raise refused(f"the task's index {index!r} is not a number of 0 or more")
     return tasks, (_kind(str(own.get("type", "worker"))), int(index))
 
@@ -289,8 +287,8 @@ def _listening(address: str) -> Iterator[None]:
 def lost_peer(error: Exception) -> bool:
     """Does `error` mean that another process is gone, or was already started again?
 
-    Its type or its words show this: a peer that is starting again answers a heartbeat with
-    INTERNAL, "Coordination service is not enabled".
+    Its type says so, and where that is INTERNAL or FAILED_PRECONDITION, a word: a peer that is
+    starting again answers a heartbeat with "Coordination service is not enabled".
     """
     import tensorflow as tf
 
@@ -300,8 +298,9 @@ def lost_peer(error: Exception) -> bool:
         tf.errors.CancelledError,
         tf.errors.DeadlineExceededError,
     )
+    message = str(getattr(error, "message", "") or "")
     return isinstance(error, kinds) or (
-        isinstance(error, tf.errors.OpError) and _OF_PEERS.search(error.message or "") is not None
+        isinstance(error, tf.errors.OpError) and any(word in message for word in _OF_PEERS)
     )
 
 

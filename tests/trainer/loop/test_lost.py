@@ -76,7 +76,6 @@ TEXTS = [
     ),
     ("InternalError", "cuDNN launch failure : input shape ([32,1,1,256])", None, 1),
     ("InvalidArgumentError", "required broadcastable shapes, out of memory of the index", None, 1),
-    ("ResourceExhaustedError", "Received message larger than max (8192 vs. 4096)", None, 1),
 ]
 
 
