@@ -36,8 +36,6 @@ BATCH, RATE = 32, 0.001
 QUIET: tuple[str, ...] = (
     "--examples",
     "0",
-    "--graph",
-    "false",
     "--export",
     "none",
     "--histograms-every",

@@ -143,7 +143,6 @@ def test_two_devices_learn_and_measure_values_in_the_records_units(tmp_path: Pat
         ("values", ("--metric", "f1"), "--metric f1: of values there are loss, mae, rmse, r2"),
         ("labels", ("--metric", "top5"), "--metric top5: of labels there are accuracy, loss,"),
         ("labels", ("--sampling", "balanced"), "--sampling balanced needs one class of each"),
-        ("class", ("--target", "values"), "--target values: r has one class of each"),
         ("class", ("--metric", "r2"), "--metric r2: of one class of each there are accuracy,"),
     ],
 )
