@@ -17,6 +17,7 @@ from builder.cli.common import (
     Registry,
     Targets,
     chosen,
+    cloud_clients,
     out,
     reporter,
     root,
@@ -25,7 +26,7 @@ from builder.cli.common import (
     show,
 )
 from builder.cli.console import duration
-from builder.cli.option_groups import expanded
+from builder.cli.option_groups import InCloud, expanded
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
@@ -44,14 +45,6 @@ Substitutions = Annotated[list[str] | None, typer.Option(metavar="_NAME=VALUE,..
 
 
 @dataclass(frozen=True)
-class InCloud:
-    """The project that a command is about; None stands for the setting of builder.toml."""
-
-    project: Annotated[str | None, typer.Option(help="The project's id.")] = None
-    region: Annotated[str | None, typer.Option(help="global, or a region.")] = None
-
-
-@dataclass(frozen=True)
 class Submission(InCloud):
     """How a build is submitted."""
 
@@ -62,14 +55,6 @@ class Submission(InCloud):
     logging: Annotated[
         str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")
     ] = None
-
-
-def connected(cloud: InCloud, sending: bool = True) -> "Clients":
-    """Return the clients of the project, by builder.toml and the flags of a command."""
-    from builder.cloudbuild.clients import connect, without_login
-    from builder.core.settings import load_cloud
-
-    return (connect if sending else without_login)(load_cloud(root(), **asdict(cloud)))
 
 
 # --- builds ---------------------------------------------------------------------------------------
@@ -100,7 +85,7 @@ def cloud_build(
     names: tuple[str, ...] = ()
     if file is None or targets or everything:
         names = chosen(targets, everything)
-    path, clients = file or root() / "cloudbuild.yaml", connected(cloud, sending=not dry_run)
+    path, clients = file or root() / "cloudbuild.yaml", cloud_clients(cloud, sending=not dry_run)
     build, repository = _loaded(path), settings(registry=registry).registry
     values = submit.substitutions(
         build, names, repository, clients.settings.region, submit.commit(root()),
@@ -188,7 +173,7 @@ def cloud_logs(build: BuildId, cloud: InCloud) -> None:
     """Show a build's log, and follow it while it runs."""
     from builder.cloudbuild import builds, follow, outcome
 
-    clients = connected(cloud)
+    clients = cloud_clients(cloud)
     known = builds.get(clients, build)
     with _cancelling(clients, known):
         done = follow.watch(clients, known, _print)
@@ -208,7 +193,7 @@ def cloud_cancel(build: BuildId, cloud: InCloud) -> None:
     """Cancel a build."""
     from builder.cloudbuild import builds, outcome
 
-    cancelled = builds.cancel(connected(cloud), build)
+    cancelled = builds.cancel(cloud_clients(cloud), build)
     say(f"build {cancelled.id}: {outcome.status(cancelled)}")
 
 
@@ -220,7 +205,7 @@ def cloud_retry(
     """Run a build again, from the same source."""
     from builder.cloudbuild import builds
 
-    clients = connected(cloud)
+    clients = cloud_clients(cloud)
     again = builds.retry(clients, build)
     say(f"build {again.id}\n  {again.log_url}")
     _follow(clients, again, run_async, as_json)
@@ -241,7 +226,7 @@ def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
     """List the project's triggers, and whether they are as builder.toml says."""
     from builder.cloudbuild import triggers
 
-    rows = triggers.overview(root(), connected(cloud))
+    rows = triggers.overview(root(), cloud_clients(cloud))
     if as_json:
         out(rows)
     for row in () if as_json else rows:
@@ -261,7 +246,7 @@ def triggers_apply(
     """
     from builder.cloudbuild import triggers
 
-    clients = connected(cloud)
+    clients = cloud_clients(cloud)
     changes = triggers.plan(root(), clients)
     _change(clients, changes, dry_run)
     if as_json:
@@ -278,7 +263,7 @@ def triggers_delete(
     """Delete triggers by name."""
     from builder.cloudbuild import triggers
 
-    clients = connected(cloud)
+    clients = cloud_clients(cloud)
     _change(clients, triggers.deletion(clients, names), dry_run)
 
 
@@ -313,7 +298,7 @@ def triggers_run(
     if len(at) > 1:
         raise InputError("--branch, --tag and --commit exclude each other", "name one of them")
     values = buildfile.assignments(substitutions or ())
-    build = triggers.start(connected(cloud), name, at, values)
+    build = triggers.start(cloud_clients(cloud), name, at, values)
     say(f"build {build.id}\n  {build.log_url}\n  builder cloud logs {build.id}")
     if as_json:
         out(outcome.row(build))

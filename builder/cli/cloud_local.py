@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, out, reporter, say
+from builder.cli.common import OPTIONS, EngineChoice, cloud_clients, out, reporter, say
+from builder.cli.option_groups import InCloud
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's settings of a command that hands on what it does not know."""
@@ -78,14 +79,13 @@ def validate(
 
 def _as_trigger(name: str) -> Iterator[str]:
     """Yield the arguments of `validate` for a trigger of builder.toml, or else of the project."""
-    from builder.cli.cloud import InCloud, connected
     from builder.cloudbuild import triggers
     from builder.cloudbuild.trigger_table import declared
     from builder.core.project import find_root
     from builder.core.settings import load_cloud
 
     own = declared(find_root(), load_cloud(find_root()))
-    known = own.get(name) or triggers.content(triggers.named(connected(InCloud()), name))
+    known = own.get(name) or triggers.content(triggers.named(cloud_clients(InCloud()), name))
     yield "--as-trigger"
     for key, value in known.get("substitutions", {}).items():
         yield f"--substitutions=^\n^{key}={value}"

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +12,8 @@ from builder.core.display import masked, plain
 
 if TYPE_CHECKING:
     from builder.cli.console import Reporter
+    from builder.cli.option_groups import InCloud
+    from builder.cloudbuild.clients import Clients
     from builder.core.settings import Settings
 
 
@@ -87,3 +89,11 @@ def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     if targets:
         return image_yaml.named(root(), targets)
     raise InputError("no target named", f"name one of {', '.join(known)}, or --all")
+
+
+def cloud_clients(cloud: "InCloud", sending: bool = True) -> "Clients":
+    """Return the clients of the project, by builder.toml and the flags of a command."""
+    from builder.cloudbuild.clients import connect, without_login
+    from builder.core.settings import load_cloud
+
+    return (connect if sending else without_login)(load_cloud(root(), **asdict(cloud)))

@@ -38,6 +38,14 @@ class Where:
 
 
 @dataclass(frozen=True)
+class InCloud:
+    """The project that a command is about; None stands for the setting of builder.toml."""
+
+    project: Annotated[str | None, typer.Option(help="The project's id.")] = None
+    region: Annotated[str | None, typer.Option(help="global, or a region.")] = None
+
+
+@dataclass(frozen=True)
 class Cluster:
     """What only a cluster of Kubernetes is told of a job; None stands for the project's setting."""
 

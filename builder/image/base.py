@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -28,9 +28,9 @@ from builder.image import (
 )
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
-from builder.image.layer import AssembledImage, Layer, LayerPlan
+from builder.image.layer import AssembledImage, Layer
 from builder.image.layer import assemble as image_of
-from builder.image.plan import APP, VENV, BasePlan, Environment
+from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer
 
@@ -41,24 +41,6 @@ if TYPE_CHECKING:
 
 USER: Final = "trainer"
 """The name of the program's user."""
-
-
-@dataclass(frozen=True)
-class Availability:
-    """Where the layers of some bases are, by their keys.
-
-    stored: in the content store. offered: in the registry. missing: in neither; to be made.
-    refused: the names of those that the content store has with other bytes than the lock says.
-    """
-
-    stored: Mapping[str, Layer]
-    offered: Mapping[str, Layer]
-    missing: Mapping[str, LayerPlan]
-    refused: tuple[str, ...] = ()
-
-    def layer(self, key: str) -> Layer | None:
-        """Return a layer that was made before, wherever it is."""
-        return self.stored.get(key) or self.offered.get(key)
 
 
 def look_up(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from builder.config.lockfile import Lock
     from builder.config.pins import Pin
     from builder.config.stack import Prune, Stack
-    from builder.image.base import Availability
 
 APP: Final = "/app"
 """The folder of the training program in an image."""
@@ -397,6 +396,24 @@ class Estimate:
         amounts = ", ".join(text for size, text in parts if size)
         head = f"{self.missing} of {self.layers} layers to make: " if self.missing else ""
         return f"{head}{amounts}"
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Where the layers of some bases are, by their keys.
+
+    stored: in the content store. offered: in the registry. missing: in neither; to be made.
+    refused: the names of those that the content store has with other bytes than the lock says.
+    """
+
+    stored: Mapping[str, Layer]
+    offered: Mapping[str, Layer]
+    missing: Mapping[str, LayerPlan]
+    refused: tuple[str, ...] = ()
+
+    def layer(self, key: str) -> Layer | None:
+        """Return a layer that was made before, wherever it is."""
+        return self.stored.get(key) or self.offered.get(key)
 
 
 def estimate(

@@ -35,9 +35,8 @@ from builder.pipeline.records import ImageRecord
 
 if TYPE_CHECKING:
     from builder.engine import Engine
-    from builder.image.base import Availability
     from builder.image.layer import AssembledImage
-    from builder.image.plan import Estimate
+    from builder.image.plan import Availability, Estimate
     from builder.image.registry_layers import CheckBase
     from builder.prove.receipts import Receipt
 
@@ -152,7 +151,10 @@ def make(
     with contextlib.ExitStack() as locks:
         for name in sorted(set(names)):  # in one order, so that two runs do not wait for each other
             locks.enter_context(files.locked(records.folder(root, name) / ".lock"))
-        built = {target.name: records.up_to_date(root, engine, target) for target in targets}
+        built = {
+            target.name: records.up_to_date(root, engine, target.name, target.inputs)
+            for target in targets
+        }
         bases = load_bases([item for item in targets if not built[item.name]], options, engine)
         proven = []
         for target in targets:

@@ -80,7 +80,7 @@ def prove_built(root: Path, engine: Engine, target: Target, on_event: OnEvent = 
 
     Raises InputError where that was made from other files than today's, or is not on the engine.
     """
-    record = records.up_to_date(root, engine, target)
+    record = records.up_to_date(root, engine, target.name, target.inputs)
     if record is None:
         raise InputError(
             f"{target.name}: no image on the engine is built from today's files",

@@ -15,7 +15,6 @@ from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from builder.engine import Engine
-    from builder.pipeline.make import Target
 
 RECORD = "image.json"
 
@@ -75,10 +74,10 @@ def read(root: Path, target: str) -> ImageRecord | None:
         return None
 
 
-def up_to_date(root: Path, engine: Engine, target: Target) -> ImageRecord | None:
-    """Return the record of the last build, if it is of today's files and on the engine."""
-    record = read(root, target.name)
-    if record is None or record.inputs != target.inputs:
+def up_to_date(root: Path, engine: Engine, target: str, inputs: str) -> ImageRecord | None:
+    """Return the record of the last build, if it is of these inputs and on the engine."""
+    record = read(root, target)
+    if record is None or record.inputs != inputs:
         return None
     image = engine.image(record.reference)
     return record if image and image.image_id == record.image_id else None
