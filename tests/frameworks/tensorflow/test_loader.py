@@ -141,6 +141,8 @@ class Image:
         self.environ: dict[str, str] = {}
         self.kind = "gpu"
         self.strict = True
+        self.locked = LOCKED
+        self.tensorflow = self.site / "tensorflow"
         for path, functions in LIBRARIES.items():
             others = "$ORIGIN/../../cuda_nvrtc/lib:$ORIGIN/../../nvjitlink/lib"
             shared_object(self.nvidia / path, functions, f"$ORIGIN:{others}")
@@ -174,12 +176,12 @@ class Image:
         """Messages, what was seen; every problem has to come with a way out."""
         request = {
             **{"accelerator": self.kind, "cuda": "12.5", "cudnn": "9.3"},
-            **{"locked": LOCKED, "strict": self.strict},
+            **{"locked": self.locked, "strict": self.strict},
         }
         answer = probe.probe(
             request,
             self.environ,
-            tensorflow=str(self.site / "tensorflow"),
+            tensorflow=str(self.tensorflow),
             loader=search.Loader(self.library_path, self.cache, (), None),
             root=str(self.root),
         )
@@ -218,6 +220,7 @@ def test_what_is_missing_is_named_with_what_fails_without_it(image: Image) -> No
     hidden = image.root / "opt/elsewhere/libcusolver.so.11"
     hidden.parent.mkdir()
     image.library(hidden.name).rename(hidden)
+    (hidden.parent / "libcufft.so.11").symlink_to("nowhere")  # it is no file to advise
     (image.nvidia / "cuda_nvcc/bin/ptxas").unlink()
     (image.nvidia / "cuda_nvcc/nvvm/libdevice/libdevice.10.bc").unlink()
     messages, _ = image.probe()
@@ -353,7 +356,14 @@ def test_a_tensorflow_that_was_built_for_something_else(image: Image) -> None:
     image.kind = "gpu"
     image.build_info(is_cuda_build=False)
     assert image.probe()[0] == [
-        "TensorFlow in this image was built without CUDA: it will see no GPU"
+        f"TensorFlow in {image.tensorflow} was built without CUDA: it will see no GPU"
+    ]
+    assert image.fixes == ["lock `tensorflow`, not `tensorflow-cpu`, for this accelerator"]
+    image.locked = {**LOCKED, "tensorflow": "2.21.0"}  # another copy comes first on PYTHONPATH
+    image.probe()
+    assert image.fixes == [
+        "the lock has tensorflow 2.21.0: take this other copy out of the image, or "
+        f"{image.tensorflow.parent} out of PYTHONPATH"
     ]
 
 

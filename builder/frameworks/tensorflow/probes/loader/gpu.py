@@ -66,8 +66,11 @@ def check_gpu(request: Json, tensorflow: str, loader: Loader, report: Report, ro
     report.seen["tensorflow"] = {key: info.get(key) for key in keys}
     if not info.get("is_cuda_build"):
         report.wrong(
-            "TensorFlow in this image was built without CUDA: it will see no GPU",
-            "lock `tensorflow`, not `tensorflow-cpu`, for this accelerator",
+            f"TensorFlow in {tensorflow} was built without CUDA: it will see no GPU",
+            f"the lock has tensorflow {request['locked']['tensorflow']}: take this other copy out "
+            f"of the image, or {os.path.dirname(tensorflow)} out of PYTHONPATH"
+            if "tensorflow" in request["locked"]
+            else "lock `tensorflow`, not `tensorflow-cpu`, for this accelerator",
         )
         return
     cuda = parse_version(str(info["cuda_version"]))
@@ -108,7 +111,8 @@ def _survey(
         if search.path and elf:
             picked[stem], objects[stem] = search.path, elf
             continue
-        elsewhere = everywhere.get(names[stem], [""])[0]
+        present = (path for path in everywhere.get(names[stem], ()) if os.path.isfile(path))
+        elsewhere = next(present, "")  # a link that leads nowhere is no library
         report.wrong(
             f"{names[stem]} is not where {library.opener or 'TensorFlow'} looks for it "
             f"({_short(search.looked)}): {library.without}",
