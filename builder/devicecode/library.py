@@ -47,6 +47,9 @@ BROKEN_ARCHIVE: Final = (
 )
 """What reading a member of a damaged wheel or layer raises."""
 
+OTHER_FORMAT: Final = "its device code is in containers of a version that is not known"
+"""The doubt about a library of a newer format than this reader's."""
+
 _STUB_CODE: Final = 4096
 """Entries of fewer bytes (decompressed) may hold no kernel, so they are looked into."""
 _BLOCK: Final = 1 << 20
@@ -116,6 +119,8 @@ def read(data: Buffer, path: str) -> Library:
         broken = damage.broken(data, sections, present)
         doubt = "" if broken else damage.doubt(data, sections, present, path)
     except Malformed as error:
+        if _has_other_format(data):
+            return replace(library, doubt=OTHER_FORMAT)
         return replace(library, broken=error.message)
     if broken:
         return replace(library, broken=broken)
@@ -217,6 +222,18 @@ def from_json(value: Mapping[str, Any], package: str = "", version: str = "") ->
         sha256=str(value.get("sha256", "")),
     )
 
+
+def _has_other_format(data: Buffer) -> bool:
+    """Tell whether device code begins with a container's mark, and another version follows."""
+    try:
+        parts = [part for part in elf.library_sections(data) if part.name in (COMPILED, LINK_INPUT)]
+    except Malformed:
+        return False
+    starts = [bytes(data[part.offset : part.offset + HEADER_SIZE]) for part in parts]
+    return any(start[:4] == _MARK and start[4:6] not in (b"\x01\0", b"\0\0") for start in starts)
+
+
+_MARK: Final = b"\x50\xed\x55\xba"
 
 _TOO_LARGE: Final = f"larger than {LARGEST >> 30} GiB: no library is"
 

@@ -11,18 +11,24 @@ driver or the library itself chooses:
   section decides only if the library has no other (cuFFT).
 * `__nv_relfatbin`: inputs of device linking, which run only after they are linked. It never
   decides.
+
+Two things are no fault. A data section in which each container holds one cubin, beside a native
+`.nv_fatbin`, is a table of the program's own, which loads what fits (PyTorch's CuTe kernels). And a
+library that no program loads on the device is "not used": another variant is, or nothing is.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from builder.devicecode.library import Group, Library
-from builder.devicecode.pruning.fatbin import ELF, LINK_INPUT, LTO_IR, PTX, Target
+from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX, Target
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
 from builder.devicecode.ptx import Directives, newest
+from builder.devicecode.remedies import remedy
 from builder.facts import cuda
 from builder.facts.cuda import OldestDriver
 
@@ -48,12 +54,13 @@ class Support(IntEnum):
     """How a library runs on a device, best first."""
 
     NO_DEVICE_CODE = 0
-    NATIVE = 1
-    OLDER_MINOR = 2
-    PTX = 3
-    MISSING = 4
-    UNKNOWN = 5
-    BROKEN = 6
+    NOT_USED = 1
+    NATIVE = 2
+    OLDER_MINOR = 3
+    PTX = 4
+    MISSING = 5
+    UNKNOWN = 6
+    BROKEN = 7
 
     def __str__(self) -> str:
         return _WORDS[self]
@@ -61,6 +68,7 @@ class Support(IntEnum):
 
 _WORDS = {
     Support.NO_DEVICE_CODE: "no device code",
+    Support.NOT_USED: "not used",
     Support.NATIVE: "native",
     Support.OLDER_MINOR: "older minor",
     Support.PTX: "PTX",
@@ -74,11 +82,12 @@ _WORDS = {
 class LibraryVerdict:
     """One library on one device.
 
-    native, older, ptx, nothing: how many containers the driver finds such code in. ptx_bytes
+    native, older, ptx, nothing: how many containers the driver finds such code in. newer: how many
+    of `nothing` are for newer devices only, the oldest of which is `since` ("9.0"). ptx_bytes
     (decompressed), ptx_seconds (on one core): what the device's machine would have to compile.
     ptx_version: the newest PTX ISA among that ("8.5"), "" if there is none. uncompilable: the PTX
     that the driver would choose and cannot compile for the device. section: the section that
-    decided the status.
+    decided the status. reason: why a library is not used or not known, where its file is whole.
     """
 
     library: Library
@@ -87,18 +96,32 @@ class LibraryVerdict:
     older: int = 0
     ptx: int = 0
     nothing: int = 0
+    newer: int = 0
+    since: str = ""
     ptx_bytes: int = 0
     ptx_seconds: float = 0.0
     ptx_version: str = ""
     uncompilable: tuple[Directives, ...] = ()
     section: str = ""
+    reason: str = ""
+
+    @property
+    def without_code(self) -> str:
+        """How many containers hold nothing for the device, "" where all hold something."""
+        served = self.native + self.older + self.ptx
+        if not self.nothing or not served:
+            return ""
+        every = f"of its {served + self.nothing:,} containers"
+        if self.newer == self.nothing:
+            return f"{self.nothing:,} {every} are for {self.since} and later"
+        return f"{self.nothing:,} {every} hold nothing for it"
 
     def __str__(self) -> str:
         if self.status == Support.BROKEN:
             return f"broken: {self.library.broken}"
         text = str(self.status)
-        if self.status == Support.UNKNOWN:
-            return f"{text}: {self.library.doubt}"
+        if self.status in (Support.UNKNOWN, Support.NOT_USED):
+            return f"{text}: {self.reason or self.library.doubt}"
         served = self.native + self.older + self.ptx
         if self.status == Support.MISSING and self.uncompilable:
             text += f": {self.section} holds {', '.join(map(str, self.uncompilable))}"
@@ -114,7 +137,7 @@ class LibraryVerdict:
                 f", {self.ptx:,} modules compiled from PTX when first used "
                 f"({self.ptx_bytes / 1e6:.1f} MB, up to {_minutes(self.ptx_seconds)})"
             )
-        return text
+        return f"{text}; {self.without_code}" if self.without_code else text
 
 
 @dataclass(frozen=True)
@@ -148,9 +171,9 @@ class Verdict:
 
         It is the highest of what CUDA's libraries and the PTX ask for that the device has to use.
         """
-        names = (_TOOLKIT.match(finding.library.name) for finding in self.findings)
-        majors = [name[1] for name in names if name]
-        return cuda.oldest_driver(max(majors, key=int, default=None), self.ptx_version)
+        majors = _toolkits(finding.library for finding in self.findings)
+        major = str(max(majors)) if majors else None
+        return cuda.oldest_driver(major, self.ptx_version)
 
     @property
     def spoilers(self) -> tuple[LibraryVerdict, ...]:
@@ -170,7 +193,9 @@ class Verdict:
     @property
     def instead(self) -> str:
         """What to take in place of the spoiling library, "" if nothing is known."""
-        return remedy(self.spoiler.library, self.device, self.status) if self.spoiler else ""
+        if not self.spoiler or self.spoiler.reason:
+            return ""
+        return remedy(self.spoiler.library, self.device, str(self.status))
 
     def __str__(self) -> str:
         if not self.spoiler:
@@ -193,7 +218,42 @@ class Audit:
         """Return the verdict for a device, given as "7.0" or as a value."""
         if isinstance(device, str):
             device = compute_capability(device)
-        return Verdict(device, tuple(judge(library, device) for library in self.libraries))
+        findings = [judge(library, device) for library in self.libraries]
+        return Verdict(device, _variants(findings, _toolkits(self.libraries)))
+
+
+def _toolkits(libraries: Iterable[Library]) -> set[int]:
+    """Return the major versions of CUDA whose libraries are among these."""
+    names = (_TOOLKIT.match(library.name) for library in libraries)
+    return {int(name[1]) for name in names if name}
+
+
+_VARIANT = re.compile(r"(?P<start>.*cuda)(?P<major>\d\d)(?P<minor>\d)(?P<end>\.so)")
+"""A library that is built once for each CUDA: bitsandbytes/libbitsandbytes_cuda128.so."""
+
+
+def _variants(findings: list[LibraryVerdict], majors: set[int]) -> tuple[LibraryVerdict, ...]:
+    """Return the findings, with variants of a library judged as a set.
+
+    A program opens the one variant for the CUDA that is there. If one that it may open runs, the
+    others that do not are not used. majors: the versions of CUDA that are there, if that is known.
+    """
+    sets: dict[tuple[str, str], list[tuple[LibraryVerdict, int]]] = {}
+    for finding in findings:
+        if match := _VARIANT.fullmatch(finding.library.path):
+            variants = sets.setdefault((match["start"], match["end"]), [])
+            variants.append((finding, int(match["major"])))
+    unused: dict[str, LibraryVerdict] = {}
+    for variants in sets.values():
+        opened = [finding for finding, major in variants if major in majors]
+        best = min(opened or [finding for finding, _ in variants], key=lambda each: each.status)
+        reason = f"one of {len(variants)} variants, of which {best.library.name} runs"
+        for finding, _ in variants:
+            if best.status <= Support.PTX and finding.status == Support.MISSING:
+                unused[finding.library.path] = replace(
+                    finding, status=Support.NOT_USED, reason=reason
+                )
+    return tuple(unused.get(finding.library.path, finding) for finding in findings)
 
 
 def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
@@ -213,6 +273,12 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
         table for name, table in zip(sections, tables, strict=True) if name not in PRIVATE_SECTIONS
     ] or tables
     native_somewhere = any(table.status <= Support.OLDER_MINOR for table in deciding)
+    if any(table.section == COMPILED and table.status <= Support.OLDER_MINOR for table in deciding):
+        deciding = [
+            table
+            for table in deciding
+            if table.status != Support.MISSING or not _loaded_by_program(sections[table.section])
+        ]
     worst = max(
         (
             table
@@ -225,19 +291,55 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
         ),
         key=lambda table: table.status,
     )
+    status, reason = _used(library, worst, device)
     return LibraryVerdict(
         library,
-        worst.status,
+        status,
         sum(table.native for table in tables),
         sum(table.older for table in tables),
         sum(table.ptx for table in tables),
         sum(table.nothing for table in tables),
+        sum(table.newer for table in tables),
+        min((table.since for table in tables if table.since), default="", key=float),
         sum(table.ptx_bytes for table in tables),
         sum(table.ptx_seconds for table in tables),
         newest(table.ptx_version for table in tables),
         worst.uncompilable,
         worst.section,
+        reason,
     )
+
+
+def _used(
+    library: Library, worst: LibraryVerdict, device: ComputeCapability
+) -> tuple[Support, str]:
+    """Return the status of a library by its worst section, and why it is not used or not known."""
+    if worst.status != Support.MISSING:
+        return worst.status, ""
+    for name, oldest, reason in _OPTIONAL:
+        if name.match(library.name) and device < oldest:
+            return Support.NOT_USED, reason
+    kinds = {t.kind for g in library.groups if g.section == worst.section for t in g.targets}
+    if unknown := kinds - {ELF, PTX, LTO_IR}:
+        listed = ", ".join(f"{kind:#x}" for kind in sorted(unknown))
+        return Support.UNKNOWN, f"{worst.section} holds code of a kind that is not known ({listed})"
+    return Support.MISSING, ""
+
+
+_OPTIONAL = (
+    (
+        re.compile(r"libcusparseLt\.so"),
+        ComputeCapability(8, 0),
+        "only 2:4 sparsity uses it, which starts at compute capability 8.0",
+    ),
+)
+"""Libraries that programs load for what a GPU can do from a compute capability on. Source: NVIDIA,
+cuSPARSELt, "Supported compute capabilities"; torch.sparse.to_sparse_semi_structured."""
+
+
+def _loaded_by_program(groups: list[Group]) -> bool:
+    """Tell whether each container holds a single cubin, as no nvcc writes them for the driver."""
+    return all([target.kind for target in group.targets] == [ELF] for group in groups)
 
 
 def _judge_section(
@@ -246,6 +348,7 @@ def _judge_section(
     counts = dict.fromkeys(Support, 0)
     together, alone = _Ptx(), _Ptx()  # beside code for other targets; in a container of their own
     uncompilable: set[Directives] = set()
+    bare = []  # containers that hold code, and none for the device
     for group in groups:
         picked = choose(group.targets, device)
         text = group.ptx[group.targets.index(picked)] if picked and group.ptx else None
@@ -253,6 +356,8 @@ def _judge_section(
             uncompilable.add(text)
             picked = None
         counts[_status(picked, device)] += group.containers
+        if picked is None and group.targets:
+            bare.append(group)
         if picked is None or picked.kind != PTX:
             continue
         size = group.code[group.targets.index(picked)]
@@ -264,7 +369,9 @@ def _judge_section(
         else:
             together = together.and_(used)
     native, older = counts[Support.NATIVE], counts[Support.OLDER_MINOR]
-    if _for_newer(groups, device, native + older):
+    newer = {group: oldest for group in groups if (oldest := _oldest(group)) > device.architecture}
+    every, later = (sum(group.containers for group in part) for part in (groups, newer))
+    if 2 * later > every and (native + older) * _HELPERS < every:
         status = Support.MISSING
     elif native or older:
         status = Support.NATIVE if native >= older else Support.OLDER_MINOR
@@ -279,7 +386,9 @@ def _judge_section(
         native,
         older,
         together.modules,
-        counts[Support.MISSING],
+        sum(group.containers for group in bare),
+        later,
+        f"{min(newer.values()) / 10:.1f}" if newer else "",
         together.size,
         together.seconds,
         together.version,
@@ -305,19 +414,13 @@ class _Ptx:
         return self.modules * SECONDS_PER_MODULE + self.size * SECONDS_PER_PTX_BYTE
 
 
-def _for_newer(groups: list[Group], device: ComputeCapability, cubins: int) -> bool:
-    """Tell whether the kernels are for newer devices only, and the rest is a helper beside them.
+def _oldest(group: Group) -> int:
+    """Return the oldest architecture that a container holds code for, 0 where it holds none.
 
-    cuSPARSELt 0.8: 759 of its 761 containers start at sm_80; two helpers have compute_52, so that a
-    V100 would load the library and find none of its kernels. cubins: containers that run natively.
+    Containers for newer devices only may be all of a library's kernels, and the rest a helper
+    beside them: 759 of the 761 of cuSPARSELt 0.8 start at sm_80, and two have compute_52.
     """
-    every = sum(group.containers for group in groups)
-    newer = sum(
-        group.containers
-        for group in groups
-        if min((t.architecture for t in group.targets), default=0) > device.architecture
-    )
-    return 2 * newer > every and cubins * _HELPERS < every
+    return min((target.architecture for target in group.targets), default=0)
 
 
 def _status(picked: Target | None, device: ComputeCapability) -> Support:
@@ -340,75 +443,6 @@ def carries(library: Library, section: str = "") -> tuple[str, ...]:
         str(target)
         for target in sorted(targets, key=lambda t: (t.kind == PTX, t.architecture, t.suffix))
     )
-
-
-@dataclass(frozen=True)
-class Remedy:
-    """What runs in place of a library, for the libraries and devices of which that is known.
-
-    `package` is a pattern of the distribution or file name, `oldest` and `newest` the devices'
-    compute capabilities (inclusive).
-    """
-
-    package: str
-    status: Support
-    oldest: ComputeCapability
-    newest: ComputeCapability
-    instead: str
-    source: str
-
-
-REMEDIES = (
-    Remedy(
-        r"cudnn",
-        Support.MISSING,
-        ComputeCapability(5, 0),
-        ComputeCapability(7, 0),
-        "nvidia-cudnn-cu12 9.10.2.21 or older; TensorFlow 2.18 to 2.21 were tested with 9.3.0.75",
-        "the wheels: 9.3.0.75 and 9.10.2.21 carry sm_50 to sm_70, 9.11.0.98 and 9.28.0.42 do not",
-    ),
-    Remedy(
-        r"-cu13|\.so\.13|cu13/|^nvidia-(cublas|cusparse|cusolver|cufft|curand|nccl)$",
-        Support.MISSING,
-        ComputeCapability(5, 0),
-        ComputeCapability(7, 2),
-        "the CUDA 12 build of the same library (its package name ends in -cu12)",
-        "the wheels: CUDA 13 carries nothing below sm_75; NVIDIA, CUDA 13.0 release notes",
-    ),
-    Remedy(
-        r"tensorflow",
-        Support.MISSING,
-        ComputeCapability(10, 0),
-        ComputeCapability(12, 1),
-        "tensorflow 2.21.0, whose PTX compiles for this GPU",
-        "the wheels: 2.18.0 to 2.20.0 hold PTX for sm_90a, 2.21.0 for sm_90; ptxas 12.9.86",
-    ),
-    Remedy(
-        r"tensorflow",
-        Support.PTX,
-        ComputeCapability(9, 0),
-        ComputeCapability(9, 0),
-        "tensorflow 2.21.0, which carries sm_90",
-        "the wheels: 2.13.1 carries sm_35 to sm_80 and compute_80, 2.21.0 sm_60 to sm_90",
-    ),
-)
-
-
-def remedy(library: Library, device: ComputeCapability, status: Support) -> str:
-    """Return what to take in place of a library that spoils a verdict, "" if nothing is known."""
-    if status >= Support.UNKNOWN:
-        return "the same version, downloaded again"
-    if library.pruned:
-        return f"the same version, not pruned or pruned for {device}"
-    for known in REMEDIES:
-        named = re.search(known.package, library.package) if library.package else None
-        if (
-            known.status == status
-            and known.oldest <= device <= known.newest
-            and (named or re.search(known.package, library.path))
-        ):
-            return known.instead
-    return ""
 
 
 def _minutes(seconds: float) -> str:

@@ -48,6 +48,7 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
             lines.append(f"{before}{gpu.name} {verdict}{_driver(verdict)}")
             if verdict.instead:
                 lines.append(f"    instead: {verdict.instead}")
+            lines += [f"    {note}" for note in _notes(verdict) if source.required]
     return tuple(lines)
 
 
@@ -123,6 +124,15 @@ def by_package(libraries: Iterable[Library]) -> tuple[PackageSize, ...]:
     return tuple(sorted(sizes, key=lambda package: -package.size))
 
 
+def _notes(verdict: Verdict) -> Iterator[str]:
+    """Yield what a table cannot say: libraries with nothing for the GPU in a part of their
+    containers, and libraries that are not used on it."""
+    for finding in verdict.findings:
+        runs = Support.NATIVE <= finding.status <= Support.OLDER_MINOR
+        if finding.status == Support.NOT_USED or (runs and finding.without_code):
+            yield f"{finding.library.name}: {finding}"
+
+
 def _driver(verdict: Verdict) -> str:
     """Return which drivers run the libraries, where that is known."""
     if not verdict.runs or not verdict.driver:
@@ -169,6 +179,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
             {
                 "library": finding.library.path,
                 "status": str(finding.status),
+                "says": str(finding),
                 "containers": {
                     "native": finding.native,
                     "older minor": finding.older,

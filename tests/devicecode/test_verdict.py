@@ -130,6 +130,60 @@ def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
     assert status("7.0", library(container(packed))) == Support.MISSING
 
 
+def test_a_table_of_the_programs_own_does_not_spoil_native_code() -> None:
+    """PyTorch 2.15.0: 58 containers of `.lrodata` hold one cubin each, for 9.0 or 10.0, which it
+    loads there. A library that was pruned for another GPU has several targets in each."""
+    torch = [container(*map(sass, (75, 80, 90, 100, 120)))] * 4
+    kernels = Part(".lrodata", container(sass(90)) + container(sass(100)))
+    for device, says in {
+        "7.5": "native; 2 of its 6 containers are for 9.0 and later",
+        "8.9": "older minor; 2 of its 6 containers are for 9.0 and later",
+        "9.0": "native; 1 of its 6 containers are for 10.0 and later",
+        "12.0": "native; 2 of its 6 containers hold nothing for it",
+    }.items():
+        found = verdict(device, library(*torch, more=(kernels,)))
+        assert (found.runs, str(found.findings[0])) == (True, says)
+    assert status("7.0", library(*torch, more=(kernels,))) == Support.MISSING
+    assert status("7.5", elf(kernels)) == Support.MISSING
+
+
+def test_a_half_pruned_library_is_told_by_its_count() -> None:
+    parts = [container(sass(70))] + [container(sass(60, "a"))] * 10
+    assert str(verdict("7.0", library(*parts)).findings[0]) == (
+        "native; 10 of its 11 containers hold nothing for it"
+    )
+
+
+def test_variants_of_a_library_are_judged_as_a_set(tmp_path: Path) -> None:
+    """bitsandbytes 0.50.2: a program opens the one for the CUDA that is there."""
+    folder = tmp_path / "bitsandbytes"
+    folder.mkdir()
+    for name, targets in {"118": (60, 70, 90), "128": (70, 90, 100), "132": (75, 90, 100)}.items():
+        data = library(container(*map(sass, targets)))
+        (folder / f"libbitsandbytes_cuda{name}.so").write_bytes(data)
+    for device in ("7.0", "10.0"):
+        assert Audit(inventory.of_folder(tmp_path)).verdict(device).status == Support.NATIVE
+    unused = Audit(inventory.of_folder(tmp_path)).verdict("10.0").findings[0]
+    assert str(unused) == ("not used: one of 3 variants, of which libbitsandbytes_cuda128.so runs")
+    assert Audit(inventory.of_folder(tmp_path)).verdict("3.0").status == Support.MISSING
+    (tmp_path / "libcudart.so.13").write_bytes(elf(Part(".text", b"\x90", flags=6)))
+    of_cuda_13 = Audit(inventory.of_folder(tmp_path))
+    assert of_cuda_13.verdict("7.0").status == Support.MISSING  # only 132 is opened
+    assert of_cuda_13.verdict("10.0").status == Support.NATIVE
+
+
+def test_what_the_reader_does_not_know_is_said_and_not_called_missing() -> None:
+    other_kind = verdict("7.0", library(container(entry(0x40, 70))))
+    assert (other_kind.status, other_kind.instead) == (Support.UNKNOWN, "")
+    assert ".nv_fatbin holds code of a kind that is not known (0x40)" in str(other_kind)
+    newer = bytearray(container(sass(70)))
+    newer[4] = 2
+    other_format = verdict("7.0", library(bytes(newer)))
+    assert other_format.status == Support.UNKNOWN
+    assert "containers of a version that is not known" in str(other_format)
+    assert other_format.instead == "a newer release of this program, which may know the format"
+
+
 def test_inputs_of_device_linking_prove_nothing() -> None:
     linked = Part("__nv_relfatbin", container(sass(70)))
     assert status("7.0", library(container(sass(80)), more=(linked,))) == Support.MISSING
@@ -168,12 +222,13 @@ def test_cuda_13_has_nothing_for_a_v100() -> None:
     assert real("nvidia-curand", "10.4.5.25", "7.5").status == Support.NATIVE
 
 
-def test_cusparselt_is_for_the_gpus_of_its_kernels() -> None:
-    """Two helpers of its 995 containers have PTX for any GPU; the kernels start at sm_80."""
+def test_cusparselt_is_not_used_below_its_kernels() -> None:
+    """Two helpers of its 995 containers have PTX for any GPU; the kernels start at sm_80, as does
+    2:4 sparsity, which alone uses them. Every PyTorch image has it."""
     for device in ("6.0", "7.0", "7.5"):
-        missing = real("nvidia-cusparselt-cu12", "0.8.1", device)
-        assert missing.status == Support.MISSING
-        assert "only 2 of its 995 containers hold code for it" in str(missing)
+        unused = real("nvidia-cusparselt-cu12", "0.8.1", device)
+        assert (unused.status, unused.runs) == (Support.NOT_USED, False)
+        assert "only 2:4 sparsity uses it" in str(unused.findings[0])
     for device in ("8.0", "8.9", "9.0", "12.0"):
         assert real("nvidia-cusparselt-cu12", "0.8.1", device).status == Support.NATIVE
 
