@@ -377,9 +377,9 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
 def given(arguments: Sequence[str]) -> frozenset[str]:
     """The fields that `arguments`, which `parse` has read, give a value to. Zeros that mean "not
     given" do not count."""
-    found = read(Config, arguments, COMMON)
+    values = read(Config, arguments, COMMON)
     zeros = ("image_size", "epochs", "replica_batch_size")
-    return frozenset(name for name, value in found.items() if value or name not in zeros)
+    return frozenset(name for name, value in values.items() if value or name not in zeros)
 
 
 def _accelerator(given: str, environment: Mapping[str, str]) -> str:

@@ -401,7 +401,7 @@ def _conclude(
     if "final" in run.config.export:
         with run.ledger.spend("evaluation"):
             save_model("final", run.position)
-    result = {**outcome.result, "early": outcome.early, **markers.asked(run.config)}
+    result = {**outcome.result, "early": outcome.early, **markers.requested(run.config)}
     with run.ledger.spend("checkpoint"):
         markers.write(f"{run.config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
 

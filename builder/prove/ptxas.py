@@ -57,14 +57,16 @@ class Compiled:
     directives: Directives
     device: ComputeCapability
     modules: int
-    tried: int
+    compiled: int
     words: str
 
     def __str__(self) -> str:
         what = f"{self.library}: {self.directives}: {self.modules:,} modules"
         if self.words:
             return f"{what}: ptxas does not compile them for {self.device}: {self.words}"
-        return f"{what}, {self.tried:,} of them compiled for {self.device} by ptxas {WHEEL.version}"
+        return (
+            f"{what}, {self.compiled:,} of them compiled for {self.device} by ptxas {WHEEL.version}"
+        )
 
 
 def compile_paths(
@@ -96,13 +98,13 @@ def compile_library(
         if text := ptx.directives(data, entry):
             groups.setdefault(text, []).append(entry)
     for directives, entries in groups.items():
-        tried = entries if which == "all" else [min(entries, key=lambda entry: entry.code_size)]
+        chosen = entries if which == "all" else [min(entries, key=lambda entry: entry.code_size)]
 
         def attempt(entry: Entry, directives: Directives = directives) -> str:
             return _compile(ptxas, ptx.text(data, entry), _architecture(directives, device))
 
-        failures = filter(None, parallel.each(attempt, tried))
-        yield Compiled(name, directives, device, len(entries), len(tried), next(failures, ""))
+        failures = filter(None, parallel.each(attempt, chosen))
+        yield Compiled(name, directives, device, len(entries), len(chosen), next(failures, ""))
 
 
 @contextmanager

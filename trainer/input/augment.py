@@ -229,8 +229,8 @@ def _turned(share: tf.Tensor) -> tf.Tensor:
     )
     angle = 2.0 * math.pi * share
     cosine, sine = tf.cos(angle), tf.sin(angle)
-    one, none = tf.ones_like(share), tf.zeros_like(share)
-    numbers = (one, none, none, none, cosine, sine, none, -sine, cosine)
+    full, none = tf.ones_like(share), tf.zeros_like(share)
+    numbers = (full, none, none, none, cosine, sine, none, -sine, cosine)
     turn = tf.reshape(tf.stack(numbers, axis=1), (-1, 3, 3))
     return tf.matmul(tf.matmul(to_yiq, turn), tf.linalg.inv(to_yiq))
 

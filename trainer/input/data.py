@@ -274,15 +274,17 @@ def _example(
     def changed(image: tf.Tensor, view: augment.View) -> tf.Tensor:
         if how.trivial or how.changes:
             view = {**view, "changes": augment.changing(view["draws"], how)}
-        several = {name: one[None] for name, one in view.items()}
+        several = {name: tensor[None] for name, tensor in view.items()}
         return augment.change(image[None], several, how)[0] if how.repaints else image
 
     def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[tf.Tensor, ...]:
         common = _opened(content, stored, source) if opens else content
         if copies == 1:
             return made(common, view), label
-        views = [{name: one[number] for name, one in view.items()} for number in range(copies)]
-        return tf.stack([made(common, one) for one in views]), tf.stack([label] * copies)
+        views = [
+            {name: tensor[number] for name, tensor in view.items()} for number in range(copies)
+        ]
+        return tf.stack([made(common, view) for view in views]), tf.stack([label] * copies)
 
     return example
 
@@ -300,10 +302,10 @@ def _opened(
 
 def _side_by_side(*batch: tf.Tensor) -> tuple[tf.Tensor, ...]:
     """Return [n, copies, ...] as [n * copies, ...]."""
-    shapes = (one.shape.as_list() for one in batch)
+    shapes = (tensor.shape.as_list() for tensor in batch)
     return tuple(
-        tf.reshape(one, [n * copies, *rest])
-        for one, (n, copies, *rest) in zip(batch, shapes, strict=True)
+        tf.reshape(tensor, [n * copies, *rest])
+        for tensor, (n, copies, *rest) in zip(batch, shapes, strict=True)
     )
 
 
@@ -438,7 +440,7 @@ def _shuffled(
             sizes = sizes if sizes is None else tf.repeat(sizes, copies, axis=0)
             views = augment.views(draws, sizes, augmentation)
         if copies > 1:
-            views = {name: _of_copies(one, copies) for name, one in views.items()}
+            views = {name: _of_copies(view, copies) for name, view in views.items()}
         return contents, labels, views
 
     examples = tf.data.Dataset.from_tensor_slices(
@@ -451,7 +453,7 @@ def _shuffled(
     if repeats:
         times = tf.constant(repeats.of, tf.int64)
         examples = examples.flat_map(
-            lambda one: tf.data.Dataset.from_tensors(one).repeat(times[source.label(one)])
+            lambda number: tf.data.Dataset.from_tensors(number).repeat(times[source.label(number)])
         )
     together = _drawn(examples, size, key).batch(max(1, group // copies))
     return together.enumerate().map(prepared).prefetch(1).unbatch()

@@ -30,10 +30,10 @@ def check(config: Config, before: Mapping[str, Any] | None, now: Mapping[str, An
     """Refuse to go on with other records than those before. Raises UsageError."""
     if before is None or config.accept_changed_records:
         return
-    if found := differences(before, now):
+    if difference := differences(before, now):
         raise UsageError(
-            f"the records in {config.records} are not those that this job began with: {found}; "
-            "use another --job-dir, or --accept-changed-records to go on with them"
+            f"the records in {config.records} are not those that this job began with: "
+            f"{difference}; use another --job-dir, or --accept-changed-records to go on with them"
         )
 
 

@@ -32,29 +32,29 @@ class CorruptRecord(Exception):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
 
-def find(folder: str, split: str, asked: Sound = AS_NOTED) -> tuple[Shard, ...]:
+def find(folder: str, split: str, wanted: Sound = AS_NOTED) -> tuple[Shard, ...]:
     """Return the files of a split ("train", "validation"), sorted.
 
     Raises UsageError, CorruptRecord.
 
-    `asked` says how to hear sounds; a 0 in it stands for what dataset.json says.
+    `wanted` says how to hear sounds; a 0 in it stands for what dataset.json says.
     """
     known = _known(folder)
 
     def shard(path: str) -> Shard:
         length = storage.gfile.stat(path).length
-        told = known.get((path.rpartition("/")[2], length))
-        if told is None:
+        report = known.get((path.rpartition("/")[2], length))
+        if report is None:
             return Shard(path, count_records(path), length)
-        return Shard(path, told["records"], length, jpeg=_sides(told))
+        return Shard(path, report["records"], length, jpeg=_sides(report))
 
     paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
-        return _sized(tuple(pool.map(shard, paths)), folder, split, asked)
+        return _sized(tuple(pool.map(shard, paths)), folder, split, wanted)
 
 
 def usable(
-    folder: str, split: str, image_size: int, classes: int, asked: Sound = AS_NOTED
+    folder: str, split: str, image_size: int, classes: int, wanted: Sound = AS_NOTED
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
     """Return the files of a split without unreadable records, and one line for each of those
     records.
@@ -66,15 +66,15 @@ def usable(
     """
     known = _known(folder)
     paths = _paths(folder, split)
-    decoded = (image_size, classes, *_kind(folder, paths, asked))
+    decoded = (image_size, classes, *_kind(folder, paths, wanted))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
-        told = known.get((path.rpartition("/")[2], length))
-        jpeg = _sides(told or {})
+        report = known.get((path.rpartition("/")[2], length))
+        jpeg = _sides(report or {})
         try:
             records = count_records(path)
-            if _reads(path, decoded if told is None else None):
+            if _reads(path, decoded if report is None else None):
                 return Shard(path, records, length, jpeg=jpeg), []
         except CorruptRecord:
             pass
@@ -86,17 +86,17 @@ def usable(
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sifted = list(pool.map(sift, paths))
-    problems = tuple(problem for _, found in sifted for problem in found)
-    return _sized(tuple(shard for shard, _ in sifted), folder, split, asked), problems
+    problems = tuple(problem for _, faults in sifted for problem in faults)
+    return _sized(tuple(shard for shard, _ in sifted), folder, split, wanted), problems
 
 
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
     """Return the files of training and validation; reports what --on-corrupt skip leaves out."""
-    found, asked = [], Sound(config.rate, config.seconds)
+    both, wanted = [], Sound(config.rate, config.seconds)
     size = config.image_size or UNKNOWN_SIZE
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
-            shards, problems = usable(config.records, split, size, classes, asked)
+            shards, problems = usable(config.records, split, size, classes, wanted)
             for problem in problems:
                 say("corrupt", f"skipped: {problem}", "WARNING")
             if problems:
@@ -104,9 +104,9 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
                 text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
                 say("corrupt", text, "WARNING", skipped=len(problems), records=left)
         else:
-            shards = find(config.records, split, asked)
-        found.append(shards)
-    return found[0], found[1]
+            shards = find(config.records, split, wanted)
+        both.append(shards)
+    return both[0], both[1]
 
 
 _OF_SOUNDS = ("seconds", "rate", "shift", "noise")
@@ -143,9 +143,9 @@ def stored_size(folder: str) -> int:
     form, _ = _kind(folder, paths, Sound(0, 1.0))
     if isinstance(form, Sound) or form:
         return 0 if isinstance(form, Sound) else form
-    known = {name: told for (name, _), told in _known(folder).items()}
+    known = {name: report for (name, _), report in _known(folder).items()}
     files = [known.get(path.rpartition("/")[2]) for path in paths]
-    sides = [_sides(told)[1] for told in files if told]
+    sides = [_sides(report)[1] for report in files if report]
     if not all(files) or all(sides):
         return max(sides) if all(files) else 0
     try:  # Not all are JPEGs: what the shorter side of every picture of the folder has at most.
@@ -171,9 +171,9 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
         return np.concatenate([*records.as_numpy_iterator()] or [np.zeros(0, np.int64)])
 
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(read, [shard for shard in shards if shard.records])
+        counts = pool.map(read, [shard for shard in shards if shard.records])
         filled = [shard.path for shard in shards if shard.records]
-        return dict(zip(filled, found, strict=True))
+        return dict(zip(filled, counts, strict=True))
 
 
 def class_names(folder: str) -> tuple[str, ...]:
@@ -232,12 +232,12 @@ def _paths(folder: str, split: str) -> list[str]:
     return paths
 
 
-def _sized(shards: tuple[Shard, ...], folder: str, split: str, asked: Sound) -> tuple[Shard, ...]:
+def _sized(shards: tuple[Shard, ...], folder: str, split: str, wanted: Sound) -> tuple[Shard, ...]:
     """Return `shards` with the kind of their pictures or sounds."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
-    form, target = _kind(folder, filled, asked)
+    form, target = _kind(folder, filled, wanted)
     if isinstance(form, Sound):
         return tuple(replace(shard, sound=form, target=target) for shard in shards)
     return tuple(replace(shard, side=form, target=target) for shard in shards)
@@ -253,31 +253,31 @@ def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
     try:
         splits = _dataset(folder)["splits"]
         files = [item for split in splits.values() for item in split["files"].items()]
-        return {(name, told["bytes"]): told for name, told in files if "records" in told}
+        return {(name, report["bytes"]): report for name, report in files if "records" in report}
     except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
         return {}
 
 
-def _sides(told: dict[str, Any]) -> tuple[int, int, int]:
+def _sides(report: dict[str, Any]) -> tuple[int, int, int]:
     """Shard.jpeg from what dataset.json says about a file."""
-    match told.get("jpeg"):
+    match report.get("jpeg"):
         case [int(least), int(most), int(longest)]:
             return least, most, longest
     return 0, 0, 0
 
 
-def _kind(folder: str, paths: Iterable[str], asked: Sound) -> tuple[int | Sound, targets.Target]:
+def _kind(folder: str, paths: Iterable[str], wanted: Sound) -> tuple[int | Sound, targets.Target]:
     """Form and target of the records, as the first one tells. Raises UsageError."""
     features = _first(paths)
-    return _form(folder, features, asked), _target(features)
+    return _form(folder, features, wanted), _target(features)
 
 
-def _form(folder: str, features: dict[str, Any], asked: Sound) -> int | Sound:
+def _form(folder: str, features: dict[str, Any], wanted: Sound) -> int | Sound:
     """Return how a record's sound is heard, the side of its decoded square, or 0: an encoded
     picture. Raises UsageError if it is not known how much of a sound is heard.
     """
     if isinstance(sound := features.get("audio/encoded"), bytes):
-        return _sound(folder, sound, asked)
+        return _sound(folder, sound, wanted)
     pixels = features.get("image/pixels")
     return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
 
@@ -302,16 +302,16 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
     return {}
 
 
-def _sound(folder: str, wav: bytes, asked: Sound) -> Sound:
+def _sound(folder: str, wav: bytes, wanted: Sound) -> Sound:
     """Return how sounds are heard: as dataset.json says, or at the rate of the first record."""
     try:
         form = _dataset(folder)["form"]
         noted = Sound(int(form["rate"]), float(form["seconds"]))
     except (tf.errors.NotFoundError, ValueError, KeyError, TypeError):
         noted = Sound(int.from_bytes(wav[24:28], "little"), 0.0)
-    if asked.rate not in (0, noted.rate):
-        raise UsageError(f"--rate {asked.rate}: the sounds of {folder} have {noted.rate} a second")
-    if not (seconds := asked.seconds or noted.seconds):
+    if wanted.rate not in (0, noted.rate):
+        raise UsageError(f"--rate {wanted.rate}: the sounds of {folder} have {noted.rate} a second")
+    if not (seconds := wanted.seconds or noted.seconds):
         text = "how much of a sound is heard is not known (no dataset.json): give --seconds"
         raise UsageError(f"{folder}: {text}")
     return Sound(noted.rate, seconds)

@@ -34,14 +34,14 @@ def write(path: str, content: Mapping[str, Any]) -> None:
     storage.write(path, json.dumps(content).encode())
 
 
-def asked(config: Config) -> dict[str, float]:
+def requested(config: Config) -> dict[str, float]:
     """Return the length that `config` asks for, as a marker holds it for `more`."""
     return {"asked": config.steps, "epochs": config.epochs}
 
 
 def more(config: Config, before: Mapping[str, Any]) -> bool:
     """Return whether `config` asks for a longer run than the marker `before`, which has what
-    `asked` gave.
+    `requested` gave.
 
     It compares the option that was given, because steps that follow from --epochs depend on the
     number of replicas. False if the marker does not say.

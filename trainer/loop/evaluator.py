@@ -89,7 +89,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         look.tally = evaluation.tally
         better = judge.better(last, result)
         content = {"step": last, **result, "stop": judge.stop, "judge": judge.state()}
-        content |= markers.asked(config)
+        content |= markers.requested(config)
         watch.evaluated(look, last, result)
         if better:
             best = Checkpoints(f"{config.checkpoint_dir}/best", keep=1)

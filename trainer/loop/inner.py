@@ -27,7 +27,7 @@ gradient before clipping; seconds until the batch was there (0 with --determinis
 def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
     """The metrics of some steps [steps, len(METRICS)] by name. With values there is no accuracy,
     but their mean absolute error, `mae`."""
-    names = ["mae" if one == "accuracy" else one for one in METRICS]
+    names = ["mae" if metric == "accuracy" else metric for metric in METRICS]
     return dict(zip(names if config.target == targets.VALUES else METRICS, values.T, strict=True))
 
 
@@ -109,8 +109,8 @@ class Trainer:
             )
             self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
-            one = getattr(self.optimizer, "inner_optimizer", self.optimizer)
-            one._all_reduce_sum_gradients = list
+            inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+            inner._all_reduce_sum_gradients = list
         self._trace()
 
     def _trace(self) -> None:
@@ -235,7 +235,7 @@ class Trainer:
     def averaged(self) -> Iterator[None]:
         """With --ema, the model has the moving average of its weights meanwhile."""
         pairs = optimization.averages(self.optimizer, self.model)
-        held = [variable.numpy() for variable, _ in pairs]
+        values = [variable.numpy() for variable, _ in pairs]
         with self.strategy.scope():
             for variable, average in pairs:
                 variable.assign(average.numpy())
@@ -243,14 +243,14 @@ class Trainer:
             yield
         finally:
             with self.strategy.scope():
-                for (variable, _), value in zip(pairs, held, strict=True):
+                for (variable, _), value in zip(pairs, values, strict=True):
                     variable.assign(value)
 
     def weights(self) -> dict[str, np.ndarray]:
         """What a SavedModel has: the model's variables by their paths, with --ema averaged."""
-        found = {variable.path: variable.numpy() for variable in self.model.variables}
+        values = {variable.path: variable.numpy() for variable in self.model.variables}
         pairs = optimization.averages(self.optimizer, self.model)
-        return found | {variable.path: average.numpy() for variable, average in pairs}
+        return values | {variable.path: average.numpy() for variable, average in pairs}
 
     def _read(self) -> list[tf.Tensor]:
         return [tf.identity(variable.value) for variable in self.variables().values()]
@@ -299,7 +299,9 @@ class Trainer:
         return tf.constant(0.0) if self.config.deterministic else tf.timestamp()
 
     def _parts(self, batch: Any) -> list[tf.Tensor]:
-        parts = [self.strategy.experimental_local_results(one) for one in tf.nest.flatten(batch)]
+        parts = [
+            self.strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(batch)
+        ]
         return [tensor for part in parts for tensor in part]
 
     def _total(self, values: tf.Tensor) -> tf.Tensor:
@@ -339,7 +341,7 @@ class Trainer:
         loss = accuracy = tf.constant(0.0)
         total: list[Any] = []
         for some, own in zip(tf.split(images, parts), tf.split(labels, parts), strict=True):
-            with tf.control_dependencies([one for one in total if one is not None]):
+            with tf.control_dependencies([tensor for tensor in total if tensor is not None]):
                 more = self._gradients_function(tf.identity(some), tf.identity(own))
             loss, accuracy = loss + more[0], accuracy + more[1]
             pairs = zip(total or [None] * len(more[2]), more[2], strict=True)

@@ -330,7 +330,7 @@ class Controller:
 
     def _state(self) -> dict[str, Any]:
         return {
-            **markers.asked(self.config),
+            **markers.requested(self.config),
             "ledger": self.run_.ledger.state(),
             "judge": self.judge.state(),
             "evaluated": self._evaluated,

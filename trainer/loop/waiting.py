@@ -128,8 +128,8 @@ class Waits:
     def _watch(self) -> None:
         while True:
             time.sleep(min(LOOK, FIRST / 10))
-            if (found := self._wait) is not None:
-                count, wait, again = found
+            if (waited := self._wait) is not None:
+                count, wait, again = waited
                 if self.named:
                     self.look(count, wait)
                 if again and self.hangs(wait):

@@ -39,18 +39,18 @@ def export(
             variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        said = optimization.said(config, optimization.answer(config, network, images))
+        predicted = optimization.predicted(config, optimization.answer(config, network, images))
         if config.target == targets.VALUES:
-            return {"values": said}
+            return {"values": predicted}
         if config.target == targets.LABELS:
-            return {"probabilities": said}
-        label = tf.gather(tf.constant(names), tf.argmax(said, axis=-1))
-        return {"probabilities": said, "label": label}
+            return {"probabilities": predicted}
+        label = tf.gather(tf.constant(names), tf.argmax(predicted, axis=-1))
+        return {"probabilities": predicted, "label": label}
 
     def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
         """Return a signature whose inputs `square` turns into uint8 squares, one each."""
-        one = tf.TensorSpec((size, size, 3), tf.uint8)
-        return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=one))
+        spec = tf.TensorSpec((size, size, 3), tf.uint8)
+        return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=spec))
 
     archive = keras.export.ExportArchive()
     archive.track(network)

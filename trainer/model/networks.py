@@ -91,7 +91,7 @@ def depth(network: keras.Model) -> Depth:
     weighty = _weight_layers(network)
     trained = [layer for layer in weighty if layer.trainable]
     count = lambda variables: sum(int(np.prod(v.shape)) for v in variables)  # noqa: E731
-    norms = [one for one in layers_of(network) if type(one).__name__ == "BatchNormalization"]
+    norms = [layer for layer in layers_of(network) if type(layer).__name__ == "BatchNormalization"]
     return Depth(
         backbone_layers=len(weighty),
         trained_layers=len(trained),
@@ -113,23 +113,23 @@ def factors(network: keras.Model, config: Config) -> dict[str, float]:
         return {}
     weighty = {id(layer) for layer in _weight_layers(network)}
     count, seen = len(weighty), 0
-    found: dict[str, float] = {}
+    rates: dict[str, float] = {}
     for layer in layers_of(network):
         if layer.name.startswith(_HEAD):
             continue
         seen += id(layer) in weighty
         share = (count + 1 - max(seen, 1)) / max(count, 1)
-        found |= {one.path: config.layer_rates**share for one in layer.weights}
-    return found
+        rates |= {weight.path: config.layer_rates**share for weight in layer.weights}
+    return rates
 
 
 def layers_of(network: Any) -> list[Any]:
     """The layers that are not models, nested ones included, in the order in which they were
     made."""
-    found = []
+    layers = []
     for layer in network.layers:
-        found += layers_of(layer) if hasattr(layer, "layers") else [layer]
-    return found
+        layers += layers_of(layer) if hasattr(layer, "layers") else [layer]
+    return layers
 
 
 def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], Any]]:
@@ -174,12 +174,12 @@ class Preprocess(keras.layers.Layer):
         scale = (white - offset) / 255
         red = ask((255, 0, 0)) - offset
         reverse = bool(abs(red[2]) > abs(red[0]))
-        found = cls(scale.tolist(), offset.tolist(), reverse, **kwargs)
+        made = cls(scale.tolist(), offset.tolist(), reverse, **kwargs)
         probe = np.random.default_rng(0).uniform(0, 255, (1, 2, 2, 3)).astype(np.float32)
         expected = np.asarray(function(probe.copy()))
-        if not np.allclose(np.asarray(found._float32(probe)), expected, atol=1e-3):
+        if not np.allclose(np.asarray(made._float32(probe)), expected, atol=1e-3):
             raise ValueError(f"{function} is not linear in each channel")
-        return found
+        return made
 
     def call(self, images: Any) -> Any:
         return keras.ops.cast(self._float32(images), self.compute_dtype)

@@ -125,7 +125,7 @@ def _layered(maker: Any, factors: Mapping[str, float]) -> Any:
         decay is that of the whole rate."""
 
         def build(self, variables: Any) -> None:
-            self._factors = [factors.get(one.path, 1.0) for one in variables]
+            self._factors = [factors.get(variable.path, 1.0) for variable in variables]
             super().build(variables)
 
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -141,11 +141,13 @@ def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
     `optimizer` is what the function of that name made, built for `network`. Variables that are not
     trained have no average: BatchNorm's statistics are one already.
     """
-    one = getattr(optimizer, "inner_optimizer", optimizer)
-    if not one.use_ema:
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    if not inner.use_ema:
         return []
     # Keras has no public way to read them without overwriting the weights.
-    return list(zip(network.trainable_variables, one._model_variables_moving_average, strict=True))
+    return list(
+        zip(network.trainable_variables, inner._model_variables_moving_average, strict=True)
+    )
 
 
 def losses(
@@ -167,18 +169,18 @@ def losses(
         return label_losses(wanted, outputs)
     if config.target == targets.VALUES:
         return value_losses(labels, outputs, deviation)
-    found = _smoothed(config, labels, outputs)
+    each = _smoothed(config, labels, outputs)
     if weights is None:
-        return found
+        return each
     if labels.shape.rank == 2:
-        return found * tf.linalg.matvec(labels, weights)
-    return found * tf.gather(weights, labels)
+        return each * tf.linalg.matvec(labels, weights)
+    return each * tf.gather(weights, labels)
 
 
 def label_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     """Mean over the classes of the binary cross entropy, of each example: float32 [batch]."""
-    found = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_mean(found, axis=-1)
+    each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(each, axis=-1)
 
 
 def units(config: Config, network: Any) -> tuple[Any, Any]:
@@ -247,7 +249,7 @@ def answer(config: Config, network: Any, images: tf.Tensor) -> tf.Tensor:
     return mean(tf.nn.log_softmax(both))
 
 
-def said(config: Config, outputs: tf.Tensor) -> tf.Tensor:
+def predicted(config: Config, outputs: tf.Tensor) -> tf.Tensor:
     """What `answer` means: probabilities of the classes, or values."""
     if config.target == targets.VALUES:
         return outputs

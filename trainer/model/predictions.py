@@ -37,8 +37,8 @@ def write(
         classes=len(names),
         crop=config.evaluate_crop,
     )
-    answer, said = optimization.answer, optimization.said
-    predict = tf.function(lambda images: said(config, answer(config, network, images)))
+    answer, predicted = optimization.answer, optimization.predicted
+    predict = tf.function(lambda images: predicted(config, answer(config, network, images)))
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -59,11 +59,15 @@ def _heads(target: str, names: tuple[str, ...]) -> list[str]:
     return ["label", "prediction", *(f"p({name})" for name in names)]
 
 
-def _cells(target: str, names: tuple[str, ...], label: Any, said: np.ndarray) -> list[str]:
+def _cells(target: str, names: tuple[str, ...], label: Any, predicted: np.ndarray) -> list[str]:
     if target == targets.VALUES:
-        return [f"{one:.6g}" for one in (*label, *said)]
+        return [f"{value:.6g}" for value in (*label, *predicted)]
     if target == targets.LABELS:
-        chosen = [[n for n, one in zip(names, own, strict=True) if one >= 0.5]
-                  for own in (label, said)]  # fmt: skip
-        return ["|".join(chosen[0]), "|".join(chosen[1]), *(f"{one:.6f}" for one in said)]
-    return [names[label], names[int(np.argmax(said))], *(f"{one:.6f}" for one in said)]
+        chosen = [[n for n, value in zip(names, own, strict=True) if value >= 0.5]
+                  for own in (label, predicted)]  # fmt: skip
+        return ["|".join(chosen[0]), "|".join(chosen[1]), *(f"{value:.6f}" for value in predicted)]
+    return [
+        names[label],
+        names[int(np.argmax(predicted))],
+        *(f"{value:.6f}" for value in predicted),
+    ]

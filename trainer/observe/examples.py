@@ -42,7 +42,7 @@ class Pool:
         They are read again each time, because all of them would take tens of megabytes for
         as long as the run lasts.
         """
-        sound, found = self._taken[0].sound, dict[int, bytes]()
+        sound, clips = self._taken[0].sound, dict[int, bytes]()
         assert sound is not None
         paths, counts = zip(*((s.path, s.records) for s in self._taken), strict=True)
         records = tf.data.Dataset.from_tensor_slices((list(paths), list(counts))).flat_map(
@@ -52,8 +52,8 @@ class Pool:
             if number in numbers:
                 content = tfrecord.features(record)["audio/encoded"]
                 assert isinstance(content, bytes)
-                found[number] = spectrograms.clip(content, sound)
-        return found
+                clips[number] = spectrograms.clip(content, sound)
+        return clips
 
     def _read(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
         shards = [shard for shard in run.validation if shard.records]
@@ -94,7 +94,7 @@ class Pictures(Observer):
             if self._predict is None:
                 config, network, answer = run.config, run.model, optimization.answer
                 self._predict = tf.function(
-                    lambda x: optimization.said(config, answer(config, network, x))
+                    lambda x: optimization.predicted(config, answer(config, network, x))
                 )
             parts = [
                 self._predict(images[at : at + _BATCH]).numpy()
@@ -115,8 +115,11 @@ class Pictures(Observer):
             for tag, order in shown.items():
                 shown[tag] = order = order[: run.config.examples]
                 captions = [
-                    [f"is {run.names[labels[one]]}", f"{sure[one]:.0%} {run.names[answers[one]]}"]
-                    for one in order
+                    [
+                        f"is {run.names[labels[index]]}",
+                        f"{sure[index]:.0%} {run.names[answers[index]]}",
+                    ]
+                    for index in order
                 ]
                 if tag == "misclassified":
                     self.mistakes = list(zip(images[order], captions, strict=True))
@@ -126,16 +129,18 @@ class Pictures(Observer):
                 self._sounds(run, step, shown, sure, labels, answers)
 
     def _worst(
-        self, run: Run, step: int, images: np.ndarray, labels: np.ndarray, said: np.ndarray
+        self, run: Run, step: int, images: np.ndarray, labels: np.ndarray, predicted: np.ndarray
     ) -> None:
         """The examples of several labels, or of values, that the model is furthest from."""
         deviation = networks.deviation(run.config, run.model)
-        far = np.abs(said - labels).max(axis=1) if run.config.target == targets.LABELS else (
-            np.abs((said - labels) / deviation).max(axis=1)
+        far = np.abs(predicted - labels).max(axis=1) if run.config.target == targets.LABELS else (
+            np.abs((predicted - labels) / deviation).max(axis=1)
         )  # fmt: skip
         order = np.argsort(-far, kind="stable")[: run.config.examples]
         words = captions(run.config.target, run.names)
-        shown = [[f"is {words(labels[one])}", f"said {words(said[one])}"] for one in order]
+        shown = [
+            [f"is {words(labels[index])}", f"said {words(predicted[index])}"] for index in order
+        ]
         self.mistakes = list(zip(images[order], shown, strict=True))
         drawn = list(map(drawing.captioned, images[order], shown))
         self.board.of("validation").images(step, "worst", drawn)
@@ -154,19 +159,19 @@ class Pictures(Observer):
         clips = self.pool.heard(np.concatenate(list(shown.values())))
         rows = ["| | is | taken for | sure |", "|---|---|---|---|"]
         for tag, order in shown.items():
-            for number, one in enumerate(order.tolist(), start=1):
-                validation.sound(step, f"{tag}/{number}", clips[one])
-                true, taken = (run.names[of[one]].replace("|", "\\|") for of in (labels, answers))
-                rows.append(f"| {tag}/{number} | {true} | {taken} | {sure[one]:.0%} |")
+            for number, index in enumerate(order.tolist(), start=1):
+                validation.sound(step, f"{tag}/{number}", clips[index])
+                true, taken = (run.names[of[index]].replace("|", "\\|") for of in (labels, answers))
+                rows.append(f"| {tag}/{number} | {true} | {taken} | {sure[index]:.0%} |")
         validation.text(step, "sounds", "\n".join(rows))
 
 
 def captions(target: str, names: tuple[str, ...]) -> Callable[[np.ndarray], str]:
     """Return what one example's labels or values are in words."""
     if target == targets.VALUES:
-        return lambda values: ", ".join(f"{one:.4g}" for one in values)
+        return lambda values: ", ".join(f"{value:.4g}" for value in values)
     return lambda own: (
-        ", ".join(name for name, one in zip(names, own, strict=True) if one >= 0.5) or "none"
+        ", ".join(name for name, value in zip(names, own, strict=True) if value >= 0.5) or "none"
     )
 
 

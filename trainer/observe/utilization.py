@@ -136,13 +136,13 @@ class Gpus:
     def look(self) -> dict[str, float]:
         """Mean and least over the GPUs, without figures that a GPU does not give."""
         each = [self._one(handle) for handle in self._handles]
-        found = {}
-        for key in dict.fromkeys(key for one in each for key in one):
-            values = [one[key] for one in each if key in one]
-            found[key] = sum(values) / len(values)
-        if len(each) > 1 and all("gpu_busy" in one for one in each):
-            found["gpu_busy_least"] = min(one["gpu_busy"] for one in each)
-        return found
+        means = {}
+        for key in dict.fromkeys(key for reading in each for key in reading):
+            values = [reading[key] for reading in each if key in reading]
+            means[key] = sum(values) / len(values)
+        if len(each) > 1 and all("gpu_busy" in reading for reading in each):
+            means["gpu_busy_least"] = min(reading["gpu_busy"] for reading in each)
+        return means
 
     def _one(self, handle: Any) -> dict[str, float]:
         """Figures of one GPU, without those that it does not give."""
@@ -216,12 +216,12 @@ class Sampler:
             self.look()
 
     def look(self) -> None:
-        found: dict[str, float] = {}
+        means: dict[str, float] = {}
         for look in self._looks:
-            found.update(look())
+            means.update(look())
         with self._lock:
-            self._fresh.append(found)
-            for key, value in found.items():
+            self._fresh.append(means)
+            for key, value in means.items():
                 total = self._sums.setdefault(key, [0, 0.0, -math.inf])
                 total[0] += 1
                 total[1] += value
