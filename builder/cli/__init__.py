@@ -153,8 +153,8 @@ def main(program: typer.Typer = app) -> NoReturn:
                 raise end.__context__ from None
             sys.stdout.flush()
             raise
-    except KeyboardInterrupt as stop:
-        _leave(128 + (stop.args[0] if stop.args else signal.SIGINT), "stopped")
+    except KeyboardInterrupt:
+        _leave(130, "stopped")
     except BrokenPipeError:
         _leave(141)
     except Exception as error:
@@ -163,9 +163,9 @@ def main(program: typer.Typer = app) -> NoReturn:
     _leave(0)
 
 
-def _stop(number: int, _: object) -> NoReturn:
+def _stop(*_: object) -> NoReturn:
     """End by a signal as by Ctrl-C: whatever has something to remove removes it."""
-    raise KeyboardInterrupt(number)
+    raise KeyboardInterrupt
 
 
 def _explained(error: Exception) -> tuple[int, list[str]]:

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from builder.core import files
+from builder.engine import containers
 from builder.image.layer import AssembledImage, Layer
 from builder.registry.manifests import OCI_MANIFEST, Descriptor, Manifest, blob_path
 
@@ -60,11 +62,25 @@ class ContentStore:
         """Let no other process make the layer of this key meanwhile."""
         return files.locked(self.folder / "keys" / f"{key}.lock")
 
+    @property
+    def unfinished(self) -> str:
+        """The prefix of what this process has not finished; it names the process."""
+        return f".new.{containers.owner(os.getpid()).replace(':', ',')}."
+
+    def sweep(self) -> None:
+        """Remove what killed runs left."""
+        for path in self.folder.glob(".new.*"):
+            owner = path.name.removeprefix(".new.").rpartition(".")[0].replace(",", ":")
+            if containers.is_gone(owner):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
         """Yield a file for a new blob, which `keep` takes; otherwise it is removed at the end."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(prefix=".new.", dir=self.folder, delete=False) as file:
+        with tempfile.NamedTemporaryFile(
+            prefix=self.unfinished, dir=self.folder, delete=False
+        ) as file:
             try:
                 yield file
             except OSError as error:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from builder.core.errors import OutsideError
+from builder.devicecode.tars import Member
 from builder.image.tarball import content
 
 MOST_UNPACKED: Final = 4 << 30
 """Bytes that one package may unpack to."""
 _MOST_CONTROL: Final = 16 << 20
+_MOST_ENTRIES: Final = 500_000
 _HEADER: Final = 60
 _KINDS: Final = (
     tarfile.REGTYPE,
@@ -79,7 +81,7 @@ def _refused(deb: Path) -> Iterator[None]:
     """Turn what a damaged or hostile archive raises into OutsideError."""
     import zstandard
 
-    damaged = (ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+    damaged = (ValueError, OverflowError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
     try:
         yield
     except (*damaged, tarfile.TarError, zstandard.ZstdError) as error:
@@ -113,7 +115,7 @@ def _tar(deb: Path, member: str, most: int) -> Iterator[tarfile.TarFile]:
             if member in (name, stem):
                 unpacker = _unpacker("" if name == member else suffix, _Limited(file, size))
                 plain: Any = _Limited(unpacker, most, fails=True)
-                with tarfile.open(fileobj=plain, mode="r|", errorlevel=2) as tar:
+                with tarfile.open(fileobj=plain, mode="r|", errorlevel=2, tarinfo=Member) as tar:
                     yield tar
                 return
     raise ValueError(f"it has no {member}")
@@ -135,7 +137,11 @@ def _unpacker(suffix: str, packed: Any) -> Any:
 
 
 def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    for info in tar:
+    for number, info in enumerate(tar):
+        if number >= _MOST_ENTRIES:
+            raise ValueError(f"it has more than {_MOST_ENTRIES} entries")
+        if info.size < 0 or not 0 <= info.mtime < 1 << 36:  # extended headers hold any number
+            raise ValueError(f"{info.name!r} is of {info.size} bytes and of the time {info.mtime}")
         name = info.name.removeprefix("./").rstrip("/")
         if name in (".", ""):
             continue

@@ -9,10 +9,8 @@ packages give the same bytes on every engine.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 KIND: Final = "training-image-factory.rootfs"
 """The label of the containers and images that a rootfs is made with."""
 REPOSITORY: Final = "training-rootfs"
-_SCRATCH: Final = ".root."
 
 _ENVIRONMENT: Final = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -128,7 +125,7 @@ def make(
             return layer
         stop = stop or threading.Event()
         on_event = _until(stop, on_event)
-        _sweep(store)
+        store.sweep()
         paths = fetch_debs(rootfs.packages, archives, on_event)
         newest = max(deb.built(path) for path in paths.values())
         if time.time() < newest:
@@ -141,7 +138,7 @@ def make(
             step(name, on_event) as making,
             refusals(REPOSITORY),
             store.writing() as out,
-            TemporaryDirectory(dir=store.folder, prefix=f"{_SCRATCH}{_owner()}.") as scratch,
+            TemporaryDirectory(dir=store.folder, prefix=store.unfinished) as scratch,
         ):
             exported = Path(scratch) / "exported.tar"
             _install(rootfs, paths, newest, engine, exported, making, stop)
@@ -261,17 +258,6 @@ def _until(stop: threading.Event, on_event: OnEvent) -> OnEvent:
         on_event(event)
 
     return reported
-
-
-def _owner() -> str:
-    return containers.owner(os.getpid()).replace(":", ",")
-
-
-def _sweep(store: ContentStore) -> None:
-    """Remove what killed runs left."""
-    for folder in store.folder.glob(f"{_SCRATCH}*"):
-        if containers.is_gone(folder.name[len(_SCRATCH) :].rpartition(".")[0].replace(",", ":")):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _failed(engine: Engine, status: int, lines: Sequence[str]) -> OutsideError:

@@ -34,6 +34,18 @@ _READ: Final = 1 << 18
 """Bytes of a packed file that are unpacked at once. What fits into a processor's cache is unpacked
 a sixth faster than 1 MiB."""
 _LOCAL: Final = struct.Struct("<4s22xHH")
+_MOST_FILES: Final = 200_000
+_MOST_UNPACKED: Final = 16 << 30
+_DEEPEST: Final = 64
+_LONGEST: Final = 255
+"""Bytes of a file's name, as file systems have it."""
+_TEXTS: Final = {"/RECORD": 32 << 20, "/entry_points.txt": 1 << 20, ".py": 64 << 20}
+"""Bytes of the files that are read whole, by the end of their names."""
+_DAMAGED: Final = (
+    zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, IndexError, OverflowError,
+    struct.error,
+)  # fmt: skip
+"""What zipfile raises for a damaged archive."""
 _PACKINGS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTRY_POINT: Final = re.compile(r"([\w.]+)\s*:\s*([\w.]+)\s*(?:\[.*\])?")
 _SCRIPT: Final = """\
@@ -87,9 +99,10 @@ def installed(
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise refused(name, str(error)) from None
+            members = [each for each in archive.infolist() if not each.filename.endswith("/")]
+    except _DAMAGED as error:
+        raise refused(name, str(error) or type(error).__name__) from None
+    _check_bounds(name, members)
     layout = _Layout(name, python, members)
     files: dict[str, InstalledFile] = {}
     rows: dict[str, str] = {}  # the wheel's own path of each file -> its path in RECORD
@@ -112,6 +125,25 @@ def installed(
     text = _record(name, record.content(), rows, changed, set(map(layout.recorded, gone)))
     files[record.path] = InstalledFile.of(record.path, text, record.mode)
     return {path: file for path, file in files.items() if path not in gone}
+
+
+def _check_bounds(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise OutsideError for a wheel that would take too much memory or disk."""
+    if len(members) > _MOST_FILES:
+        raise refused(name, f"it has {len(members)} files, more than {_MOST_FILES}")
+    if sum(member.file_size for member in members) > _MOST_UNPACKED:
+        raise refused(name, f"it unpacks to more than {_MOST_UNPACKED >> 30} GiB")
+    end = 0
+    for member in sorted(members, key=lambda member: member.header_offset):
+        if member.header_offset < end:
+            raise refused(name, f"{member.filename!r} overlaps another file, or the wheel's begin")
+        end = member.header_offset + _LOCAL.size + member.compress_size
+        parts = member.filename.split("/")
+        if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST:
+            raise refused(name, f"its file {member.filename[:80]!r}... has too long a name")
+        text = next((most for end, most in _TEXTS.items() if member.filename.endswith(end)), None)
+        if text is not None and member.file_size > text:
+            raise refused(name, f"{member.filename!r} has {member.file_size} bytes")
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:

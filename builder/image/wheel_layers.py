@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from builder.core import files
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.devicecode.pruning.elf import LIBRARY_NAME
@@ -30,7 +29,7 @@ from builder.devicecode.pruning.rule import compute_capability
 from builder.image import bytecode, wheel
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
-from builder.image.download import KEPT, Wheels
+from builder.image.download import Wheels
 from builder.image.layer import Layer
 from builder.image.plan import LOADER, WheelLayer, site_packages
 from builder.image.tarball import LayerWriter, folders_above, pieces
@@ -63,7 +62,7 @@ def make(
     """
     wheels.folder.mkdir(parents=True, exist_ok=True)
     wheels.tidy()
-    files.remove_older(store.folder.glob(".new.*"), KEPT)
+    store.sweep()
     distinct = {layer.plan.key: layer for layer in layers}
     run = _Run(store, wheels, compiler, on_event, on_layer, tuple(distinct.values()))
     pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)

@@ -41,7 +41,7 @@ def test_a_package_is_read_however_it_is_packed(tmp_path: Path, packed: str) -> 
 def entry(name: str, **fields: object) -> bytes:
     """A tar of one entry."""
     out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         info = tarfile.TarInfo(name)
         for field, value in fields.items():
             setattr(info, field, value)
@@ -49,6 +49,12 @@ def entry(name: str, **fields: object) -> bytes:
     return out.getvalue()
 
 
+ODD: list[tuple[dict[str, str], str]] = [
+    ({"mtime": "nan"}, "of the time nan"),
+    ({"mtime": "1e300"}, "of the time 1e"),
+    ({"size": "-5"}, "is of -5 bytes|bad|negative|unexpected"),
+    ({"comment": "x" * (2 << 20)}, "a header of"),
+]
 HARD_LINK = entry("a", type=tarfile.LNKTYPE, linkname="../../etc/shadow")
 
 
@@ -57,6 +63,7 @@ HARD_LINK = entry("a", type=tarfile.LNKTYPE, linkname="../../etc/shadow")
     [
         (package(("../etc/passwd", b"x")), "leads out of the root"),
         (package(("/etc/passwd", b"x")), "leads out of the root"),
+        *((ar(("data.tar", entry("a", pax_headers=odd))), why) for odd, why in ODD),
         (package(("a\nb", b"x")), "leads out of the root"),
         (ar(("data.tar", HARD_LINK)), "leads out of the root"),
         (ar(("data.tar", entry("dev/sda", type=tarfile.BLKTYPE))), "neither a file nor a folder"),

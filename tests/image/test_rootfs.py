@@ -292,8 +292,8 @@ def test_a_stop_kills_the_container_and_what_a_killed_run_left_goes(tmp_path: Pa
     assert killed
 
     store = ContentStore(tmp_path)
-    mine, dead = tmp_path / f".root.{rootfs._owner()}.x", tmp_path / f".root.{gethostname()},1,7.x"
+    mine, dead = tmp_path / f"{store.unfinished}x", tmp_path / f".new.{gethostname()},1,7.x"
     for folder in (mine, dead):
         folder.mkdir()
-    rootfs._sweep(store)
+    store.sweep()
     assert mine.exists() and not dead.exists()
