@@ -51,7 +51,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LayerCache:
 def is_the_image(content: ImageContent) -> bool:
     """Only what a container sees is a library; a secret stays, whatever a later layer removed."""
     assert [one.path for one in content.libraries] == ["/opt/a.so"]
-    assert [(one.layer, one.path, one.kind) for one in content.secrets] == [
+    assert [(secret.layer, secret.path, secret.kind) for secret in content.secrets] == [
         (digest(BELOW), "/root/old.pem", "a private key"),
         (digest(MIDDLE), "/app/secret.yaml", "a GitHub token"),
     ]

@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
         service = self.service
         with service.lock:
             now = service.faults.clock()
-            service.reads = [one for one in service.reads if one > now - 60]
+            service.reads = [read for read in service.reads if read > now - 60]
             most = service.faults.reads_a_minute
             if most is not None and len(service.reads) >= most:
                 raise Refused(429, "RESOURCE_EXHAUSTED", "Quota exceeded for 'Read requests'")

@@ -122,7 +122,7 @@ class Script:
             pass
         if work.cancelled.is_set():
             return Done(143)
-        given = dict(one.removeprefix("--").split("=", 1) for one in work.arguments)
+        given = dict(argument.removeprefix("--").split("=", 1) for argument in work.arguments)
         return Done(self.code, metric=self.metric(given) if self.metric else None)
 
 
@@ -433,8 +433,8 @@ def _grpc_server(service: JobService) -> tuple[Any, int]:
             except Refused as refused:
                 code = names.get(refused.status, codes[refused.code])
                 told = status_pb2.Status(code=code.value[0], message=refused.message)
-                for one in refused.details:
-                    told.details.add().Pack(one)
+                for detail in refused.details:
+                    told.details.add().Pack(detail)
                 context.abort_with_status(rpc_status.to_status(told))
             if name.startswith("Create") and service.cut():
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")

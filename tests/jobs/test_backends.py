@@ -128,7 +128,7 @@ def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
     lines: list[LogLine] = []
     pause = lambda: time.sleep(0.05)  # noqa: E731
     following.follow(case.backend, job, lines.append, pause=pause)
-    assert [one.text for one in lines if one.replica == "chief-0"] == ["hello"]
+    assert [line.text for line in lines if line.replica == "chief-0"] == ["hello"]
     only = case.backend.logs(job, "chief-0")
     assert [one.text for one in only.read()] == ["hello"] and only.read() == ()
     assert case.backend.logs(job, "worker-7").read() == ()

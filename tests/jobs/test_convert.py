@@ -80,7 +80,7 @@ def job(found: Converted) -> Job:
 
 
 def pools(found: Converted) -> dict[str, tuple[int, str, int]]:
-    return {one.role: (one.count, one.machine, one.accelerators) for one in job(found).pools}
+    return {pool.role: (pool.count, pool.machine, pool.accelerators) for pool in job(found).pools}
 
 
 def test_the_posts_config(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_everything_of_a_large_job(tmp_path: Path) -> None:
         *(30, 3),
     )
     assert (study.algorithm, study.early_stopping) == ("random", "curve")
-    kinds = {name: one.kind for name, one in study.parameters.items()}
+    kinds = {name: parameter.kind for name, parameter in study.parameters.items()}
     assert list(kinds.values()) == ["double", "integer", "discrete", "categorical"]
     assert study.parameters["rate"].scale == "log"
 

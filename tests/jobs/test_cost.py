@@ -287,7 +287,9 @@ def test_after_by_what_ran() -> None:
 def test_every_price_names_its_source_and_when_it_was_read() -> None:
     assert all("(read 2026-" in price.source and price.usd > 0 for price in TABLE.rows.values())
     items = {item for item, _, _ in TABLE.rows}
-    devices = {one.device.name for one in machines.combinations() if one.device}
+    devices = {
+        combination.device.name for combination in machines.combinations() if combination.device
+    }
     known = {item.removeprefix("accelerator/") for item in items if item.startswith("acc")}
     assert known <= devices
 

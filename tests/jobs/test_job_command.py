@@ -133,7 +133,7 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here
     assert code == 0 and "it succeeded before; --again" in err
     assert len(loopback.service.jobs) == 1
     code, out, _ = run("job", "list", "--json")
-    assert code == 0 and [one["state"] for one in json.loads(out)] == ["succeeded"]
+    assert code == 0 and [job["state"] for job in json.loads(out)] == ["succeeded"]
     code, _, err = run("job", "status", "cats")
     assert code == 0 and "console.cloud.google.com" in err and jobfiles.DIGEST not in err
     code, _, err = run("job", "logs", "cats", "--replica", "chief-0")

@@ -237,7 +237,7 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert where == f"{registry.host}/team/training"
     assert digest in registry.digests("team/training")
     assert registry.tags("team/training")[f"cpu-{script.name}"] == digest
-    assert any(one.startswith("--job-dir=gs://my-bucket/jobs/") for one in sent.args)
+    assert any(arg.startswith("--job-dir=gs://my-bucket/jobs/") for arg in sent.args)
     held = verify.verify(sent.image_uri, Settings())
     assert [check.name for check in held.receipt.checks] == list(PROGRAM.required("CPU"))
     assert {"loader", "contents", "imports", "starts"} <= set(PROGRAM.required("CPU"))

@@ -200,7 +200,7 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
     sent = send(where, study, tmp_path)
     ended = following.wait(VertexAI(where), sent.job, poll=0.01)
     assert ended.state == "succeeded"
-    assert [one.id for one in ended.trials] == ["1", "2", "3"]
+    assert [trial.id for trial in ended.trials] == ["1", "2", "3"]
     for one in ended.trials:
         assert set(one.parameters) == {"learning-rate", "layers", "batch", "optimizer"}
         assert one.value == float(one.parameters["layers"])

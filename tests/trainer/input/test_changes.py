@@ -79,7 +79,7 @@ def test_all_changes_occur_and_the_numbers_alone_decide() -> None:
     draws = np.random.default_rng(1).uniform(size=(300, 3)).astype(np.float32)
     image = tf.constant(PICTURE, tf.float32)[None]
     change = tf.function(changes.trivial)
-    made = [change(image, tf.constant(one[None])).numpy()[0] for one in draws]
+    made = [change(image, tf.constant(draw[None])).numpy()[0] for draw in draws]
     assert {int(one * len(changes.NAMES)) for one in draws[:, 0]} == set(range(14))
     assert len({one.tobytes() for one in made}) > 150
     together = change(tf.repeat(image, 40, axis=0), tf.constant(draws[:40])).numpy()

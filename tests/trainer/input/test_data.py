@@ -169,12 +169,12 @@ def assert_no_picture_changes(
 ) -> None:
     """Records without dataset.json."""
     unknown = tuple(replace(shard, jpeg=(0, 0, 0)) for shard in known)
-    for one, other in zip(
+    for picture, other in zip(
         pictures(known, 9, size, augmentation=how),
         pictures(unknown, 9, size, augmentation=how),
         strict=True,
     ):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(picture, other)
 
 
 @pytest.mark.parametrize("encoding", [(), ("--encoding", "uint8", "--resize", "40")])

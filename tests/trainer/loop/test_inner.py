@@ -41,7 +41,7 @@ def test_replicas_agree_on_batch_norm_s_statistics_before_they_are_saved(
     [mean, _] = [v for v in trainer.model.non_trainable_variables if "moving" in v.path]
 
     def each() -> list[np.ndarray]:
-        return [one.numpy() for one in strategy.experimental_local_results(mean.value)]
+        return [value.numpy() for value in strategy.experimental_local_results(mean.value)]
 
     first, second = each()
     assert not np.array_equal(first, second), "each saw other examples"

@@ -125,7 +125,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)
     warned = [line["observer"] for line in lines if line["event"] == "observer"]
     own = {"Pictures", "InputReport", "Utilization", "Account", "Page"}
-    assert sorted(warned) == sorted(own | {type(one).__name__ for one in failures})
+    assert sorted(warned) == sorted(own | {type(failure).__name__ for failure in failures})
     assert [line["step"] for line in lines if line["event"] == "evaluated"] == [40, 80, 120]
     assert (tmp_path / "model/saved_model.pb").exists()
 

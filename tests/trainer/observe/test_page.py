@@ -50,7 +50,7 @@ def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, ta
     assert found.fetched and all(one.startswith("data:image/png;base64,") for one in found.fetched)
     assert "://" not in text and "url(" not in text and "@import" not in text
     pictures = [base64.b64decode(one.partition(",")[2]) for one in found.fetched]
-    assert all(tf.io.decode_png(one).shape[2] == 3 for one in pictures)
+    assert all(tf.io.decode_png(picture).shape[2] == 3 for picture in pictures)
     heads = ("What was measured", "Curves", "Classes", "The surest mistakes")
     assert all(head in found.words for head in (*heads, "Where the time went", "Options"))
     measured = json.loads((tmp_path / "evaluation.json").read_text())["metrics"]
