@@ -245,7 +245,7 @@ def test_a_file_that_cannot_be_is_refused_before_anything_is_sent(
 
 
 def test_an_unknown_target_a_bad_setting_and_a_bad_account(cloud: LoopbackCloud, run: Run) -> None:
-    assert "there is no target 'cup'" in one_error(run("build", "cup"), 2)
+    assert "no target is called 'cup'" in one_error(run("build", "cup"), 2)
     assert "--machine-type: 'BIG'" in one_error(run("build", "cpu", "--machine-type", "BIG"), 2)
     account = ("--service-account", "b@p-12345.iam.gserviceaccount.com", "--logging", "GCS_ONLY")
     assert "needs a logs bucket" in one_error(run("build", "cpu", *account), 2)
