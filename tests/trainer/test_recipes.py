@@ -1,7 +1,6 @@
 """What practitioners add to a run: a run that stops and goes on ends with the same bits."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,24 +106,18 @@ def test_a_dedicated_evaluator_finds_the_average_in_a_checkpoint(tmp_path: Path,
     assert code == 0
     chosen = parse([str(one) for one in (*QUICK, *options)], {})
     network = networks.build(chosen, 10, "float32")
-    look = SimpleNamespace(
-        config=chosen,
-        model=network,
-        steps=4,
-        policy="float32",
-        strategy=tf.distribute.get_strategy(),
-    )
+    averaged = evaluator.averaged(network, chosen, tf.distribute.get_strategy(), "float32")
     found = Checkpoints(chosen.checkpoint_dir, 1).load(4)
-    evaluator._assign(network, found, chosen, evaluator._averaged(look))
+    evaluator.assign(network, found, chosen, averaged)
     shards = splits.of(chosen, 10)[1]
     evaluation = inner.Evaluation(tf.distribute.get_strategy(), network, chosen, 10, shards)
     assert evaluation.run()["loss"] == pytest.approx(lines[-1]["loss"], rel=1e-5)
-    evaluator._assign(network, found, chosen, {})
+    evaluator.assign(network, found, chosen, {})
     assert evaluation.run()["loss"] != pytest.approx(lines[-1]["loss"], rel=1e-5)
 
 
 def test_an_average_is_refused_with_parameter_servers() -> None:
-    with pytest.raises(UsageError, match=r"^--ema does not work with parameter servers"):
+    with pytest.raises(UsageError, match=r"^--ema 0\.9 does not work with parameter servers"):
         parameter_servers.ParameterServers(None, config("--ema", 0.9), 2, "float32")
 
 
