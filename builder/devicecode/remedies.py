@@ -48,7 +48,7 @@ REMEDIES = (
         ComputeCapability(10, 0),
         ComputeCapability(12, 1),
         "tensorflow 2.21.0, whose PTX compiles for this GPU",
-        "the wheels: 2.18.0 to 2.20.0 hold PTX for sm_90a, 2.21.0 for sm_90; ptxas 12.9.86",
+        "the wheels: 2.16.2 to 2.20.0 hold PTX for sm_90a, 2.21.0 for sm_90; ptxas 12.9.86",
     ),
     Remedy(
         r"tensorflow",

@@ -1,0 +1,78 @@
+"""The table of which release runs on which GPU, and the script that computes it."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from builder.config import device_code
+from builder.devicecode import inventory
+from builder.devicecode.verdict import Audit
+from builder.facts import gpu_support
+from builder.facts.gpu_support import Wheel
+
+from .writer import container, library, ptx, sass
+
+ROOT = Path(__file__).parents[2]
+PTX = b".version 8.5\n.target sm_90\n.address_size 64\n"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = SourceFileLoader("gpu_support_script", str(ROOT / "scripts/gpu-support"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_file_gives(script: ModuleType) -> None:
+    releases = gpu_support.read()
+    assert (ROOT / "docs/gpu-support.md").read_text() == gpu_support.document(releases)
+    assert gpu_support.FILE.read_text() == gpu_support.dump(releases)
+    read = [[f"{wheel.package}=={wheel.version}" for wheel in row.wheels] for row in releases]
+    assert read == [wanted for versions in script.RELEASES.values() for wanted in versions]
+    assert all(tuple(row.cells) == script.GPUS for row in releases)
+    assert all(len(wheel.sha256) == 64 for row in releases for wheel in row.wheels)
+
+
+def test_it_says_what_the_rule_says_of_a_locked_wheel(script: ModuleType) -> None:
+    """The locks hold the same release for another Python."""
+    (release,) = (row for row in gpu_support.read() if row.wheels[0].version == "2.21.0")
+    wheels = [each for each in device_code.read(ROOT).values() if each.name == "tensorflow"]
+    assert {wheel.version for wheel in wheels} == {"2.21.0"}
+    for wheel in wheels:
+        of_lock = Audit(wheel.libraries)
+        assert {gpu: script.cell(of_lock, gpu, 12) for gpu in script.GPUS} == release.cells
+
+
+def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:
+    code = library(container(sass(70), sass(80), ptx(90, compression="", payload=PTX)))
+    libraries = inventory.of_stream([("libx.so", io.BytesIO(code))]).compared()
+    release = script.judged("X", [(Wheel("x", "1.0", "0" * 64), libraries, 12)])
+    assert {gpu: str(cell) for gpu, cell in release.cells.items()} == {
+        **dict.fromkeys(("V100", "T4", "A100", "L4"), "native (525)"),
+        "H100": "PTX, 1 min (555)",
+        **dict.fromkeys(("B200", "RTX-PRO-6000"), "PTX, 1 min (570)"),
+    }
+    assert str(script.cell(Audit(libraries), "V100", 13)) == "native (580)"
+    hopper = inventory.of_stream([("libx.so", io.BytesIO(library(container(sass(90)))))]).compared()
+    assert str(script.cell(Audit(hopper), "V100", 12)) == "-"
+
+
+def test_a_wheels_metadata_says_its_cuda(script: ModuleType) -> None:
+    for package, requires, major in (
+        ("jax-cuda12-plugin", (), 12),
+        ("torch", ("filelock", 'nvidia-cublas-cu12==12.6.4.1; platform_system == "Linux"'), 12),
+        ("torch", ("sympy>=1.13", "cuda-toolkit[cublas,cudart]==13.2.2"), 13),
+        ("onnxruntime-gpu", ('nvidia-cuda-runtime~=13.0; extra == "cuda"',), 13),
+    ):
+        assert script.cuda_major(package, requires) == major
+    with pytest.raises(SystemExit, match="nothing says which CUDA"):
+        script.cuda_major("numpy", ("packaging",))
