@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from builder.config import image_yaml
 from builder.core import files
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.frameworks.tensorflow import suite as suites
-from builder.image import content_store
+from builder.image import content_store, program
+from builder.image.content_store import ContentStore
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
 from builder.prove import audit, receipts
@@ -59,6 +60,7 @@ def prove(
     if engine.architecture != "amd64":
         raise _emulated(root, engine, target)
     store = content_store.of_this_machine()
+    _account(target, record, store)
     image = store.find_image((record.digest or "").removeprefix("sha256:"))
     subject = Subject(
         record.image_id,
@@ -73,6 +75,23 @@ def prove(
     )
     suite = suites.of_spec(target.spec)
     return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)
+
+
+def _account(target: Target, record: ImageRecord, store: ContentStore) -> None:
+    """Raise CheckFailed for an image with a layer that nobody accounts for.
+
+    The layers of the base are those of images/layers.lock, the one above holds the program's files.
+    So every file of the image is known. What BuildKit made of a Dockerfile is not compared.
+    """
+    base = target.committed_base
+    if base is None or not target.image.config:
+        return
+    known = program.assemble(target.image, base, store)
+    for name in {record.digest, record.image_id} - {known.digest, known.config_digest}:
+        raise CheckFailed(
+            f"{target.name}: {name} is not what the locks and the program give: {known.digest}",
+            f"build it again: builder build {target.name} --no-cache",
+        )
 
 
 def prove_built(root: Path, engine: Engine, target: Target, on_event: OnEvent = ignore) -> Receipt:

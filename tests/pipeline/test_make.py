@@ -18,7 +18,7 @@ from builder.config import image_yaml
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.devicecode.images import ImageContent
-from builder.image import base, content_store, download, layers_lock, registry_layers
+from builder.image import base, content_store, download, layers_lock, program, registry_layers
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
@@ -193,6 +193,18 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     assert available.refused == (planned.layers[0].name,) and not available.stored
     fresh = base.look_up([planned], store, where, lock, fresh=True)
     assert len(fresh.missing) == len(planned.layers)
+
+
+def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path) -> None:
+    target, store = make.prepare(root, "cpu"), content_store.of_this_machine()
+    base_image = target.committed_base
+    assert base_image
+    known = program.assemble(target.image, base_image, store)
+    record: Any = SimpleNamespace(digest=known.digest, image_id=known.config_digest)
+    proof._account(target, record, store)
+    record.image_id = f"sha256:{'0' * 64}"
+    with pytest.raises(CheckFailed, match=r"cpu: sha256:0+ is not what the locks and the program"):
+        proof._account(target, record, store)
 
 
 # --- proving --------------------------------------------------------------------------------------
