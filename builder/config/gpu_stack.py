@@ -10,8 +10,7 @@ from packaging.version import Version
 
 from builder.config.fields import PruneMode
 from builder.config.image_yaml import ImageSpec
-from builder.config.kernels import kernels_run, runs_on
-from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack
+from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack, kernels_run, runs_on
 from builder.facts import Source
 from builder.facts.accelerators import Accelerator
 from builder.facts.cuda import Cudnn, Driver

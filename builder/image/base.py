@@ -21,7 +21,6 @@ from builder.image import (
     bytecode,
     download,
     loading,
-    normalizer,
     registry_layers,
     rootfs,
     wheel_layers,
@@ -185,7 +184,7 @@ class _Maker:
                 return layer
             root = self.store.find(below.key)
             assert root is not None
-            accounts = normalizer.texts(self.store.path(root), ("etc/passwd", "etc/group"))
+            accounts = rootfs.texts(self.store.path(root), ("etc/passwd", "etc/group"))
             with self.store.writing() as out:
                 writer = LayerWriter(out, plan.compression)
                 write_environment(

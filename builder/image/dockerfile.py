@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.config import compatibility, device_code, image_yaml, lockfile
-from builder.config.kernels import RUNS_ON
+from builder.config.stack import RUNS_ON
 from builder.core import files
 from builder.core.errors import InputError
 from builder.core.project import DOCKERFILE, TEMPLATES, templates_of

@@ -43,7 +43,7 @@ BIG: Final = 10_000_000
 """Bytes of a wheel from which on it has a layer of its own."""
 
 ROOTFS_RECIPE: Final = ("2", "1", "1")
-"""Raise the last number where rootfs.py or normalizer.py makes other bytes from the same packages.
+"""Raise the last number where rootfs.py makes other bytes from the same packages.
 """
 WHEELS_RECIPE: Final = 2
 """Raise it with each change that gives a layer other bytes from the same wheels."""

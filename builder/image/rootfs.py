@@ -11,26 +11,28 @@ from __future__ import annotations
 import contextlib
 import re
 import secrets
+import tarfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from fnmatch import fnmatchcase
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from builder.core.errors import OutsideError
 from builder.core.events import Event, OnEvent, RunningStep, StepProgress, ignore, step
+from builder.core.files import EPOCH
 from builder.engine import containers
 from builder.engine.docker import PLATFORM, refusals
-from builder.image import deb, normalizer
+from builder.image import deb
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs
 from builder.image.layer import Compression, Layer, assemble
 from builder.image.loading import load
-from builder.image.normalizer import INSTALL_FOLDER
 from builder.image.plan import Rootfs
-from builder.image.tarball import LayerWriter
+from builder.image.tarball import LayerWriter, content, unpacked
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from builder.config.debian import Archives
     from builder.config.debian_packages import DebianPackage
     from builder.engine import Engine
+
+INSTALL_FOLDER: Final = "debs"
+"""Where the packages and the script lie that the container installs."""
 
 KIND: Final = "training-image-factory.rootfs"
 """The label of the containers and images that a rootfs is made with."""
@@ -144,7 +149,7 @@ def make(
             _install(rootfs, paths, newest, engine, exported, making, stop)
             writer = LayerWriter(out, compression)
             with exported.open("rb") as file:
-                normalizer.write(file, newest, writer)
+                normalize(file, newest, writer)
             layer = store.keep(out, writer.close(key))
             making.detail = f"{layer.blob.size / 1e6:.0f} MB"
     return layer
@@ -305,7 +310,7 @@ def write_start(
         writer.link(top, f"usr/{top}")
         folders.add(f"usr/{top}")
     for _, path in required:
-        for info, content in deb.files(path):
+        for info, pieces in deb.files(path):
             info.name = placed(info.name)
             if info.name in folders or info.name.startswith(_NOT_NEEDED):
                 continue  # as dpkg does, which leaves a folder that is there as it is
@@ -313,7 +318,7 @@ def write_start(
                 folders.add(info.name)
             if info.islnk():
                 info.linkname = placed(info.linkname)
-            writer.entry(info, content)
+            writer.entry(info, pieces)
     writer.link("usr/bin/awk", "mawk")  # until mawk's own script makes an alternative of it
     writer.folder("tmp", 0o1777)
     sources = _sources(suite, dict(required)["apt"])
@@ -348,3 +353,104 @@ def main_only(example: str) -> str:
         "Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg\n"
         for uri, names in suites.items()
     )
+
+
+# --- the normalizer -------------------------------------------------------------------------------
+#
+# A container's files become a layer that does not depend on when and where it ran. What its run and
+# its engine left in it is taken out, the entries are sorted, and what was made in it gets one date.
+# A root that mmdebstrap made of the same 88 packages (4,224 files) differs in devices, in states of
+# apt and dpkg, and in dates: here, folders and what scripts made have the one date of all images.
+
+_OMIT: Final = (
+    INSTALL_FOLDER,
+    f"{INSTALL_FOLDER}/*",
+    # what an engine puts into every container
+    ".dockerenv",
+    "run/.containerenv",
+    "etc/hostname",
+    "etc/hosts",
+    "etc/mtab",
+    "dev/*",
+    "proc/*",
+    "sys/*",
+    # what the run left: logs, locks, caches, the previous version of a database
+    "run/secrets",
+    "run/secrets/*",
+    "tmp/*",
+    "var/tmp/*",
+    "var/log/*",
+    "var/cache/apt/*.bin",
+    "var/cache/ldconfig/aux-cache",
+    "var/cache/debconf/*-old",
+    "var/lib/apt/lists/*",
+    "var/lib/apt/extended_states",
+    "var/lib/dpkg/*-old",
+)
+_EMPTY: Final = "etc/resolv.conf"
+"""A file that an engine mounts its own over."""
+_CAPABILITY: Final = "SCHILY.xattr.security.capability"
+
+
+def normalize(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
+    """Write the files of an exported container.
+
+    newest: when the newest package was built, in seconds since 1970. What is younger was made in
+    the container and gets the one date of all images.
+    """
+    with tarfile.open(fileobj=exported, mode="r:") as tar:
+        entries = {info.name.removeprefix("./").rstrip("/"): info for info in tar}
+        keep = {name: info for name, info in entries.items() if not _omitted(name, info)}
+        keep[_EMPTY] = tarfile.TarInfo(_EMPTY)
+        keep[_EMPTY].mtime = EPOCH
+        first = _first_names(keep)
+        for name in sorted(keep):
+            info = _normalized(name, keep[name], newest)
+            target = first.get(name, name)
+            if target != name:
+                info.type, info.linkname, info.size = tarfile.LNKTYPE, target, 0
+            source = keep[name]
+            if source.islnk():
+                source = entries.get(source.linkname, source)
+            info.size = source.size if info.isreg() else 0
+            writer.entry(info, content(tar, source) if info.size else ())
+
+
+def texts(blob: Path, names: Collection[str]) -> dict[str, str]:
+    """Return some files of a packed layer by their names; nothing after the last one is read."""
+    texts: dict[str, str] = {}
+    with blob.open("rb") as file, tarfile.open(fileobj=unpacked(file), mode="r|") as tar:
+        for info in tar:
+            if info.name in names:
+                texts[info.name] = b"".join(content(tar, info)).decode()
+            if len(texts) == len(names):
+                break
+    return texts
+
+
+def _omitted(name: str, info: tarfile.TarInfo) -> bool:
+    known = info.isreg() or info.isdir() or info.issym() or info.islnk()
+    return name in ("", ".") or not known or any(fnmatchcase(name, pattern) for pattern in _OMIT)
+
+
+def _first_names(entries: Mapping[str, tarfile.TarInfo]) -> dict[str, str]:
+    """Return for each of several names of one file the name that comes first in order."""
+    groups: dict[str, set[str]] = {}
+    for name, info in entries.items():
+        if info.islnk():
+            target = info.linkname.removeprefix("./")
+            groups.setdefault(target, {target} & entries.keys()).add(name)
+    return {name: min(names) for names in groups.values() for name in names}
+
+
+def _normalized(name: str, info: tarfile.TarInfo, newest: int) -> tarfile.TarInfo:
+    """Return a fresh header: an export adds times of access, names of accounts and the like."""
+    new = tarfile.TarInfo(name)
+    new.type = tarfile.REGTYPE if info.isreg() or info.islnk() else info.type
+    new.mode, new.uid, new.gid = info.mode & 0o7777, info.uid, info.gid
+    new.linkname = info.linkname if info.issym() else ""
+    date = int(info.mtime)
+    new.mtime = EPOCH if info.isdir() or date > newest else date  # dpkg gives a folder no date
+    if value := info.pax_headers.get(_CAPABILITY):
+        new.pax_headers = {_CAPABILITY: value}
+    return new

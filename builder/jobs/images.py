@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.config import compatibility, device_code, image_yaml, lockfile
-from builder.config.kernels import RUNS_ON
+from builder.config.stack import RUNS_ON
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings

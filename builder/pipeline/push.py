@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from builder import __version__
 from builder.config import image_yaml
-from builder.config.kernels import check_runs_on
+from builder.config.stack import check_runs_on
 from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step

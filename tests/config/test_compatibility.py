@@ -13,8 +13,7 @@ import pytest
 
 from builder.config import compatibility, image_yaml
 from builder.config.image_yaml import ImageSpec
-from builder.config.kernels import kernels_run
-from builder.config.stack import OWN_PYTHON, Stack
+from builder.config.stack import OWN_PYTHON, Stack, kernels_run
 from builder.config.table_check import Gap, check_tables
 from builder.core.errors import InputError
 from builder.facts import accelerators

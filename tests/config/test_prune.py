@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.config import compatibility, image_yaml, lockfile
-from builder.config.kernels import RUNS_ON, check_runs_on
-from builder.config.stack import Prune, Stack
+from builder.config.stack import RUNS_ON, Prune, Stack, check_runs_on
 from builder.core.errors import CheckFailed, InputError
 from builder.devicecode import inventory
 from builder.devicecode.pruning import announce

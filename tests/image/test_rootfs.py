@@ -21,7 +21,7 @@ from builder.core.errors import OutsideError
 from builder.core.files import EPOCH
 from builder.core.settings import Settings
 from builder.engine import Engine, containers
-from builder.image import normalizer, rootfs
+from builder.image import rootfs
 from builder.image.content_store import ContentStore, of_this_machine
 from builder.image.layer import Compression, Layer
 from builder.image.plan import Rootfs
@@ -138,7 +138,7 @@ def exported(first: str, second: str) -> io.BytesIO:
 def normalized(store: ContentStore, export: io.BytesIO) -> Layer:
     with store.writing() as out:
         writer = LayerWriter(out, Compression("gzip", 1))
-        normalizer.write(export, NEWEST, writer)
+        rootfs.normalize(export, NEWEST, writer)
         return store.keep(out, writer.close("k" * 64))
 
 
@@ -161,7 +161,7 @@ def test_what_the_run_and_the_engine_left_is_not_in_the_layer(tmp_path: Path) ->
     assert {info.uname for info in infos.values()} == {""}
     headers = {name: info.pax_headers for name, info in infos.items() if info.pax_headers}
     assert headers == {"usr/bin/ping": {"SCHILY.xattr.security.capability": "cap"}}
-    texts = normalizer.texts(store.path(layer), ("etc/passwd",))
+    texts = rootfs.texts(store.path(layer), ("etc/passwd",))
     assert texts == {"etc/passwd": "root:x:0:0\n"}
     other = ContentStore(tmp_path / "other")
     assert normalized(other, exported("usr/bin/perl5", "usr/bin/perl")) == layer, "in any order"
