@@ -47,6 +47,7 @@ COMMANDS: Final = {
     "smoke": ("images:smoke", "Prove images with a real training run."),
     "push": ("registry:push", "Push proven images, each with its receipt."),
     "verify": ("registry:verify", "Check that an image in a registry has a valid receipt."),
+    "rebuild": ("registry:rebuild", "Build an image of a registry again, and compare."),
     "promote": ("registry:promote", "Move a tag to a proven image, or back."),
     "lock": ("inputs:lock", "Choose every version and hash; write the lock files."),
     "render": ("inputs:render", "Write the Dockerfiles and cloudbuild.yaml."),

@@ -1,6 +1,7 @@
-"""`builder push`, `verify` and `promote`: proven images in a registry, and their tags."""
+"""`builder push`, `verify`, `rebuild`, `promote`: proven images in a registry, and their tags."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -110,6 +111,37 @@ def verify(
                 "receipt": image.receipt.model_dump(mode="json"),
             }
         )
+
+
+def rebuild(
+    reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
+    target: Annotated[str | None, typer.Option(help="Its target; else its tag names it.")] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Build an image of a registry again, and compare.
+
+    Every layer is made from locked packages. Exit code 4 names the first layer and file that
+    differ.
+    """
+    from builder.core.errors import CheckFailed
+    from builder.engine.discovery import connect
+    from builder.pipeline import rebuild as again
+
+    chosen = settings(registry=registry, engine=engine)
+    with reporter() as shown:
+        reached = partial(connect, chosen, on_event=shown.on_event)
+        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event)
+    if as_json:
+        out(asdict(made))
+    if made.difference:
+        raise CheckFailed(
+            f"{made.reference} is {made.digest}, built again it is {made.rebuilt}: "
+            f"{made.difference}",
+            f"check out the commit that it was built from; else do not use it: {made.target}",
+        )
+    say(f"{made.reference}: built again, the same digest {made.digest}")
 
 
 def promote(
