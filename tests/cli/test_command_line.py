@@ -23,9 +23,8 @@ from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideEr
 from builder.core.events import StepDone, StepLog, StepStarted
 
 COMMANDS = {
-    "": "image build smoke push verify rebuild promote lock render audit report explain check schema "
-    "list "
-    "tensorboard doctor cache show engine cloud job sign",
+    "": "image build smoke push verify rebuild promote lock render audit report explain check "
+    "schema list tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
     "show": "base policy vex",
 }
