@@ -21,7 +21,7 @@ def records(pieces: tuple[Piece, ...]) -> list[tuple[str, int]]:
     return [(piece.path, piece.start + n) for piece in pieces for n in range(piece.count)]
 
 
-@settings(max_examples=500)
+@settings(max_examples=150, deadline=None)
 @given(FILES, WORKERS)
 def test_every_record_is_in_the_part_of_one_worker(sizes: list[int], workers: int) -> None:
     files = named(sizes)
@@ -34,7 +34,7 @@ def test_every_record_is_in_the_part_of_one_worker(sizes: list[int], workers: in
     assert all(piece.count > 0 for pieces in parts for piece in pieces)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(1, 2000), WORKERS, st.integers(0, 10**9))
 def test_a_position_is_where_as_many_steps_from_the_start_lead(
     own: int, workers: int, steps: int
@@ -47,7 +47,7 @@ def test_a_position_is_where_as_many_steps_from_the_start_lead(
     assert following == ((epoch, place + 1) if place + 1 < own else (epoch + 1, 0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(sum),
     WORKERS,
