@@ -11,7 +11,11 @@ import pytest
 from builder.core.settings import Settings
 from builder.engine import discovery
 from tests.cloudbuild import steps
-from tests.conftest import busybox  # noqa: F401 - a fixture
+from tests.conftest import (  # noqa: F401 - a fixture, and that no test is skipped
+    busybox,
+    pytest_make_collect_report,
+    pytest_runtest_makereport,
+)
 from tests.registry.server import registry
 
 
