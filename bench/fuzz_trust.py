@@ -223,7 +223,7 @@ def http(number: int) -> None:
             client.tags("x", "v")
 
 
-_TIMES = {"proxied": True, "connect": 1.0, "read": 0.5, "context": None, "unchecked": ()}
+_TIMES = {"proxied": True, "connect": 1.0, "read": 0.1, "context": None, "unchecked": ()}
 
 
 @contextlib.contextmanager
