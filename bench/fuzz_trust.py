@@ -122,9 +122,12 @@ def caches(number: int) -> None:
             raise AssertionError("wrong content accepted: another layer than was made")
 
 
+_HOME = tempfile.TemporaryDirectory(prefix="fuzz-keys-")
+
+
 @cache
 def _keys() -> Pair:
-    return pair(Path(tempfile.mkdtemp(dir="/tmp", prefix="fuzz-keys-")), "ours")
+    return pair(Path(_HOME.name), "ours")
 
 
 def bundles(number: int) -> None:
