@@ -34,38 +34,59 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+Sources = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Folders, wheels, libraries, images (registry, engine, archive), targets.",
+        metavar="SOURCE",
+    ),
+]
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
+]
+Ptx = Annotated[
+    Literal["kinds", "all"] | None,
+    typer.Option(help="Compile the PTX that they use: a module of each kind, or all."),
+]
+Github = Annotated[
+    bool, typer.Option("--github", help="Write annotations for GitHub instead of a table.")
+]
+Version = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which.")
+]
+
+
 def audit(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Folders, wheels, libraries, images (registry, engine, archive), targets.",
-            metavar="SOURCE",
-        ),
-    ] = None,
+    sources: Sources = None,
     everything: Annotated[bool, typer.Option("--all", help="Every GPU target, a table.")] = False,
-    gpu: Annotated[
-        list[str] | None,
-        typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
-    ] = None,
-    ptx: Annotated[
-        Literal["kinds", "all"] | None,
-        typer.Option(help="Compile the PTX that they use: a module of each kind, or all."),
-    ] = None,
+    gpu: Gpus = None,
+    ptx: Ptx = None,
     registry: Registry = None,
     engine: EngineChoice = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Write annotations for GitHub instead of a table.")
-    ] = False,
+    github: Github = False,
     as_json: Json = False,
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which.")
-    ] = False,
+    _version: Version = False,
 ) -> None:
     """Say which GPUs the libraries have kernels for.
 
     It reads the files alone, without a GPU and without CUDA. Sources are judged for the GPUs of
-    --gpu, or for every known one; a target is judged for its own. Exit code 4 says that a library
-    does not run on a GPU that was named.
+    --gpu, or for every known one; a target is judged for its own. A GPU runs a library natively,
+    compiles its PTX first (slow), or finds nothing that it can run.
+
+    \b
+    Examples:
+      .venv --gpu V100               what is installed in a folder
+      torch-*.whl --gpu 9.0          wheels, by compute capability
+      HOST/REPOSITORY:TAG --gpu T4   an image in a registry, without pulling it
+      image.tar --json               what docker save wrote, as data
+
+    \b
+    Exit codes:
+      0  every GPU that was named runs every library
+      2  the command is wrong: no such file, image or GPU
+      3  the outside world refused: a registry, a full disk
+      4  a GPU cannot run a library, or a layer of an image holds a secret
     """
     from functools import cache
 
@@ -121,9 +142,12 @@ def _project() -> Path | None:
         return None
 
 
-def main() -> NoReturn:
-    """Run `builder audit` as the program device-code-audit."""
+def main(version: str) -> NoReturn:
+    """Run `builder audit` as the program device-code-audit of this version."""
+    import builder
     from builder import cli
+
+    builder.__version__ = version
 
     program = typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False

@@ -10,18 +10,20 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import yaml
 
 from .writer import container, install, library, ptx, sass
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[2] / "packages/device-code-audit"
 NEEDED = (
-    *("annotated_doc", "annotated_types", "packaging", "pydantic", "pydantic_core"),
-    *("ruamel", "_ruamel_yaml*", "shellingham", "typer", "typing_extensions.py"),
-    *("typing_inspection", "rich", "markdown_it", "mdurl", "pygments", "zstandard"),
+    *("annotated_doc", "annotated_types", "certifi", "docker", "packaging", "pydantic"),
+    *("pydantic_core", "requests", "charset_normalizer*", "idna", "ruamel", "_ruamel_yaml*"),
+    *("shellingham", "typer", "typing_extensions.py", "typing_inspection", "rich", "markdown_it"),
+    *("mdurl", "pygments", "urllib3", "zstandard"),
 )
-"""What the audit of files imports of the locked dependencies: no google, no docker."""
+"""What the package names, and what that brings: no google, no kubernetes."""
 
 
 def build(*words: object) -> None:
@@ -32,17 +34,10 @@ def build(*words: object) -> None:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The installed program, in a Python that sees its own packages alone."""
-    tree, dist, site = (tmp_path_factory.mktemp(name) for name in ("tree", "dist", "site"))
-    left_out = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
-    shutil.copytree(ROOT / "packages/device-code-audit", tree / "audit", ignore=left_out)
-    for name in ("builder", "trainer"):
-        shutil.copytree(ROOT / name, tree / "factory" / name, ignore=left_out)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree / "factory")
-    build("--sdist", tree / "audit", "--out-dir", dist)
+    dist, site = (tmp_path_factory.mktemp(name) for name in ("dist", "site"))
+    build("--sdist", PACKAGE, "--out-dir", dist)
     (source,) = dist.glob("*.tar.gz")
     build("--wheel", source, "--out-dir", dist)
-    build("--wheel", tree / "factory", "--out-dir", dist)
     command = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--offline", "--no-deps"]
     command += ["--python", sys.executable, "--target", str(site)]
     subprocess.run([*command, *map(str, dist.glob("*.whl"))], check=True)
@@ -74,5 +69,30 @@ def test_it_is_the_audit_of_the_factory(program: list[str], tmp_path: Path) -> N
     assert json.loads(missing.stdout)[0]["refused"] == ["7.0"]
     assert "fix:   take nvidia-cudnn-cu12 9.10.2.21 or older" in missing.stderr
     assert run(program, "no-such.whl", cwd=tmp_path).returncode == 2
-    assert "--gpu" in run(program, "--help", cwd=tmp_path).stdout
-    assert run(program, "--version", cwd=tmp_path).returncode == 0
+    assert "Exit codes:" in run(program, "--help", cwd=tmp_path).stdout
+    version = run(program, "--version", cwd=tmp_path).stdout.strip()
+    assert f'__version__ = "{version}"' in (PACKAGE / "device_code_audit/__init__.py").read_text()
+    refused = run(program, "127.0.0.1:1/x/y:z", "--gpu", "T4", cwd=tmp_path)
+    assert refused.returncode == 3
+    assert "fix:   look whether the registry is up" in refused.stderr
+
+
+def test_every_part_that_it_imports_is_in_the_package(program: list[str], tmp_path: Path) -> None:
+    factory = Path(program[-1]).parents[1] / "device_code_audit/factory"
+    start = f"import sys; sys.path.insert(0, {str(factory)!r}); "
+    start += "import builder.prove.ptxas as ptxas; print(ptxas.__file__)"
+    run = subprocess.run(
+        [sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert run.stdout.startswith(str(factory)), run.stderr
+
+
+def test_the_action_asks_for_what_the_program_takes() -> None:
+    action = yaml.safe_load((PACKAGE / "action.yml").read_text())
+    (script,) = (step["run"] for step in action["runs"]["steps"] if "run" in step)
+    words = "sources=(.venv a.whl); gpus=(V100 7.5)"
+    last = script.strip().splitlines()[-1].replace('"$RUNNER_TEMP/device-code-audit/bin/', '"')
+    shell = f'{words}; device-code-audit() {{ printf "%s\\n" "$@"; }}; {last}'
+    said = subprocess.run(["bash", "-euc", shell], capture_output=True, text=True, check=True)
+    assert said.stdout.split() == [*("--github", "--gpu=V100", "--gpu=7.5", "--", ".venv", "a.whl")]
+    assert set(action["inputs"]) == {"sources", "gpu"}
