@@ -23,7 +23,7 @@ from builder.core.errors import InputError
 from builder.devicecode import library
 from builder.devicecode.library import Library
 from builder.devicecode.verdict import Audit
-from builder.facts import cuda
+from builder.facts import accelerators, cuda
 from builder.facts.cuda import OldestDriver
 
 if TYPE_CHECKING:
@@ -143,12 +143,13 @@ def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:
     """Return the oldest driver that runs what a lock's wheels carry on its GPU; without a lock,
     that for its CUDA.
 
-    It is the highest of what CUDA asks for, and of what the PTX asks for that the GPU has to use:
-    drivers run newer minors of CUDA, but compile no newer PTX. None for no GPU.
+    It is the highest of what CUDA, the GPU, and the PTX that the GPU has to use ask for: drivers
+    run newer minors of CUDA, but compile no newer PTX. None for no GPU.
     """
     if stack.cuda is None:
         return None
     major = stack.cuda.partition(".")[0]
     wheels = of_known(lock, read(root)) if lock else Audit(())
     verdict = wheels.verdict(stack.compute_capability or "")
-    return cuda.oldest_driver(major, verdict.ptx_version)
+    first = accelerators.first_cuda(stack.compute_capability or "")
+    return cuda.oldest_driver(major, verdict.ptx_version, first)

@@ -29,7 +29,7 @@ from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR,
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
 from builder.devicecode.ptx import Directives, newest
 from builder.devicecode.remedies import remedy
-from builder.facts import cuda
+from builder.facts import accelerators, cuda
 from builder.facts.cuda import OldestDriver
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
@@ -169,11 +169,13 @@ class Verdict:
     def driver(self) -> OldestDriver | None:
         """The oldest driver for it; None where nothing says which CUDA it has.
 
-        It is the highest of what CUDA's libraries and the PTX ask for that the device has to use.
+        It is the highest of what CUDA's libraries, the PTX that the device has to use, and the
+        device itself ask for.
         """
         majors = _toolkits(finding.library for finding in self.findings)
         major = str(max(majors)) if majors else None
-        return cuda.oldest_driver(major, self.ptx_version)
+        first = accelerators.first_cuda(str(self.device))
+        return cuda.oldest_driver(major, self.ptx_version, first)
 
     @property
     def spoilers(self) -> tuple[LibraryVerdict, ...]:

@@ -94,6 +94,12 @@ def _names() -> dict[str, str]:
     }
 
 
+def first_cuda(compute_capability: str) -> str:
+    """Return the CUDA that first knew GPUs of a compute capability ("12.8"), "" if none does."""
+    same = (a for a in accelerators().values() if a.compute_capability == compute_capability)
+    return next((a.architecture.first_cuda for a in same if a.architecture), "")
+
+
 def find(name: str) -> Accelerator:
     """Return the accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3".
 

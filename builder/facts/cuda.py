@@ -70,10 +70,14 @@ class CudaFacts:
     ptx: tuple[PtxIsa, ...]
 
 
-def oldest_driver(major: str | None, ptx_isa: str = "") -> OldestDriver | None:
-    """Return the oldest driver for libraries of a CUDA ("12") and for PTX ("8.5").
+def oldest_driver(
+    major: str | None, ptx_isa: str = "", first_cuda: str = ""
+) -> OldestDriver | None:
+    """Return the oldest driver for libraries of a CUDA ("12"), for PTX ("8.5"), and for a GPU that
+    a CUDA knew first ("12.8").
 
-    For a PTX ISA that is newer than the table, the newest row counts. None where neither is known.
+    For a PTX ISA that is newer than the table, the newest row counts. None where neither CUDA nor
+    PTX is known.
     """
     known = [OldestDriver(row.driver, row.cuda) for row in cuda().drivers if row.cuda == major]
     if ptx_isa:
@@ -81,6 +85,10 @@ def oldest_driver(major: str | None, ptx_isa: str = "") -> OldestDriver | None:
         newer = (row for row in rows if _numbers(row.isa) >= _numbers(ptx_isa))
         row = next(newer, rows[-1])
         known.append(OldestDriver(row.driver, row.cuda))
+    if known:
+        known += [
+            OldestDriver(row.driver, row.cuda) for row in cuda().ptx if row.cuda == first_cuda
+        ]
     return max(known, key=lambda oldest: int(oldest.driver), default=None)
 
 

@@ -93,6 +93,8 @@ def test_the_action_asks_for_what_the_program_takes() -> None:
     words = "sources=(.venv a.whl); gpus=(V100 7.5)"
     last = script.strip().splitlines()[-1].replace('"$RUNNER_TEMP/device-code-audit/bin/', '"')
     shell = f'{words}; device-code-audit() {{ printf "%s\\n" "$@"; }}; {last}'
-    said = subprocess.run(["bash", "-euc", shell], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == [*("--github", "--gpu=V100", "--gpu=7.5", "--", ".venv", "a.whl")]
+    shown = subprocess.run(["bash", "-euc", shell], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == [
+        *("--github", "--gpu=V100", "--gpu=7.5", "--", ".venv", "a.whl")
+    ]
     assert set(action["inputs"]) == {"sources", "gpu"}

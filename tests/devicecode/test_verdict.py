@@ -78,6 +78,20 @@ def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:
     assert (nothing.status, nothing.runs) == (Support.NO_DEVICE_CODE, False)
 
 
+def test_the_oldest_driver_is_at_least_the_first_that_knows_the_gpu() -> None:
+    """Libraries of CUDA 12 run with driver 525, and no driver before 570 knows a Blackwell."""
+    toolkit = io.BytesIO(elf(Part(".text", b"\x90", flags=6)))
+    code = io.BytesIO(library(container(sass(70), sass(90), sass(100))))
+    files = [("libcudart.so.12", toolkit), ("libx.so", code)]
+    read = Audit(inventory.of_stream(files).compared())
+    drivers = {device: read.verdict(device).driver for device in ("7.0", "9.0", "10.0")}
+    assert {device: oldest.driver for device, oldest in drivers.items() if oldest} == {
+        "7.0": "525",
+        "9.0": "525",
+        "10.0": "570",
+    }
+
+
 # --- sections -------------------------------------------------------------------------------------
 
 
@@ -141,8 +155,8 @@ def test_a_table_of_the_programs_own_does_not_spoil_native_code() -> None:
         "9.0": "native; 1 of its 6 containers are for 10.0 and later",
         "12.0": "native; 2 of its 6 containers hold nothing for it",
     }.items():
-        found = verdict(device, library(*torch, more=(kernels,)))
-        assert (found.runs, str(found.findings[0])) == (True, says)
+        judged = verdict(device, library(*torch, more=(kernels,)))
+        assert (judged.runs, str(judged.findings[0])) == (True, says)
     assert status("7.0", library(*torch, more=(kernels,))) == Support.MISSING
     assert status("7.5", elf(kernels)) == Support.MISSING
 
