@@ -297,6 +297,7 @@ def write_start(
 ) -> None:
     """Write the layer that the container starts from: unpacked packages, every .deb, the script.
 
+    No path is written twice: Docker's graph drivers refuse such a layer.
     required, added: name and .deb of each package; the required ones are unpacked too. Raises
     OutsideError for a package that cannot be read.
     """
@@ -309,6 +310,8 @@ def write_start(
         writer.folder(f"usr/{top}")
         writer.link(top, f"usr/{top}")
         folders.add(f"usr/{top}")
+    writer.folder("tmp", 0o1777)  # in place of base-files' own
+    folders.add("tmp")
     for _, path in required:
         for info, pieces in deb.files(path):
             info.name = placed(info.name)
@@ -320,7 +323,6 @@ def write_start(
                 info.linkname = placed(info.linkname)
             writer.entry(info, pieces)
     writer.link("usr/bin/awk", "mawk")  # until mawk's own script makes an alternative of it
-    writer.folder("tmp", 0o1777)
     sources = _sources(suite, dict(required)["apt"])
     for name, text in {**_FILES, **_ACCOUNTS, _SOURCES: sources}.items():
         writer.file(name, text.encode(), mode=0o755 if name == _POLICY else 0o644)

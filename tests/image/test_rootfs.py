@@ -65,6 +65,10 @@ def start(folder: Path, **packages: bytes) -> dict[str, Entry]:
     rootfs.write_start(writer, "bookworm", paths, paths[:1])
     writer.close("k" * 64)
     file.seek(0)
+    with tarfile.open(fileobj=file) as archive:
+        names = archive.getnames()
+    assert len(set(names)) == len(names), "Docker's graph drivers refuse a path that stands twice"
+    file.seek(0)
     return unpacked(file)
 
 
@@ -87,6 +91,7 @@ def test_required_packages_are_unpacked_and_all_lie_beside_them(tmp_path: Path) 
         apt=package(example, ("usr/share/zoneinfo/UTC", b"data")),
         dash=package(("./bin/", b""), ("./bin/dash", b"program"), ("./bin/sh", "dash")),
         usr_is_merged=package(("usr/", b"")),
+        base_files=package(("tmp/", b""), ("usr/", b"")),
     )
     assert begins["bin"].target == "usr/bin"
     assert begins["usr/bin/dash"].size == 7 and begins["usr/bin/sh"].target == "dash"
