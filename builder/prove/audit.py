@@ -46,8 +46,9 @@ class Audited:
     """One source (a target, an image, or paths) and the GPUs to judge it for.
 
     required: refuse the source if one of `devices` does not run it. allow_ptx: whether kernels that
-    the GPU's machine has to compile first count as running. note: why nothing could be read.
-    secrets: what the image's layers hold that nobody should have, a line each.
+    the GPU's machine has to compile first count as running. is_target: whether it is an image of
+    the project. note: why nothing could be read. secrets: what the image's layers hold that nobody
+    should have, a line each.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Audited:
     devices: tuple[Gpu, ...]
     required: bool = False
     allow_ptx: bool = True
+    is_target: bool = False
     note: str = ""
     secrets: tuple[str, ...] = ()
 
@@ -77,12 +79,16 @@ def passes(verdict: Verdict, allow_ptx: bool) -> bool:
     return verdict.runs and (allow_ptx or verdict.status != Support.PTX)
 
 
-def instead(verdict: Verdict, target: str) -> str:
-    """Return what to do about a verdict that does not pass, in one line."""
+def instead(verdict: Verdict, target: str = "") -> str:
+    """Return what to do about a verdict that does not pass, in one line. target: "" where the
+    source is none."""
     if verdict.instead:
         return f"take {verdict.instead}"
     if verdict.status == Support.NO_DEVICE_CODE:
-        return "no library holds device code: check that the CUDA packages are in the lock"
+        fix = "in the lock" if target else "among these files"
+        return f"no library holds device code: check that the CUDA packages are {fix}"
+    if not target:
+        return "take a release whose libraries hold code for this GPU, or another GPU"
     return f"see builder audit {target}, and builder explain {target} for where it comes from"
 
 
@@ -93,7 +99,7 @@ def require(sources: Sequence[Audited]) -> None:
     if refused:
         source, gpu, verdict = refused[0]
         message = f"{source.name}: {gpu.name} {verdict}{_more(refused)}"
-        raise CheckFailed(message, instead(verdict, source.name))
+        raise CheckFailed(message, instead(verdict, source.name if source.is_target else ""))
     secrets = [f"{source.name}: {secret}" for source in sources for secret in source.secrets]
     if secrets:
         raise CheckFailed(
@@ -217,7 +223,7 @@ def _target(
     with step(f"audit {target}", on_event):
         content = of_engine(connected.client, image.image_id)
     source = _audited(target, content, gpus or (_gpu(spec.accelerator),))
-    return replace(source, allow_ptx=spec.allow_ptx)
+    return replace(source, allow_ptx=spec.allow_ptx, is_target=True)
 
 
 def _image(

@@ -11,10 +11,12 @@ from types import ModuleType
 import pytest
 
 from builder.config import device_code
+from builder.config.stack import kernels_run
 from builder.devicecode import inventory
 from builder.devicecode.verdict import Audit
-from builder.facts import gpu_support
+from builder.facts import accelerators, gpu_support
 from builder.facts.gpu_support import Wheel
+from builder.frameworks.tensorflow import releases
 
 from .writer import container, library, ptx, sass
 
@@ -50,6 +52,33 @@ def test_it_says_what_the_rule_says_of_a_locked_wheel(script: ModuleType) -> Non
     for wheel in wheels:
         of_lock = Audit(wheel.libraries)
         assert {gpu: script.cell(of_lock, gpu, 12) for gpu in script.GPUS} == release.cells
+
+
+NOT_COMPILED = ("2.16", "2.17", "2.18", "2.19", "2.20")
+"""Their build says compute_90; the PTX of 1,149 modules says sm_90a, which no driver compiles."""
+TORCH = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+"""The list in the libtorch_cuda.so of PyTorch 2.15.0, which torch.cuda.get_arch_list() answers."""
+
+
+SAYS = {"native": "native", "older minor": "native", "PTX": "ptx", "missing": "none"}
+
+
+def test_the_wheels_say_what_the_projects_say() -> None:
+    """Fifty-six pairs: TensorFlow's build_info.py (tensorflow.yaml) and PyTorch's own list."""
+    known = {row.minor: row.capabilities for row in releases.tables().releases}
+    compared = 0
+    for row in gpu_support.read():
+        minor = row.version.rpartition(".")[0]
+        published = known[minor] if row.framework == "TensorFlow" else TORCH
+        if row.framework == "TensorFlow" or (row.framework, minor) == ("PyTorch", "2.15"):
+            for gpu, cell in row.cells.items():
+                capability = accelerators.find(gpu).compute_capability or ""
+                expected = kernels_run(capability, published)
+                if minor in NOT_COMPILED and expected == "ptx":
+                    expected = "none"
+                assert SAYS[cell.support] == expected, (row.framework, row.version, gpu)
+                compared += 1
+    assert compared == 56
 
 
 def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:

@@ -46,6 +46,9 @@ def test_a_folder_is_judged_for_every_gpu_and_refused_for_none(tmp_path: Path) -
     assert (status["V100"], status["H100"]) == (Support.NATIVE, Support.NATIVE)
     assert (status["L4"], status["B200"]) == (Support.OLDER_MINOR, Support.PTX)
     require([source])
+    with pytest.raises(CheckFailed, match="K80 3") as caught:
+        require(audit(None, Settings(), no_engine, [str(tmp_path)], gpus=["K80"]))
+    assert caught.value.fix.startswith("take a release whose libraries hold code for this GPU")
 
 
 def test_a_name_that_leads_nowhere_is_refused(root: Path, project: Path) -> None:
