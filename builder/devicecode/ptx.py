@@ -3,7 +3,7 @@
 A container's header gives an architecture, and the driver chooses by it. But the PTX text decides
 whether the driver can compile the entry: `.target sm_90a` compiles for 9.0 alone, whatever the
 header says, and `.version 8.5` needs a driver that knows PTX ISA 8.5. Source: NVIDIA, PTX ISA,
-"PTX module directives". Seen in tensorflow 2.18 to 2.20, whose 1,149 modules of `compute_90` say
+"PTX module directives". Seen in tensorflow 2.16 to 2.20, whose 1,149 modules of `compute_90` say
 `.target sm_90a` (tensorflow#101746).
 """
 

@@ -78,7 +78,7 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
     if not _is_judged(stack):
         return
     verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
-    if passes(verdict, stack.spec.allow_ptx) or verdict.status == Support.NO_DEVICE_CODE:
+    if passes(verdict, stack.spec.allow_ptx) or verdict.status <= Support.NOT_USED:
         return
     assert verdict.spoiler
     raise InputError(
