@@ -19,7 +19,7 @@ from builder.devicecode.pruning.elf import Buffer
 from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import PTX, Entry, Target
 
-_HEAD = 16 << 10
+_HEAD = 2 << 10
 """Bytes of a text that are looked at. The directives come first, after comments."""
 _LARGEST = 64 << 20
 """Bytes of one text; the largest that was seen has 3 MB."""
