@@ -40,13 +40,22 @@ _LONG: Final = (
 
 
 class Member(tarfile.TarInfo):
-    """A header whose names are short. `_proc_member` is tarfile's own entry point for subclasses
-    (cpython/Lib/tarfile.py, "which can be overridden in a subclass")."""
+    """A header whose names are short, and whose size is none below 0.
+
+    `_proc_member` is tarfile's own entry point for subclasses (cpython/Lib/tarfile.py, "which can
+    be overridden in a subclass"). `_apply_pax_info` takes over what an extended header says: until
+    Python 3.11.4 an archive ended without a word at a negative size.
+    """
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
         if self.type in _LONG and self.size > LONGEST:
             raise ValueError(f"a name or a header of {self.size:,} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
+
+    def _apply_pax_info(self, *headers: Any) -> None:
+        super()._apply_pax_info(*headers)  # type: ignore[misc]
+        if self.size < 0:
+            raise ValueError(f"{self.name!r} is of {self.size} bytes")
 
 
 class Digest(Protocol):

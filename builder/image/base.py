@@ -56,10 +56,12 @@ def look_up(
     """
     missing = {layer.key: layer for plan in plans for layer in plan.layers}
     if fresh:
-        return Availability({}, {}, missing)
+        return Availability({}, {}, missing, forget=frozenset(missing))
     known = {key: lock.layers[key] for key in missing if key in lock.layers}
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
-    refused = [plan.name for key, plan in missing.items() if key not in stored and store.knows(key)]
+    refused = {
+        key: plan.name for key, plan in missing.items() if key not in stored and store.knows(key)
+    }
     offered: dict[str, Layer] = {}
     if settings.registry and len(stored) < len(known):
         where = registry.parse(settings.registry)
@@ -70,7 +72,7 @@ def look_up(
                 if key not in stored and client.has_blob(where.repository, layer.blob.digest)
             }
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
-    return Availability(stored, offered, left, tuple(refused))
+    return Availability(stored, offered, left, tuple(refused.values()), frozenset(refused))
 
 
 def committed(plan: BasePlan, lock: LayersLock) -> AssembledImage | None:
@@ -106,7 +108,7 @@ def assemble(
     layers = {**available.stored, **available.offered}
     for layer in layers.values():
         on_layer(layer)
-    for key in available.missing:
+    for key in available.forget:  # no other one: another run may have made it meanwhile
         store.forget(key)
     names = {layer.key: layer.name for plan in plans for layer in plan.layers}
 
@@ -135,7 +137,7 @@ def assemble(
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []
     for plan in plans:
-        top = maker.environment(plan)
+        top = maker.environment(plan, layers[plan.layers[0].key])
         layers[top.key] = lock.check(top, names[top.key])
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))
@@ -176,14 +178,12 @@ class _Maker:
         self.on_layer(layer)
         return layer
 
-    def environment(self, plan: BasePlan) -> Layer:
-        """Return the top layer of a base, whose rootfs is in the store."""
-        below, *_, top = plan.layers
+    def environment(self, plan: BasePlan, root: Layer) -> Layer:
+        """Return the top layer of a base. root: the layer of its rootfs."""
+        top = plan.layers[-1]
         with self.store.lock(top.key):
             if layer := self.store.find(top.key):
                 return layer
-            root = self.store.find(below.key)
-            assert root is not None
             accounts = rootfs.texts(self.store.path(root), ("etc/passwd", "etc/group"))
             with self.store.writing() as out:
                 writer = LayerWriter(out, plan.compression)
