@@ -22,9 +22,8 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
-from builder import engine as engines
 from builder.core.settings import Settings
-from builder.engine import Engine
+from builder.engine import Engine, discovery
 from builder.pipeline import builder_image
 from builder.prove import smoke
 from tests.emulators.cloud_build import (
@@ -80,7 +79,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    return engines.connect(Settings())
+    return discovery.connect(Settings())
 
 
 @dataclass
