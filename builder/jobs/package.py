@@ -26,7 +26,7 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.frameworks.tensorflow import suite
-from builder.image import dockerfile
+from builder.image import dockerfile, layers_lock
 from builder.image import program as programs
 from builder.image.apt import ContainerApt
 from builder.pipeline import make, proof, push, records, repository
@@ -178,8 +178,9 @@ def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
         path.unlink()
     for path in source.glob("*.lock"):
         files.write(to / path.name, path.read_bytes())
-    for path in source.parent.glob("os-*.lock"):
-        files.write(to.parent / path.name, path.read_bytes())
+    for path in (*source.parent.glob("os-*.lock"), root / layers_lock.FILE):
+        if path.is_file():
+            files.write(to.parent / path.name, path.read_bytes())
     files.write(marker, lock)
 
 

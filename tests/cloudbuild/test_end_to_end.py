@@ -58,7 +58,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, root / name, ignore=skip)
     shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
-    for lock in (ROOT / "images").glob("os-*.lock"):
+    for lock in [*(ROOT / "images").glob("os-*.lock"), ROOT / "images" / "layers.lock"]:
         shutil.copy(lock, root / "images")
     for name in ("builder.toml", ".gitignore"):
         shutil.copy(ROOT / name, root)

@@ -93,6 +93,8 @@ ERRORS = [
      "options: {dynamicSubstitutions: true}", "substitutions._A", "in a circle: _A -> _B -> _A"),
     ("steps: [{name: a, args: ['${BUILD_ID@x}']}]\noptions: {dynamicSubstitutions: true}",
      "steps[0].args[0]", "not an expansion of bash"),
+    (STEP + "logsBucket: '${BUILD_ID@x}'\noptions: {dynamicSubstitutions: true}",
+     "logsBucket", "not an expansion of bash"),
     # volumes
     (mounts("{name: vol, path: /v}", ""), "steps[0].volumes[0]", "used by this step only"),
     (STEP + "options: {volumes: [{name: vol, path: /v}]}", "options.volumes", "a single step"),

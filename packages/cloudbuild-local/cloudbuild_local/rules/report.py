@@ -84,12 +84,16 @@ class Report:
     def settled(self, text: str) -> str:
         """Return a text with its substitutions, for a rule about what it names.
 
-        The result is "" if a value is missing (the rules for substitutions report that), or if a
-        value is empty in the file (most likely, the call sets it).
+        The result is "" if a value is missing or the text cannot be expanded (the rules for
+        substitutions report that), or if a value is empty in the file (most likely, the call sets
+        it).
         """
         if self.values is None:
             return ""
-        names = references(text, self.values.dynamic)
+        try:
+            names = references(text, self.values.dynamic)
+        except ExpansionError:
+            return ""
         return self.expanded(text) if all(map(self.values.known.get, names)) else ""
 
     def shape(self, place: Place, text: str, shape: str, what: str, fix: str) -> None:
@@ -101,10 +105,13 @@ class Report:
     def image(self, place: Place, text: str) -> None:
         """Check an image's name as a trigger would fill it in, and as a call by hand would."""
         values = self.values
-        names = references(text, values.dynamic) if values else ()
-        if values is None or any(name not in values.known for name in names):
-            return  # the rules for substitutions report it
-        name, fix = values.expand(text), "write HOST/PATH[:TAG] as docker takes it"
+        try:
+            names = references(text, values.dynamic) if values else ()
+            if values is None or any(name not in values.known for name in names):
+                return  # the rules for substitutions report it
+            name, fix = values.expand(text), "write HOST/PATH[:TAG] as docker takes it"
+        except ExpansionError:
+            return  # they report it, too
         empty = [name for name in names if name.startswith("_") and not values.known[name]]
         unset = dict.fromkeys((*OF_TRIGGERS, *OF_PULL_REQUESTS), "")
         by_hand = {**values.known, **unset, **self.overrides}
