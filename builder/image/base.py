@@ -51,17 +51,17 @@ def look_up(
 ) -> Availability:
     """Return where the layers of these bases are. Nothing is fetched.
 
-    A layer counts only if it is the one that `lock` has for its key. fresh: make every layer,
-    whoever has it. Raises OutsideError.
+    A layer counts only if it is the one that `lock` has for its key. The store's entries of other
+    keys stay as they are, for the projects that use them. fresh: make every layer, whoever has it.
+    Raises OutsideError.
     """
     missing = {layer.key: layer for plan in plans for layer in plan.layers}
     if fresh:
-        return Availability({}, {}, missing, forget=frozenset(missing))
+        return Availability({}, {}, missing, remake=frozenset(missing))
     known = {key: lock.layers[key] for key in missing if key in lock.layers}
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
-    refused = {
-        key: plan.name for key, plan in missing.items() if key not in stored and store.knows(key)
-    }
+    remake = frozenset(key for key in missing if key not in stored and store.knows(key))
+    refused = tuple(missing[key].name for key in known if key in remake)
     offered: dict[str, Layer] = {}
     if settings.registry and len(stored) < len(known):
         where = registry.parse(settings.registry)
@@ -72,7 +72,7 @@ def look_up(
                 if key not in stored and client.has_blob(where.repository, layer.blob.digest)
             }
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
-    return Availability(stored, offered, left, tuple(refused.values()), frozenset(refused))
+    return Availability(stored, offered, left, refused, remake)
 
 
 def committed(plan: BasePlan, lock: LayersLock) -> AssembledImage | None:
@@ -108,8 +108,7 @@ def assemble(
     layers = {**available.stored, **available.offered}
     for layer in layers.values():
         on_layer(layer)
-    for key in available.forget:  # no other one: another run may have made it meanwhile
-        store.forget(key)
+    store = store.ignoring(available.remake)  # nothing else: another run may make it meanwhile
     names = {layer.key: layer.name for plan in plans for layer in plan.layers}
 
     def on_made(layer: Layer) -> None:

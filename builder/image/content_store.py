@@ -17,8 +17,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -35,13 +35,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ContentStore:
-    """The layers below a folder."""
+    """The layers below a folder.
+
+    ignored: the keys whose entries do not count here, until `keep` replaces them.
+    """
 
     folder: Path
+    ignored: set[str] = field(default_factory=set, compare=False)
+
+    def ignoring(self, keys: Iterable[str]) -> ContentStore:
+        """Return the same store without the layers of these keys; for others they stay."""
+        return replace(self, ignored=set(keys))
 
     def find(self, key: str) -> Layer | None:
         """Return the layer of a key; None where it is not here whole. It counts as used now."""
-        layer = _read(self._entry(key), _layer)
+        layer = None if key in self.ignored else _read(self._entry(key), _layer)
         return layer if layer and self.has(layer) else None
 
     def knows(self, key: str) -> bool:
@@ -97,11 +105,8 @@ class ContentStore:
         new.chmod(0o644)
         new.replace(path)
         files.write(self._entry(layer.key), _text(_json(layer)))
+        self.ignored.discard(layer.key)
         return layer
-
-    def forget(self, key: str) -> None:
-        """Remove a key's cache entry, so that its layer is made again."""
-        self._entry(key).unlink(missing_ok=True)
 
     def find_image(self, name: str) -> AssembledImage | None:
         """Return the image of this name. Its layers may be gone. It counts as used now."""

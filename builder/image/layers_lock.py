@@ -53,7 +53,8 @@ class LayersLock:
 
         Raises CheckFailed for other bytes than the file has.
         """
-        with self._writing, files.locked(self.path.with_name(f".{self.path.name}")):
+        name_of_lock = f"layers-{files.hash_of(str(self.path.resolve()))[:16]}"
+        with self._writing, files.locked(files.cache_home() / "locks" / name_of_lock):
             now = read(self.path)
             if (known := now.layers.get(layer.key)) is None:
                 now.layers[layer.key], now.names[layer.key] = layer, name

@@ -404,14 +404,14 @@ class Availability:
 
     stored: in the content store. offered: in the registry. missing: in neither; to be made.
     refused: the names of those that the content store has with other bytes than the lock says.
-    forget: the keys of entries of the content store that do not count.
+    remake: the keys of entries of the content store that do not count in this run.
     """
 
     stored: Mapping[str, Layer]
     offered: Mapping[str, Layer]
     missing: Mapping[str, LayerPlan]
     refused: tuple[str, ...] = ()
-    forget: frozenset[str] = frozenset()
+    remake: frozenset[str] = frozenset()
 
     def layer(self, key: str) -> Layer | None:
         """Return a layer that was made before, wherever it is."""

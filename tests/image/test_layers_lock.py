@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.image import content_store, layers_lock
+from builder.core.settings import Settings
+from builder.image import base, content_store, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.pipeline import committed
@@ -36,6 +39,24 @@ def test_a_new_layer_gets_a_line_and_another_one_of_its_key_is_an_error(
         layers_lock.read(path).check(other, "the layer a")
     assert lock.drop([]) == ("the layer a",)
     assert layers_lock.read(path).layers == {}
+
+
+def test_a_layer_without_a_line_is_not_used_and_stays_for_other_projects(
+    tmp_path: Path, layer: Layer
+) -> None:
+    store = ContentStore(tmp_path / "store")
+    plan: Any = SimpleNamespace(layers=[SimpleNamespace(key=layer.key, name="a")])
+    lock = layers_lock.read(tmp_path / "mine/layers.lock")
+    available = base.look_up([plan], store, Settings(), lock)
+    assert available.missing and not available.stored and not available.refused
+    mine = store.ignoring(available.remake)
+    assert mine.find(layer.key) is None, "this run makes it again, and compares"
+    lock.check(layers.layer(mine, {"a": b"1"}), "a")
+    assert mine.find(layer.key) == store.find(layer.key) == layer
+    other = layers_lock.read(tmp_path / "other/layers.lock")
+    other.check(layer, "a")
+    assert base.look_up([plan], store, Settings(), other).stored == {layer.key: layer}
+    assert [path.name for path in lock.path.parent.iterdir()] == ["layers.lock"]
 
 
 @pytest.mark.parametrize("damage", ["x", "sha256:12 ", "\n0 zstd sha256:1 2 sha256:3 4 name"])

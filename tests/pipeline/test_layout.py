@@ -195,7 +195,7 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
         assert layer
         with Registry(server.host) as there:
             registry_layers.offer(there, "team/training", [layer], kept, ignore)
-        kept.forget(root["key"])
+        kept._entry(root["key"]).unlink()
         kept.path(layer).unlink()
 
         def made(*words: str, **environment: str) -> Any:

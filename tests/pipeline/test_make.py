@@ -177,13 +177,13 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     stored, offered, *_ = (layer_of(layer.key) for layer in planned.layers[:2])
     with Registry(registry_server.host) as client:
         registry_layers.offer(client, name, [offered], store, lambda _: None)
-    store.forget(offered.key)
+    store._entry(offered.key).unlink()
     lock = layers_lock.read(tmp_path / "layers.lock")
     assert not base.look_up([planned], store, where, lock).stored, "no line, so it does not count"
     for layer, name in ((stored, "a"), (offered, "b")):
         lock.check(layer, name)
     available = base.look_up([planned], store, where, lock)
-    assert not available.forget, "another run may have made what is missing, meanwhile"
+    assert not available.remake, "another run may have made what is missing, meanwhile"
     assert available.stored == {stored.key: stored}
     assert available.offered == {offered.key: offered}
     assert len(available.missing) == len(planned.layers) - 2
@@ -192,7 +192,7 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     path.write_bytes(path.read_bytes()[:-1] + b"?")  # as large as before
     available = base.look_up([planned], store, Settings(), lock)
     assert available.refused == (planned.layers[0].name,) and not available.stored
-    assert available.forget == {stored.key}
+    assert available.remake == {stored.key}
     fresh = base.look_up([planned], store, where, lock, fresh=True)
     assert len(fresh.missing) == len(planned.layers)
 
