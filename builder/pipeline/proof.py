@@ -72,6 +72,7 @@ def prove(
         inputs=record.inputs,
         sizes=record,
         layers={layer.diff_id: store.path(layer) for layer in image.layers} if image else {},
+        debian=frozenset(deb.name for deb in (target.base.rootfs.packages if target.base else ())),
     )
     suite = suites.of_spec(target.spec)
     return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)

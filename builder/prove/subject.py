@@ -48,6 +48,7 @@ class Subject:
     inputs: str = ""
     sizes: Sizes | None = None
     layers: Mapping[str, Path] = field(default_factory=dict)
+    debian: frozenset[str] = frozenset()
 
     @property
     def target(self) -> str:

@@ -51,7 +51,11 @@ class Root:
         self.write(f"{info}/RECORD", record)
 
     def probe(self, **request: object) -> tuple[list[str], dict[str, Any]]:
-        given = {"user": "1000", "python": "", "packages": {}, "strict": True, "skip": ["/smoke"]}
+        given = {
+            "user": "1000", "python": "", "packages": {}, "strict": True, "skip": ["/smoke"],
+            "debian": ["a-package"], "program": "/app", "own": ["*.dist-info/*"],
+            "environment": {"PATH": "/opt/venv/bin:/usr/local/bin/:/bin"},
+        }  # fmt: skip
         answer = contents.probe({**given, **request}, str(self.folder), [str(self.site)])
         assert all(problem["fix"] for problem in answer["problems"])
         return [problem["message"] for problem in answer["problems"]], answer["seen"]
@@ -60,6 +64,81 @@ class Root:
 @pytest.fixture
 def root(tmp_path: Path) -> Root:
     return Root(tmp_path)
+
+
+SITE = "/opt/venv/lib/python3.11/site-packages"
+
+
+def accounted(root: Root) -> Root:
+    """An image whose files are those of a locked Debian and a locked Python package."""
+    for name in ("bin", "lib"):
+        (root.folder / "usr" / name).mkdir(parents=True)
+        (root.folder / name).symlink_to(f"usr/{name}")
+    listed = ["/bin/tool", "/usr/lib/x86_64-linux-gnu/libtool.so.1", "/usr/lib/python3.11/os.py"]
+    for path in (*listed, "/usr/lib/python3.11/__pycache__/os.cpython-311.pyc", "/etc/passwd"):
+        root.write(path)
+    root.write("/var/lib/dpkg/info/a-package:amd64.list", "\n".join(["/.", "/bin", *listed]))
+    (root.folder / "etc/alternatives").mkdir()
+    (root.folder / "etc/alternatives/also").symlink_to("/usr/bin/tool")
+    (root.folder / "usr/bin/also").symlink_to("/etc/alternatives/also")
+    root.package("a", "1", {"a/__init__.py": "", "a.pth": "import a\n", "b.pth": "/srv\n"})
+    root.write(f"{SITE}/a/__pycache__/__init__.cpython-311.pyc")
+    root.write("/app/task.py")
+    return root
+
+
+def test_every_file_is_accounted_for(root: Root) -> None:
+    problems, seen = accounted(root).probe(packages={"A": "1"})
+    assert problems == [] and seen["unaccounted"] == 0
+    assert seen["code_at_start"] == [f"{SITE}/a.pth"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{SITE}/zz_evil.pth",
+        f"{SITE}/a/__pycache__/other.cpython-311.pyc",
+        "/home/trainer/.local/lib/python3.11/site-packages/usercustomize.py",
+        "/usr/lib/python3.11/sitecustomize.py",
+        "/srv/modules/sitecustomize.py",
+        "/usr/bin/python3",
+        "/usr/local/bin/ls",
+        "/usr/lib/x86_64-linux-gnu/libc.so.7",
+        "/usr/lib/x86_64-linux-gnu/glibc-hwcaps/x86-64-v3/libtool.so.1",
+        "/etc/ld.so.preload",
+        "/etc/ld.so.conf.d/evil.conf",
+        "/opt/libraries/libtool.so.1",
+    ],
+)
+@pytest.mark.parametrize("link", [False, True])
+def test_a_file_that_nobody_accounts_for_is_refused_where_it_would_be_run(
+    root: Root, path: str, link: bool
+) -> None:
+    accounted(root).write("/opt/data/weights.bin")
+    file = root.write(path)
+    if link:
+        file.unlink()
+        file.symlink_to("/opt/data/weights.bin")
+    environment = {
+        "PATH": "/usr/local/bin:/bin",
+        "PYTHONPATH": "/srv/modules",
+        "LD_LIBRARY_PATH": "/opt/libraries",
+    }
+    request = {"packages": {"a": "1"}, "environment": environment, "python": ""}
+    (problem,), seen = root.probe(**request)
+    assert problem.startswith(f"nobody accounts for {path}: no locked package brings it")
+    assert seen["unaccounted_files"] == sorted([path, "/opt/data/weights.bin"])
+    assert root.probe(**request, strict=False)[0] == []  # a published base is its publisher's
+
+
+def test_a_package_that_is_not_locked_accounts_for_nothing(root: Root) -> None:
+    accounted(root).write("/var/lib/dpkg/info/other.list", "/usr/bin/other")
+    root.write("/usr/bin/other")
+    root.package("b", "1", {"b.py": ""})
+    problems, _ = root.probe(packages={"a": "1"})
+    assert [
+        problem for problem in problems if f"{SITE}/b.py" in problem and "/usr/bin/o" in problem
+    ]
 
 
 @pytest.mark.parametrize(
@@ -244,13 +323,15 @@ def test_probes_run_on_an_old_python_with_its_stdlib_alone() -> None:
             if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
             for alias in node.names
         }
-        beside = {"builder", "confidential"} if path.name == "contents.py" else set()
+        beside = {"builder", "confidential", "accounts"} if path.name == "contents.py" else set()
         assert imported <= sys.stdlib_module_names | beside, path
 
 
 def test_what_a_probe_imports_is_sent_with_it(tmp_path: Path) -> None:
     """Run as in an image: the files alone, and a Python that has no factory."""
-    files = program_files(contents_check.PROBE) | program_files(contents_check.PATTERNS)
+    files = program_files(contents_check.PROBE)
+    for name in contents_check.IMPORTS:
+        files |= program_files(name)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     ask = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import contents as probe; "

@@ -21,6 +21,7 @@ from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, buildx, containers
 from builder.frameworks.tensorflow.checks import environment, loader, outputs
 from builder.frameworks.tensorflow.suite import TRAINER
+from builder.image.plan import site_packages
 from builder.prove import receipts, smoke
 from builder.prove.checks import contents, permissions, stopping, training
 from builder.prove.receipts import CheckResult, Receipt
@@ -229,6 +230,7 @@ def test_an_image_in_which_everything_is_wrong(
     """Secrets, root, a stub of libcuda, variables that lead nowhere, rights for everybody."""
     key, token = "-----BEGIN " + "PRIVATE KEY-----", "ghp_" + "a" * 36
     stub = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
+    evil = f"{site_packages(lockfile.read(ROOT, 'cpu').python)}/zz_evil.pth"
     image = broken(
         f"USER 0\nENV TOKEN={token} LD_LIBRARY_PATH={Path(stub).parent}\n"
         "ENV LD_PRELOAD=/usr/lib/libtcmalloc.so.4 XLA_FLAGS=/etc/xla-flags TF_XLA_FLAG=--x\n"
@@ -237,6 +239,7 @@ def test_an_image_in_which_everything_is_wrong(
         "RUN printf '%s_%036d' ghp 0 > /secret/gone\nRUN rm /secret/gone\n"
         f"RUN mkdir -p {Path(stub).parent} && cp /lib/x86_64-linux-gnu/libz.so.1 {stub}\n"
         "RUN chmod u+s /usr/bin/env && chmod o+w /usr/local/bin\n"
+        f"RUN echo 'import os' > {evil}\n"
         "ENTRYPOINT []"
     )
     checks = environment.CHECK, loader.CHECK, contents.CHECK, permissions.CHECK
@@ -254,6 +257,7 @@ def test_an_image_in_which_everything_is_wrong(
     lines = [re.sub(r"step \d+", "step N", line) for line in messages(receipt, "contents")]
     assert sorted(re.sub(r"sha256:\w+", "DIGEST", line) for line in lines) == [
         "layer DIGEST holds a GitHub token: /secret/gone; a later layer hides it",
+        f"nobody accounts for {evil}, {stub}: no locked package brings it, and it would be run",
         "the image holds a private key: /secret/key.pem",
         "the image runs as root: its outputs would belong to root",
         "the image's environment (TOKEN) holds a GitHub token",

@@ -1,4 +1,4 @@
-"""Is anything in the image that should not be? Secrets, caches, root, packages beyond the locks.
+"""Is anything in the image that should not be? Secrets, caches, root, and files beyond the locks.
 
 The files are read inside the image (builder/prove/probes/contents.py). Its configuration, its
 history and its single layers are read here: a layer keeps what a later one deletes or overwrites.
@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from builder.core.confidential import secret_in
+from builder.devicecode.pruning.prune import PRUNED
+from builder.image.plan import Environment, site_packages
 from builder.prove.receipts import Defect
-from builder.prove.session import FOLDER, Session
+from builder.prove.session import APP, FOLDER, Session
 from builder.prove.suite import Answer, Check, probed
 
-PROBE, PATTERNS = "builder.prove.probes.contents", "builder.core.confidential"
+PROBE = "builder.prove.probes.contents"
+IMPORTS = ("builder.core.confidential", "builder.prove.probes.accounts")
 
 
 def run(session: Session) -> Answer:
@@ -26,10 +29,26 @@ def run(session: Session) -> Answer:
         "packages": dict(subject.packages),
         "strict": own,
         "skip": [FOLDER],
+        "debian": sorted(subject.debian),
+        "own": _own(session) if own else [],
+        "program": APP,
+        "environment": dict(
+            variable.split("=", 1)
+            for variable in session.config.get("Env") or ()
+            if "=" in variable
+        ),
     }
-    run = session.probe(PROBE, request, as_root=True, imports=[PATTERNS])
+    run = session.probe(PROBE, request, as_root=True, imports=IMPORTS)
     defects, seen = probed(run)
     return [*defects, *_in_layers(session, defects), *_in_texts(session)], seen
+
+
+def _own(session: Session) -> list[str]:
+    """Return patterns of the files that the factory writes beside those of locked packages."""
+    stack, spec = session.subject.stack, session.subject.spec
+    keep = stack.prune.keep if stack.prune else None
+    written = Environment(stack.python, spec.user, keep).files
+    return [*(f"/{path}" for path in written), f"{site_packages(stack.python)}/*/{PRUNED}"]
 
 
 def _in_layers(session: Session, visible: Sequence[Defect]) -> Iterator[Defect]:
@@ -64,4 +83,4 @@ def _in_texts(session: Session) -> Iterator[Defect]:
             )
 
 
-CHECK = Check("contents", 2, run)
+CHECK = Check("contents", 3, run)

@@ -3,9 +3,10 @@
 It runs as root and with nothing mounted over /tmp, so that it sees every file of the image.
 
 Request: {"user": the image's USER, "python": "3.11", "packages": {name: version}, "strict": true,
-          "skip": [folders that are mounted into the container]}
-`strict`: every file of the image is ours, so a package beyond the locks or a cache is wrong. In a
-published base, both are only reported.
+          "skip": [folders that are mounted into the container], "environment": {name: value},
+          "debian": [locked packages], "own": [patterns of the factory's files], "program": "/app"}
+`strict`: every file of the image is ours, so a package beyond the locks, a cache, or a file that
+would be run and that nobody accounts for is wrong. In a published base, they are only reported.
 """
 
 # Paths are text here, as in the other probes
@@ -25,7 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 try:
     from builder.core import confidential
-except ImportError:  # inside an image, where it lies beside this file
+    from builder.prove.probes import accounts
+except ImportError:  # inside an image, where they lie beside this file
+    import accounts  # type: ignore[import-not-found, no-redef]
     import confidential  # type: ignore[import-not-found, no-redef]
 
 if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
@@ -143,6 +146,29 @@ def check_packages(packages: dict[str, InstalledPackage], request: Json, wrong: 
         )
 
 
+def check_files(
+    root: str,
+    packages: dict[str, InstalledPackage],
+    request: Json,
+    path: list[str] | None,
+    wrong: Wrong,
+) -> Json:
+    """Refuse files that would be run and that nobody accounts for. Returns what was seen."""
+    names = request["packages"] if request["strict"] else ()
+    locked = {canonical(name) for name in names} or packages
+    recorded = {file for name in locked if name in packages for file in packages[name].recorded}
+    refused, seen = accounts.report(root, request, recorded, sys.path if path is None else path)
+    if refused and request["strict"]:
+        more = f" (and {len(refused) - 3} more)" if len(refused) > 3 else ""
+        wrong(
+            f"nobody accounts for {', '.join(refused[:3])}{more}: no locked package brings it, and "
+            "it would be run",
+            "build the image again from its locks; lock the package that brings it, as "
+            "`requirements` or `apt`, or keep the file in the program's folder",
+        )
+    return seen
+
+
 def check_user(user: str, wrong: Wrong) -> int | None:
     """Look whether the image runs as root. Returns the uid."""
     name = user.split(":")[0]
@@ -216,6 +242,7 @@ def probe(request: Json, root: str = "/", path: list[str] | None = None) -> Json
             {"path": path, "bytes": size} for size, path in sorted(largest, reverse=True)[:TOP]
         ],
         "packages": {name: package.version for name, package in sorted(packages.items())},
+        **check_files(root, packages, request, path, wrong),
     }
     return {"problems": problems, "seen": seen}
 
