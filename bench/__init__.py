@@ -106,18 +106,16 @@ def number(value: float | None) -> str:
 
 
 def report(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
-    """Print the table and how each row was measured; write results/<name>.json."""
+    """Print the table and how each row was measured; write results/<name>.json.
+
+    more: further values of the file, beside the rows.
+    """
     print(f"\n## {name}\n\n{table(rows)}\n")
     for how in dict.fromkeys(row.how for row in rows):
         whats = dict.fromkeys(row.what for row in rows if row.how == how)
         print(f"- {'; '.join(whats)}: {how}")
     for key, value in facts.items():
         print(f"- {key}: {value}")
-    keep(name, rows, facts, **more)
-
-
-def keep(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) -> None:
-    """Write results/<name>.json; `more` are further values beside the rows."""
     content = {
         "name": name,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -126,9 +124,7 @@ def keep(name: str, rows: Sequence[Row], facts: Mapping[str, Any], **more: Any) 
         **more,
     }
     RESULTS.mkdir(exist_ok=True)
-    new = RESULTS / f".{name}.json.{os.getpid()}"
-    new.write_text(json.dumps(content, indent=2) + "\n")
-    new.rename(RESULTS / f"{name}.json")
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 
 def load() -> str:

@@ -12,7 +12,6 @@ NAMES = (
     "startup",
     "devicecode",
     "image",
-    "change",
     "prune",
     "trainer_loop",
     "input_pipeline",
@@ -22,20 +21,15 @@ NAMES = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument(
-        "--target", default="v100", help="the target of `image` and `change`: v100, cpu ..."
-    )
+    parser.add_argument("--target", default="v100", help="the target of `image`: v100, cpu ...")
     parser.add_argument(
         "--folder",
         type=Path,
         default=Path("/var/tmp"),
-        help="where `image`, `change` and `prune` put their engines",
+        help="where `image` and `prune` put their engines",
     )
     parser.add_argument(
         "--targets", default="", help="the targets of `prune`: v100,t4 (default: every GPU)"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="`prune` keeps what an earlier run measured"
     )
     chosen = parser.parse_args()
     if unknown := set(chosen.benches) - set(NAMES):
@@ -54,15 +48,11 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import image
 
         return image.main(chosen.target, chosen.folder)
-    if name == "change":
-        from bench import change
-
-        return change.main(chosen.target, chosen.folder)
     if name == "prune":
         from bench import prune
 
         targets = chosen.targets.split(",") if chosen.targets else prune.TARGETS
-        return prune.main(targets, chosen.folder, chosen.resume)
+        return prune.main(targets, chosen.folder)
     if name == "trainer_loop":
         from bench import trainer_loop
 

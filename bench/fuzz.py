@@ -1,4 +1,4 @@
-"""`python -m bench.fuzz`: damaged libraries, documents, answers, archives and environments.
+"""`python -m bench.fuzz`: damaged libraries, answers and archives.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
@@ -9,7 +9,6 @@ its kind and its number alone. `python -m bench.fuzz libraries --first N --cases
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import io
 import json
@@ -29,32 +28,20 @@ from pathlib import Path
 from typing import Any, cast
 
 from bench import fuzz_trust
-from bench.environments import environments
-from builder.config import image_yaml
 from builder.core.errors import FactoryError
 from builder.devicecode import inventory, layers, tars
 from builder.devicecode.library import read
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Support, judge
-from builder.jobs.description import reading
 from builder.prove import receipts
 from builder.registry import decoding, manifests
-from cloudbuild_local import rules
-from cloudbuild_local.errors import InputError as RefusedBuild
-from cloudbuild_local.reader import document
 from tests.devicecode.writer import Part, container, digest, library, ptx, sass
 
-ROOT = Path(__file__).parents[1]
 SECONDS, MEGABYTES = 5, 500
 MOST_FAULTS = 20
 """Failures of one kind, after which it ends."""
 _GPU = compute_capability("8.0")
-_TOKENS = (
-    "&a", "*a", "<<: *a", "- ", ": ", "{", "[" * 300, "!!binary", "\0", "٣", "\u2028", "${A}", "$$",
-    "%%*a*a*b", "9" * 5000, "1e999", ".inf", "0o17", "~", "'", '"', "#", "\t", "\r", "---\n", "...",
-    "? ", "|", ">", "@", "`", "\ud7ff", "🙂", "a: &b [*b, *b]\n", "x" * 70_000, "null", "true",
-)  # fmt: skip
 
 
 def code(chance: random.Random, size: int) -> bytes:
@@ -134,67 +121,7 @@ def headers(number: int) -> None:
     str(judge(found, _GPU))
 
 
-@cache
-def texts() -> tuple[tuple[str, str], ...]:
-    """Documents that people wrote, each with its kind."""
-    found = [("image", path) for path in sorted((ROOT / "images").glob("*/image.yaml"))]
-    found += [("job", path) for path in sorted((ROOT / "jobs").glob("*.yaml"))]
-    package = ROOT / "packages" / "cloudbuild-local"
-    builds = sorted((package / "tests" / "projects").rglob("cloudbuild*.yaml"))
-    found += [("build", path) for path in (ROOT / "cloudbuild.yaml", *builds)]
-    return tuple((kind, path.read_text(encoding="utf-8")) for kind, path in found)
-
-
-def mutated(chance: random.Random, text: str) -> str:
-    """A text with some of its parts gone, doubled, moved, or replaced."""
-    for _ in range(chance.randint(1, 6)):
-        a, b = sorted(chance.randrange(len(text) + 1) for _ in range(2))
-        b = min(b, a + 200)
-        match chance.randrange(5):
-            case 0:
-                text = text[:a] + text[b:]
-            case 1:
-                text = text[:b] + text[a:b] * chance.randint(1, 30) + text[b:]
-            case 2:
-                text = text[:a] + chance.choice(_TOKENS) + text[a:]
-            case 3:
-                text = text[:a] + chance.choice(_TOKENS) + text[b:]
-            case _:
-                other = chance.choice(texts())[1]
-                c = chance.randrange(len(other) + 1)
-                text = text[:a] + other[c : c + 300] + text[b:]
-    return text[:300_000]
-
-
-def documents(number: int) -> None:
-    """One document that a person might have written wrong."""
-    chance = random.Random(number)
-    kind, text = chance.choice(texts())
-    text = mutated(chance, text)
-    if kind == "image":
-        image_yaml.parse(text, Path("images/x/image.yaml"))
-    elif kind == "job":
-        reading.parse(text, Path("jobs/x.yaml"))
-    else:
-        with contextlib.suppress(RefusedBuild):
-            rules.check(document.parse(text, Path("cloudbuild.yaml")))
-
-
-_ODD: tuple[Any, ...] = (
-    None,
-    0,
-    -1,
-    1 << 70,
-    1.5,
-    True,
-    "",
-    "x",
-    "\ud800",
-    [],
-    [None],
-    {},
-    {"a": 1},
-)
+_ODD: tuple[Any, ...] = (None, 0, -1, 1 << 70, 1.5, True, "", "x", "\ud800", [], [None], {})
 
 
 def changed(chance: random.Random, value: Any) -> Any:
@@ -291,10 +218,8 @@ def archives(number: int) -> None:
 KINDS: dict[str, Callable[[int], None]] = {
     "libraries": libraries,
     "headers": headers,
-    "documents": documents,
     "answers": answers,
     "archives": archives,
-    "environments": environments,
     **fuzz_trust.KINDS,
 }
 

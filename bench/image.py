@@ -54,11 +54,8 @@ ROOT_IMAGE = "training-rootfs:bench"
 """The rootfs in the engine of the other way."""
 OTHER_RELEASE = "2.20.0"
 """The TensorFlow that a warm machine changes to."""
-NEEDED = {"cpu": 8e9, "tpu": 10e9}
-NEEDED_GPU = 25e9
-"""Free disk in bytes, for an engine with one image and its caches, and for the registry."""
 NEEDED_ALL = 40e9
-"""The same, with the images of all targets."""
+"""Free disk in bytes, for an engine with the images of all targets, and for the registry."""
 
 DOCKERFILE = """\
 FROM {root}

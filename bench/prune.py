@@ -1,6 +1,6 @@
 """What `prune:` saves: `off`, `tensorflow` and `all` of each GPU target, and the usual Dockerfile.
 
-    python -m bench prune [--targets v100,h100] [--folder DIR] [--resume]
+    python -m bench prune [--targets v100,h100] [--folder DIR]
 
 `builder image --push` builds every image on one private engine, so each has passed the smoke test
 and the audit for its own GPU. An empty engine then pulls it from a registry on loopback. There it
@@ -8,8 +8,7 @@ imports TensorFlow, opens every library with dlopen, and makes a training step. 
 same base are pulled once. Our images have the locked versions. The usual Dockerfile, which
 bench/image.py explains, takes today's versions from the index.
 
-results/prune.json is written after each image; --resume continues a run that was stopped. Needs
-40 GB of free disk, and an hour on two idle cores.
+Needs 40 GB of free disk, and an hour on two idle cores.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class Measured:
         return not self.stopped and "first_step" in self.values
 
 
-def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
+def main(targets: Sequence[str], folder: Path) -> int:
     """Measure, print, write results/prune.json; 1 if something could not be measured."""
     root = find_root(Path(__file__).parent)
     unknown = [name for name in targets if name not in image_yaml.targets(root)]
@@ -122,7 +121,7 @@ def main(targets: Sequence[str], folder: Path, resume: bool) -> int:
         return 1
     if not enough_disk("prune", folder, NEEDED):
         return 1
-    done = {one.name: one for one in held() if one.whole} if resume else {}
+    done: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory(prefix="bench-prune-", dir=folder) as scratch:
         here = Path(scratch)
         here.chmod(0o755)  # the user in an image reads the records in it
@@ -144,14 +143,6 @@ def lost(found: Sequence[Measured]) -> dict[str, list[str]]:
     off = {one.target: set(one.failed) for one in found if one.mode == "off"}
     worse = {one.name: sorted(set(one.failed) - off.get(one.target, set())) for one in found}
     return {name: libraries for name, libraries in worse.items() if libraries and name != POST}
-
-
-def held() -> list[Measured]:
-    """What an earlier run measured."""
-    path = bench.RESULTS / "prune.json"
-    if not path.is_file():
-        return []
-    return [Measured(**one) for one in json.loads(path.read_text()).get("measured", ())]
 
 
 @dataclass(frozen=True)
@@ -198,8 +189,6 @@ def measure(setting: Setting, docker: Engine, group: Group, done: dict[str, Meas
     """Build and push the images of one base, remove them, then pull and start them elsewhere."""
     variants = group.variants or ((POST, ""),)
     made = [Measured(mode, target, base=group.base) for mode, target in variants]
-    if all(one.name in done for one in made):
-        return
     free = shutil.disk_usage(setting.scratch).free
     if free < RESERVE:
         note(f"{made[0].name} and the others of its base left out: {free / 1e9:.0f} GB free")
@@ -209,7 +198,7 @@ def measure(setting: Setting, docker: Engine, group: Group, done: dict[str, Meas
     with registry(setting.scratch / "registry") as server:
         setting = replace(setting, host=server.host)
         for one in made:
-            with kept(one, done):
+            with kept(one):
                 image = build(setting, docker, one)
                 repository, _, tag = image.removeprefix(f"{server.host}/").partition(":")
                 one.values["pull_bytes"] = pull_bytes(server.host, repository, tag)
@@ -217,10 +206,10 @@ def measure(setting: Setting, docker: Engine, group: Group, done: dict[str, Meas
         remove(docker, () if made[0].mode == "off" else cache(docker) - before)
         whole = [one for one in made if not one.stopped]
         for one in whole[:1]:
-            with kept(one, done):
+            with kept(one):
                 start(setting, one, f"{server.host}/{place(one)}")
         for one in whole[1:]:
-            with kept(one, done):
+            with kept(one):
                 first = whole[0]
                 one.pulled_as, one.stopped = first.name, first.stopped
                 one.opened, one.failed = first.opened, first.failed
@@ -229,8 +218,8 @@ def measure(setting: Setting, docker: Engine, group: Group, done: dict[str, Meas
 
 
 @contextmanager
-def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
-    """One step of an image; prints its result and writes results/prune.json."""
+def kept(one: Measured) -> Iterator[None]:
+    """Print the result of one step of an image, also of one that stopped."""
     one.load = load()
     try:
         yield
@@ -238,8 +227,6 @@ def kept(one: Measured, done: dict[str, Measured]) -> Iterator[None]:
         one.stopped = str(error)
     seen = ", ".join(f"{name} {value:,.1f}" for name, value in one.values.items())
     note(f"{one.name}: {seen} {one.opened} opened {one.failed or ''} {one.stopped}")
-    found = list(done.values())
-    bench.keep("prune", rows(found), facts(found), measured=[asdict(each) for each in found])
 
 
 def build(setting: Setting, docker: Engine, one: Measured) -> str:

@@ -24,7 +24,7 @@ BUILDER_REQUIREMENTS = "requirements/build.txt"
 KEPT, MEANWHILE = 3, 4
 """Bytes of disk for each byte of a base's packages. KEPT: as long as the build lasts, packed in the
 store and unpacked on the engine (0.7 and 1.8 of v100). MEANWHILE: while the base is made, loaded
-and proven, downloads and copies. `python -m bench.worker` saw 18.7 GB at most for v100, of whose
+and proven, downloads and copies. A run on a worker's engine saw 18.7 GB at most for v100, of whose
 packages there are 2.6 GB, and 4.9 GB for cpu (0.4 GB)."""
 SYSTEM_DISK_GB = 20
 """The worker's own system, which is part of the disk that a build asks for, and the builder image.

@@ -1,7 +1,5 @@
 """`builder cloud build` all the way: a commit is staged, carried out on the engine of a worker
 (Docker 20.10.24, in the memory of E2_HIGHCPU_8), proven and pushed; a stranger pulls it and trains.
-
-`python -m bench.worker` does the same with nothing made before, and for v100.
 """
 
 from __future__ import annotations
