@@ -29,7 +29,7 @@ def push(
     tag: Annotated[list[str] | None, typer.Option(help="An additional tag.")] = None,
     key: Annotated[
         str | None,
-        typer.Option(help="Sign with this key: a file that COSIGN_PASSWORD opens, or gcpkms://..."),
+        typer.Option(help="Sign with this key: a file that COSIGN_PASSWORD opens"),
     ] = None,
     keyless: Annotated[
         bool, typer.Option("--keyless", help="Sign with this process's OIDC identity (Sigstore).")

@@ -1,4 +1,4 @@
-"""`builder show`: what a target is made of, and the project's rules for clusters and scanners."""
+"""`builder show`: what a target is made of, and its rules for scanners."""
 
 import sys
 from typing import Annotated
@@ -9,7 +9,7 @@ from builder.cli.common import Json, Registry, out, root, settings
 from builder.cli.console import size
 
 show_app = typer.Typer(
-    help="Show what a target is made of, and whose images count.", no_args_is_help=True
+    help="Show what a target is made of, and which advisories it accepts.", no_args_is_help=True
 )
 
 
@@ -41,27 +41,6 @@ def base(
         )
         if len(row["packages"]) > 1:
             sys.stdout.write(f"    {', '.join(row['packages'])}\n")
-
-
-@show_app.command()
-def policy(registry: Registry = None) -> None:
-    """Write [trust] of builder.toml for Sigstore's policy-controller, as YAML.
-
-    builder show policy | kubectl apply -f -
-    """
-    from builder.core.errors import InputError
-    from builder.pipeline import repository
-    from builder.trust import admission
-    from builder.trust import policy as policies
-
-    chosen = settings(registry=registry)
-    trusted = policies.of(chosen.trust)
-    if trusted is None:
-        raise InputError(
-            "[trust] names no signers, so there is nothing to ask of a cluster",
-            'write prove = [{ identity = "...", issuer = "..." }] below [trust] in builder.toml',
-        )
-    sys.stdout.write(admission.image_policy(repository.of(chosen), trusted))
 
 
 @show_app.command()

@@ -24,9 +24,6 @@ from builder.core.project import MARKER
 LOCAL_REPOSITORY: Final = "training"
 """The repository of images that stay on the engine."""
 
-CLOUD_KEY: Final = "gcpkms://"
-"""How the name of a key in Google Cloud KMS begins, as cosign writes it."""
-
 KEYLESS: Final = "keyless"
 """Stands where a key is named: a push signs with its own OIDC identity, through Sigstore."""
 
@@ -253,7 +250,7 @@ Signers = tuple[Annotated[str | Identity, BeforeValidator(_signer)], ...]
 
 
 class TrustSettings(FileModel):
-    """The table [trust]: whose attestations count. A key is a file, or gcpkms://... in KMS.
+    """The table [trust]: whose attestations count. A key is a file.
 
     key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
     receipts count, by public key or identity; none asks for no signature. build: those whose bases
@@ -364,7 +361,7 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
     flag or a variable names counts from the working directory."""
 
     def whole(name: str) -> str:
-        return name if name.startswith(CLOUD_KEY) else str(root / Path(name).expanduser())
+        return str(root / Path(name).expanduser())
 
     changes: dict[str, Any] = {
         name: tuple(
@@ -375,7 +372,7 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
     for name in ("trusted_root", "signing_config"):
         if value := getattr(trust, name):
             changes[name] = whole(value)
-    if trust.key and trust.key != KEYLESS and not trust.key.startswith(CLOUD_KEY):
+    if trust.key and trust.key != KEYLESS:
         source = file.sources.get("trust.key")
         path = (Path() if source else root) / Path(trust.key).expanduser()
         place = source or f"{MARKER}:{file.line('trust', 'key')}: trust.key"

@@ -19,7 +19,7 @@ from builder.pipeline.make import prepare
 from builder.pipeline.records import ImageRecord
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import attestations, dsse, provenance
+from builder.trust import attestations, dsse, keys, provenance
 from builder.trust.attestations import Signer
 from builder.trust.dsse import Statement
 from builder.trust.keys import SigningKey
@@ -45,7 +45,7 @@ class Contents:
 
 def key_of(trust: TrustSettings) -> SigningKey | None:
     """Return the key that a push signs with; None where it signs nothing, or without a key."""
-    return attestations.signing_key(trust.key) if trust.key and trust.key != KEYLESS else None
+    return keys.read_private(trust.key) if trust.key and trust.key != KEYLESS else None
 
 
 def contents(root: Path, record: ImageRecord, version: str) -> Contents:

@@ -13,10 +13,9 @@ from typing import Final
 from builder import registry
 from builder.core import parallel
 from builder.core.errors import CheckFailed
-from builder.core.settings import CLOUD_KEY
 from builder.registry import Descriptor, Manifest, Registry, referrers
 from builder.registry.referrers import Referrer
-from builder.trust import dsse, keys
+from builder.trust import dsse
 from builder.trust.dsse import Statement
 from builder.trust.identities import OidcIdentity
 from builder.trust.keyless import KeylessSigner
@@ -46,27 +45,6 @@ class Attestations:
 
     verified: tuple[Attestation, ...]
     problems: tuple[str, ...]
-
-
-def signing_key(name: str) -> SigningKey:
-    """Return the key of this name: the path of a file, or gcpkms://... Raises InputError."""
-    if name.startswith(CLOUD_KEY):
-        from builder.trust.kms import KmsKey
-
-        return KmsKey.of(name)
-    return keys.read_private(name)
-
-
-def public_key(name: str) -> PublicKey:
-    """Return the public key of this name: the path of a PEM file, or gcpkms://...
-
-    Raises InputError, and OutsideError of Cloud KMS.
-    """
-    if name.startswith(CLOUD_KEY):
-        from builder.trust.kms import KmsKey
-
-        return KmsKey.of(name).public
-    return keys.read_public(name)
 
 
 def verify(bundle: bytes, trusted: Sequence[Trusted]) -> tuple[Statement, Trusted]:

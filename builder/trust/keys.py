@@ -12,7 +12,6 @@ import json
 import os
 import re
 import textwrap
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,23 +73,8 @@ class PublicKey:
         return True
 
 
-class SigningKey(ABC):
-    """A private key that signs with SHA-256 and ECDSA P-256; a signature is ASN.1 DER."""
-
-    @property
-    @abstractmethod
-    def public(self) -> PublicKey: ...
-
-    @abstractmethod
-    def sign(self, data: bytes) -> bytes: ...
-
-    def seal(self, payload: bytes) -> bytes:
-        """Return the bundle of a payload that this key signs."""
-        return dsse.bundle(payload, self.sign(dsse.signed_bytes(payload)), self.public.hint)
-
-
 @dataclass(frozen=True)
-class KeyFile(SigningKey):
+class SigningKey:
     """A private key that was read from a file. It is shown nowhere, its source is."""
 
     private: ec.EllipticCurvePrivateKey = field(repr=False)
@@ -102,8 +86,12 @@ class KeyFile(SigningKey):
         return _public(self.private.public_key(), self.source)
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature of these bytes."""
+        """Return the signature of these bytes: SHA-256, ASN.1 DER."""
         return self.private.sign(data, ec.ECDSA(SHA256()))
+
+    def seal(self, payload: bytes) -> bytes:
+        """Return the bundle of a payload that this key signs."""
+        return dsse.bundle(payload, self.sign(dsse.signed_bytes(payload)), self.public.hint)
 
 
 def read_public(path: str) -> PublicKey:
@@ -123,7 +111,7 @@ def public_of_pem(text: str, source: str) -> PublicKey:
         ) from None
 
 
-def read_private(path: str, environ: Mapping[str, str] = os.environ) -> KeyFile:
+def read_private(path: str, environ: Mapping[str, str] = os.environ) -> SigningKey:
     """Read the private key in a file of cosign's; its password is in environ. Raises InputError."""
     try:
         der = _unsealed(_text(path), path, environ.get(PASSWORD, ""))
@@ -134,7 +122,7 @@ def read_private(path: str, environ: Mapping[str, str] = os.environ) -> KeyFile:
         ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise _other_kind(path)
-    return KeyFile(key, path)
+    return SigningKey(key, path)
 
 
 def create(path: Path, password: str) -> PublicKey:
@@ -154,7 +142,7 @@ def create(path: Path, password: str) -> PublicKey:
     pem = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     files.write(path, _sealed(private, password), mode=0o600)
     files.write(public_path, pem.decode())
-    return KeyFile(private, str(public_path)).public
+    return SigningKey(private, str(public_path)).public
 
 
 def _sealed(private: ec.EllipticCurvePrivateKey, password: str) -> str:

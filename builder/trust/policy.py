@@ -1,6 +1,6 @@
 """Whose attestations of an image count: the table [trust] of builder.toml, applied to a registry.
 
-`admission` renders the same policy for a cluster.
+docs/trust.md has the same policy for a cluster.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from builder.core.settings import SUITES, Identity, Suite, TrustSettings
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.registry import Reference, Registry
-from builder.trust import attestations, dsse, provenance
+from builder.trust import attestations, dsse, keys, provenance
 from builder.trust.attestations import Trusted
 from builder.trust.identities import OidcIdentity
 
@@ -64,7 +64,7 @@ def of(trust: TrustSettings) -> Policy | None:
 def _trusted(name: str | Identity, root: str | None) -> Trusted:
     if isinstance(name, Identity):
         return OidcIdentity(name.identity, name.issuer, root)
-    return attestations.public_key(name)
+    return keys.read_public(name)
 
 
 def signed_receipts(

@@ -26,7 +26,7 @@ COMMANDS = {
     "": "image build smoke push verify rebuild promote lock render audit report explain check "
     "schema list tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
-    "show": "base policy vex",
+    "show": "base vex",
 }
 
 

@@ -80,12 +80,3 @@ def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
     """The registry, which is not there, is not asked."""
     with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
         run("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
-
-
-def test_the_policy_of_a_cluster(inside: Path) -> None:
-    with pytest.raises(InputError, match=r"\[trust\] names no signers"):
-        run("show", "policy", "--registry", "h.example.com/team/x")
-    trust = '[trust]\nprove = [{ identity = "ci@example.com", issuer = "https://example.com" }]\n'
-    (inside / "builder.toml").write_text(trust)
-    text = run("show", "policy", "--registry", "h.example.com/team/x")
-    assert "kind: ClusterImagePolicy" in text and "glob: h.example.com/team/x@*" in text

@@ -12,7 +12,7 @@ from builder.core.project import find_root
 from builder.core.settings import KEYLESS, Identity, Settings, TrustSettings
 
 SIGNER = '{ identity = "ci@example.com", issuer = "https://accounts.google.com" }'
-PROVE = '[trust]\nprove = ["keys/a.pub", "gcpkms://projects/p/k"]\n'
+PROVE = '[trust]\nprove = ["keys/a.pub", "keys/b.pub"]\n'
 
 
 def load(project: Path, toml: str = "", **how: object) -> Settings:
@@ -158,7 +158,7 @@ def test_whose_attestations_count(project: Path) -> None:
     signer = Identity(identity="ci@example.com", issuer="https://accounts.google.com")
     assert load(project, PROVE + more + 'trusted_root = "root.json"\n').trust == TrustSettings(
         key=str(project / "../p.key"),
-        prove=(str(project / "keys/a.pub"), "gcpkms://projects/p/k"),
+        prove=(str(project / "keys/a.pub"), str(project / "keys/b.pub")),
         build=(str(project / "b.pub"), signer),
         suite="trainer",
         age=30 * 86400.0,

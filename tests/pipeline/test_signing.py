@@ -17,7 +17,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from builder import registry
 from builder.config.accepted_advisories import AcceptedAdvisory
@@ -28,7 +27,7 @@ from builder.pipeline.records import ImageRecord
 from builder.pipeline.tags import promote
 from builder.pipeline.verify import verify
 from builder.registry import Manifest, Registry, fallback_tag, referrers
-from builder.trust import admission, attestations, dsse, keyless, policy
+from builder.trust import attestations, dsse, keyless, policy
 from tests.emulators import sigstore
 from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import faulty
@@ -334,9 +333,9 @@ def test_an_identity_signs_what_cosign_accepts_and_the_other_way_round(
 
 @pytest.mark.network
 def test_cosign_judges_by_the_rule_of_a_cluster_as_we_do(
-    repository: Repository, ours: Pair
+    repository: Repository, ours: Pair, root: Path
 ) -> None:
-    """policy-controller asks its rule under other names than cosign does."""
+    """policy-controller asks the rule of docs/trust.md under other names than cosign does."""
     ago = {days: (datetime.now(UTC) - timedelta(days=days)).isoformat() for days in (2, 40)}
     failed = receipt(repository.image()).checks[0].model_copy(update={"passed": False})
     images = {
@@ -348,12 +347,8 @@ def test_cosign_judges_by_the_rule_of_a_cluster_as_we_do(
             ("broken", 2, {"checks": (failed, *receipt(repository.image()).checks[1:])}),
         )
     }
-    identity = Identity(identity="ci@example.com", issuer="https://accounts.google.com")
-    asked = policy.of(TrustSettings(prove=(identity,), suite="trainer", age=MONTH))
-    assert asked
-    text = admission.image_policy(repository.reference, asked)
-    (authority,) = YAML(typ="safe").load(text)["spec"]["authorities"]
-    rule = authority["attestations"][0]["policy"]["data"]
+    text = (root / "docs" / "trust.md").read_text(encoding="utf-8")
+    rule = text[text.index("package sigstore") :].partition("\n\n")[0]
     rule = rule.replace("package sigstore", "package signature").replace("isCompliant", "allow")
     (ours.path.parent / "rule.rego").write_text(rule)
     for name, made in images.items():

@@ -15,7 +15,7 @@ from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry, parse
 from builder.trust import keys
 from builder.trust.attestations import Signer
-from builder.trust.keys import KeyFile
+from builder.trust.keys import SigningKey
 from tests.pipeline.pushing import REPOSITORY, proof
 from tests.registry.making import put_image
 
@@ -37,7 +37,7 @@ class Pair:
         return self.path.with_suffix(".pub")
 
     @cached_property
-    def signer(self) -> KeyFile:
+    def signer(self) -> SigningKey:
         """The private key, read."""
         return keys.read_private(str(self.path))
 

@@ -12,23 +12,23 @@ import pytest
 from builder.core.errors import CheckFailed
 from builder.trust import attestations, dsse
 from builder.trust.dsse import Statement
-from builder.trust.keys import KeyFile, PublicKey
+from builder.trust.keys import PublicKey, SigningKey
 from tests.trust.signing import pair
 
 STATEMENT = Statement("sha256:" + "a" * 64, "urn:test:v1", {"text": "Grüße", "list": [1, 2]})
 
 
 @pytest.fixture(scope="module")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> KeyFile:
+def ours(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
     return pair(tmp_path_factory.mktemp("keys"), "ours").signer
 
 
 @pytest.fixture(scope="module")
-def other(tmp_path_factory: pytest.TempPathFactory) -> KeyFile:
+def other(tmp_path_factory: pytest.TempPathFactory) -> SigningKey:
     return pair(tmp_path_factory.mktemp("keys"), "other").signer
 
 
-def test_a_statement_comes_back_as_its_key_signed_it(ours: KeyFile, other: KeyFile) -> None:
+def test_a_statement_comes_back_as_its_key_signed_it(ours: SigningKey, other: SigningKey) -> None:
     bundle = ours.seal(STATEMENT.payload)
     assert attestations.verify(bundle, (other.public, ours.public)) == (STATEMENT, ours.public)
     for trusted in ((other.public,), ()):
@@ -41,7 +41,7 @@ def test_a_statement_comes_back_as_its_key_signed_it(ours: KeyFile, other: KeyFi
         attestations.verify(json.dumps(content).encode(), (ours.public,))
 
 
-def test_every_flipped_byte_of_the_payload_is_noticed(ours: KeyFile) -> None:
+def test_every_flipped_byte_of_the_payload_is_noticed(ours: SigningKey) -> None:
     content = json.loads(ours.seal(STATEMENT.payload))
     payload = bytearray(base64.b64decode(content["dsseEnvelope"]["payload"]))
     for place in range(len(payload)):
@@ -63,7 +63,7 @@ def test_every_flipped_byte_of_the_payload_is_noticed(ours: KeyFile) -> None:
         lambda content: content["dsseEnvelope"].update(signatures=7),
     ],
 )
-def test_what_is_no_bundle(ours: KeyFile, change: Callable[[dict[str, Any]], object]) -> None:
+def test_what_is_no_bundle(ours: SigningKey, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(ours.seal(STATEMENT.payload))
     change(content)
     for data in (json.dumps(content).encode(), b"[" * 100_000):
@@ -74,7 +74,7 @@ def test_what_is_no_bundle(ours: KeyFile, change: Callable[[dict[str, Any]], obj
 @pytest.mark.parametrize(
     "payload", [b"{}", b"[]", b"no JSON", STATEMENT.payload.replace(b"sha256", b"md5")]
 )
-def test_a_signed_text_that_is_no_statement(ours: KeyFile, payload: bytes) -> None:
+def test_a_signed_text_that_is_no_statement(ours: SigningKey, payload: bytes) -> None:
     with pytest.raises(CheckFailed, match="no in-toto statement about one image"):
         attestations.verify(ours.seal(payload), (ours.public,))
 
