@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,26 +44,13 @@ Async = Annotated[bool, typer.Option("--async", help="Start the build, and retur
 Substitutions = Annotated[list[str] | None, typer.Option(metavar="_NAME=VALUE,...")]
 
 
-@dataclass(frozen=True)
-class Submission(InCloud):
-    """How a build is submitted."""
-
-    service_account: Annotated[str | None, typer.Option(help="The build's account.")] = None
-    worker_pool: Annotated[str | None, typer.Option(help="A private pool.")] = None
-    staging_bucket: Annotated[str | None, typer.Option(help="The bucket for the source.")] = None
-    machine_type: Annotated[str | None, typer.Option(help="For example E2_HIGHCPU_8.")] = None
-    logging: Annotated[
-        str | None, typer.Option(help="CLOUD_LOGGING_ONLY, GCS_ONLY, LEGACY or NONE.")
-    ] = None
-
-
 # --- builds ---------------------------------------------------------------------------------------
 
 
 @cloud_app.command("build")
 @expanded
 def cloud_build(
-    cloud: Submission,
+    cloud: InCloud,
     targets: Targets = None,
     everything: All = False,
     file: File = None,
@@ -217,7 +204,6 @@ triggers_app = typer.Typer(
     help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
 )
 cloud_app.add_typer(triggers_app, name="triggers")
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")]
 
 
 @triggers_app.command("list")
@@ -237,71 +223,27 @@ def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
 @expanded
 def triggers_apply(
     cloud: InCloud,
-    dry_run: DryRun = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would change.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Make the project's triggers as builder.toml says. Shows the difference first.
 
-    Triggers that builder.toml does not name stay as they are; `delete` removes one.
+    Triggers that builder.toml does not name stay as they are.
     """
     from builder.cloudbuild import triggers
 
     clients = cloud_clients(cloud)
     changes = triggers.plan(root(), clients)
-    _change(clients, changes, dry_run)
-    if as_json:
-        out([change.summary for change in changes])
-
-
-@triggers_app.command("delete")
-@expanded
-def triggers_delete(
-    names: Annotated[list[str], typer.Argument(help="Names of triggers.", metavar="NAME")],
-    cloud: InCloud,
-    dry_run: DryRun = False,
-) -> None:
-    """Delete triggers by name."""
-    from builder.cloudbuild import triggers
-
-    clients = cloud_clients(cloud)
-    _change(clients, triggers.deletion(clients, names), dry_run)
-
-
-def _change(clients: "Clients", changes: Any, dry_run: bool) -> None:
-    from builder.cloudbuild import triggers
-
     for change in changes:
         say("\n  ".join([f"{change.name}: {change.action}", *change.diff]))
     if all(change.action == "unchanged" for change in changes):
         say("nothing to change")
     if not dry_run:
         triggers.carry_out(clients, changes, on_done=say)
-
-
-@triggers_app.command("run")
-@expanded
-def triggers_run(
-    name: Annotated[str, typer.Argument(help="A trigger's name.", metavar="NAME")],
-    cloud: InCloud,
-    branch: Annotated[str, typer.Option(help="Build this branch.")] = "",
-    tag: Annotated[str, typer.Option(help="Build this tag.")] = "",
-    commit: Annotated[str, typer.Option(help="Build this commit.")] = "",
-    substitutions: Substitutions = None,
-    as_json: Json = False,
-) -> None:
-    """Run a trigger now. `builder cloud logs` follows the build."""
-    from builder.cloudbuild import buildfile, outcome, triggers
-    from builder.core.errors import InputError
-
-    options = {"branch_name": branch, "tag_name": tag, "commit_sha": commit}
-    at = {key: value for key, value in options.items() if value}
-    if len(at) > 1:
-        raise InputError("--branch, --tag and --commit exclude each other", "name one of them")
-    values = buildfile.assignments(substitutions or ())
-    build = triggers.start(cloud_clients(cloud), name, at, values)
-    say(f"build {build.id}\n  {build.log_url}\n  builder cloud logs {build.id}")
     if as_json:
-        out(outcome.row(build))
+        out([change.summary for change in changes])
 
 
 # --- the project's own build ----------------------------------------------------------------------

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, cloud_clients, out, reporter, say
-from builder.cli.option_groups import InCloud
+from builder.cli.common import OPTIONS, EngineChoice, out, reporter, say
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's settings of a command that hands on what it does not know."""
@@ -64,32 +63,12 @@ def _run(*words: str) -> None:
     raise typer.Exit(_package().main([*words, *quiet]))
 
 
-def validate(
-    context: typer.Context,
-    trigger: Annotated[
-        str | None, typer.Option(help="As this trigger of builder.toml or of the project.")
-    ] = None,
-) -> None:
+def validate(context: typer.Context) -> None:
     """Show what Cloud Build would refuse in files, each finding with its line.
 
     Arguments and all other options are those of `cloudbuild-local validate --help`.
     """
-    _run("validate", *(_as_trigger(trigger) if trigger else ()), *context.args)
-
-
-def _as_trigger(name: str) -> Iterator[str]:
-    """Yield the arguments of `validate` for a trigger of builder.toml, or else of the project."""
-    from builder.cloudbuild import triggers
-    from builder.cloudbuild.trigger_table import declared
-    from builder.core.project import find_root
-    from builder.core.settings import load_cloud
-
-    own = declared(find_root(), load_cloud(find_root()))
-    known = own.get(name) or triggers.content(triggers.named(cloud_clients(InCloud()), name))
-    yield "--as-trigger"
-    for key, value in known.get("substitutions", {}).items():
-        yield f"--substitutions=^\n^{key}={value}"
-    yield known.get("filename") or known.get("gitFileSource", {}).get("path") or "cloudbuild.yaml"
+    _run("validate", *context.args)
 
 
 def run_local(

@@ -1,9 +1,9 @@
 """The log of a build, read while it grows: every line once.
 
-There are three sources, in this order: the object in the build's bucket, read from the end of the
-last answer; Cloud Logging, which gives entries late and out of order; the status of the build
-alone. A log that cannot be read changes nothing about how the build went. Google's clients repeat a
-read after a transient error.
+It is in an object of the build's bucket, which is read from the end of the last answer, or in Cloud
+Logging, which gives entries late and out of order. A log that cannot be read changes nothing about
+how the build went: the status of the build alone is followed then. Google's clients repeat a read
+after a transient error.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ _FIRST = datetime.fromtimestamp(0, UTC)
 class BuildLog:
     """How far the log of a build was read, and from which source.
 
-    offset: bytes that were read of the object. rest: the beginning of an unfinished line. lines:
-    number of lines given out. skip: entries that are left out, because the object gave them. quiet:
-    reads in a row without a new entry. note: why a source was given up.
+    offset: bytes that were read of the object. rest: the beginning of an unfinished line. quiet:
+    reads in a row without a new entry. note: why the source was given up.
     """
 
     clients: Clients
@@ -42,8 +41,6 @@ class BuildLog:
     source: Literal["storage", "logging", "status"] = "storage"
     offset: int = 0
     rest: bytes = b""
-    lines: int = 0
-    skip: int = 0
     quiet: int = 0
     note: str = ""
     complete: bool = False
@@ -55,11 +52,10 @@ class BuildLog:
         lines: list[str] = []
         if self.source == "storage":
             lines = self._read_storage(ended)
-        if self.source == "logging":
-            lines += self._read_logging(ended)
+        elif self.source == "logging":
+            lines = self._read_logging(ended)
         if self.source == "status":
             self.complete = ended
-        self.lines += len(lines)
         return lines
 
     def _read_storage(self, ended: bool) -> list[str]:
@@ -73,14 +69,14 @@ class BuildLog:
             data = b""
         except exceptions.NotFound:
             if ended:
-                self._give_up("the build wrote no log to its bucket", "logging")
+                self._give_up("the build wrote no log to its bucket")
             return []
         except (exceptions.BadRequest, exceptions.Forbidden, exceptions.Unauthorized) as error:
-            self._give_up(f"the log's bucket may not be read (HTTP {error.code})", "logging")
+            self._give_up(f"the log's bucket may not be read (HTTP {error.code})")
             return []
         except googleapi.transient_errors() as error:
             if ended:
-                self._give_up(f"the log could not be read ({error})", "logging")
+                self._give_up(f"the log could not be read ({error})")
             return []
         self.offset += len(data)
         *whole, self.rest = (self.rest + data).split(b"\n")
@@ -95,11 +91,11 @@ class BuildLog:
         try:
             entries = googleapi.read_retry()(self._entries)(since)
         except ClientError as error:
-            self._give_up(f"Cloud Logging may not be read (HTTP {error.code})", "status")
+            self._give_up(f"Cloud Logging may not be read (HTTP {error.code})")
             return []
         except googleapi.transient_errors() as error:
             if ended:
-                self._give_up(f"Cloud Logging could not be read ({error})", "status")
+                self._give_up(f"Cloud Logging could not be read ({error})")
             return []
         new = {entry.insert_id: entry for entry in entries if entry.insert_id not in self._ids}
         self._ids |= new.keys()
@@ -107,9 +103,7 @@ class BuildLog:
         self.complete = self.quiet >= QUIET
         ordered = sorted(new.values(), key=lambda entry: entry.timestamp or _FIRST)
         self._newest = max([self._newest, *(entry.timestamp for entry in ordered[-1:])])
-        skipped = min(self.skip, len(ordered))
-        self.skip -= skipped
-        return [_text(entry) for entry in ordered[skipped:]]
+        return [_text(entry) for entry in ordered]
 
     def _entries(self, since: datetime) -> list[Any]:
         project = f"projects/{self.clients.project}"
@@ -128,10 +122,8 @@ class BuildLog:
             )
         )
 
-    def _give_up(self, why: str, source: Literal["logging", "status"]) -> None:
-        """Use another source, without the lines that this one gave."""
-        self.source, self.skip = source, self.lines
-        self.note = f"{self.note}; {why}" if self.note else why
+    def _give_up(self, why: str) -> None:
+        self.source, self.note = "status", why
 
 
 def begin(clients: Clients, build: Build) -> BuildLog:

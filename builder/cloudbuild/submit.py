@@ -101,7 +101,6 @@ def prepared(
         options.disk_size_gb = 0
     elif settings.machine_type and not (options.pool.name or options.worker_pool):
         options.machine_type = getattr(api.BuildOptions.MachineType, settings.machine_type)
-    _refuse_far_pool(options.pool.name, settings.region)
     return new
 
 
@@ -121,19 +120,6 @@ def _set_log(build: Build, settings: CloudSettings) -> None:
         raise InputError(
             f"a build with a service account and logging {settings.logging} needs a logs bucket",
             'write logs_bucket = "gs://BUCKET" or logging = "CLOUD_LOGGING_ONLY" below [cloud]',
-        )
-
-
-def _refuse_far_pool(pool: str, region: str) -> None:
-    """Raise InputError for a private pool of another region than the build's.
-
-    The service finds no such pool then (MarkEdmondson1234/googleCloudRunner#210).
-    """
-    match = re.search(r"/locations/([a-z0-9-]+)/", pool)
-    if match and match[1] != region:
-        raise InputError(
-            f"the private pool is in {match[1]}, and the build would run in {region}",
-            f'write region = "{match[1]}" below [cloud], or --region {match[1]}',
         )
 
 

@@ -9,22 +9,23 @@
     ignored = ["**/*.md"]
     substitutions = { _GPU = "all" }
 
-A push, a tag and a pull request bring their own commit. A message of Pub/Sub, a call of a webhook
-and a person do not, so their tables name one with `ref`. The build of a pull request does not push,
+A push, a tag and a pull request bring their own commit. A message of Pub/Sub and a person do not,
+so their tables name one with `ref`. The build of a pull request does not push,
 unless its substitutions say so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
 from builder.core import filemodel
+from builder.core.builder_toml import BuilderToml
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
 from builder.core.project import MARKER
@@ -34,13 +35,15 @@ from builder.googleapi import account_name
 
 PATTERNS: Final = ("branch", "tag", "pull_request")
 """Events of a repository: their value is a pattern."""
-EVENTS: Final = (*PATTERNS, "topic", "webhook", "manual")
-"""All events. The last three bring no commit."""
+EVENTS: Final = (*PATTERNS, "topic", "manual")
+"""All events. The last two bring no commit."""
 
+_COMMENTS: Final = "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY"
+"""A stranger's pull request is built after a comment of somebody who may write."""
 _GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
 _CONNECTED = r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+"
 
-# API reference: BuildTrigger.name, PubsubConfig, WebhookConfig; patterns are RE2's.
+# API reference: BuildTrigger.name, PubsubConfig; patterns are RE2's.
 Name = Annotated[
     str,
     matches(
@@ -70,24 +73,11 @@ Pattern = Annotated[
 Topic = Annotated[
     str, matches(r"projects/[^/]+/topics/[^/]+", "a topic", "write projects/PROJECT/topics/TOPIC")
 ]
-Secret = Annotated[
-    str,
-    matches(
-        r"projects/[^/]+/secrets/[^/]+/versions/[^/]+",
-        "the version of a secret",
-        "write projects/PROJECT/secrets/SECRET/versions/VERSION, the webhook's key",
-    ),
-]
 Ref = Annotated[
     str, matches(r"refs/(heads|tags)/\S+", "a branch or a tag", 'write ref = "refs/heads/main"')
 ]
 Key = Annotated[
     str, matches(r"_[A-Z0-9_]+", "a substitution", 'write _NAME = "VALUE", in capitals')
-]
-Comments = Literal[
-    "COMMENTS_DISABLED",
-    "COMMENTS_ENABLED",
-    "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY",
 ]
 
 
@@ -101,18 +91,14 @@ class Table(FileModel):
     tag: Pattern | None = None
     pull_request: Pattern | None = None
     topic: Topic | None = None
-    webhook: Secret | None = None
     manual: bool = False
     ref: Ref | None = None
-    filter: str = ""
     file: str = "cloudbuild.yaml"
     included: tuple[str, ...] = Field((), examples=[["images/**"]])
     ignored: tuple[str, ...] = Field((), examples=[["**/*.md"]])
     tags: tuple[str, ...] = ()
-    invert: bool = False
     approval: bool = False
     disabled: bool = False
-    comment_control: Comments = "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY"
     service_account: Account | None = None
     substitutions: dict[Key, str] = Field({}, examples=[{"_GPU": "all"}])
 
@@ -143,25 +129,19 @@ class Table(FileModel):
 
 @dataclass(frozen=True)
 class _Lines:
-    """The lines of builder.toml, for one table that begins at a line (from 1)."""
+    """The lines of builder.toml, for one of its tables."""
 
-    text: Sequence[str]
-    begin: int
+    file: BuilderToml
+    index: int
     mapping: str = "a table"
 
     def line(self, *path: str | int) -> int:
         """Return the line of a key of the table, or that of the table."""
-        shape = re.compile(rf"\s*[\"']?{re.escape(str(path[0]) if path else '')}[\"']?\s*=")
-        for number, line in enumerate(self.text[self.begin :], self.begin + 1):
-            if re.match(r"\s*\[", line):
-                break
-            if path and shape.match(line):
-                return number
-        return self.begin
+        return self.file.line("cloud", "trigger", self.index, *path)
 
     def written(self, key: str, example: str) -> str:
         """Return a line that gives `key` a value."""
-        return f'{key} = "{example or "..."}"'
+        return self.file.written(key, example)
 
 
 def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
@@ -169,11 +149,9 @@ def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
 
     Raises InputError with file, line and field.
     """
-    file = root / MARKER
-    text = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    triggers: dict[str, dict[str, Any]] = {}
-    for begin, values in settings.triggers:
-        lines = _Lines(text, begin)
+    file, triggers = BuilderToml.read(root), dict[str, dict[str, Any]]()
+    for index, values in enumerate(settings.triggers):
+        lines = _Lines(file, index)
         table = _table(lines, values)
         if table.name in triggers:
             what = f"a second trigger is called {table.name}"
@@ -222,7 +200,6 @@ def _trigger(table: Table, account: str | None) -> dict[str, Any]:
         "includedFiles": list(table.included),
         "ignoredFiles": list(table.ignored),
         "disabled": table.disabled,
-        "filter": table.filter,
         "serviceAccount": account_name(account) if account else "",
         "approvalConfig": {"approvalRequired": True} if table.approval else {},
         **(_of_a_repository(table) if table.event in PATTERNS else _at_a_ref(table)),
@@ -234,10 +211,8 @@ def _of_a_repository(table: Table) -> dict[str, Any]:
     """Return an event that brings its own commit."""
     event: dict[str, Any] = {"push": {table.event: getattr(table, table.event)}}
     if table.event == "pull_request":
-        pull = {"branch": table.pull_request, "commentControl": table.comment_control}
+        pull = {"branch": table.pull_request, "commentControl": _COMMENTS}
         event = {"pullRequest": pull}
-    for value in event.values() if table.invert else ():
-        value["invertRegex"] = True
     repository: dict[str, Any]
     if match := _GITHUB.fullmatch(table.repository):
         repository = {"github": {"owner": match[1], "name": match[2], **event}}
@@ -253,7 +228,6 @@ def _at_a_ref(table: Table) -> dict[str, Any]:
         source = {"uri": f"https://github.com/{match[1]}/{match[2]}", "repoType": "GITHUB"}
     return {
         "pubsubConfig": {"topic": table.topic} if table.topic else {},
-        "webhookConfig": {"secret": table.webhook} if table.webhook else {},
         "sourceToBuild": {**source, "ref": table.ref},
         "gitFileSource": {"path": table.file, **source, "revision": table.ref},
     }

@@ -2,7 +2,7 @@
 
 They are compared, the difference is shown, and then Cloud Build's are changed to match. An update
 names the fields that a table decides and that differ. So every other field of an existing trigger
-stays as it is, and so does a trigger that builder.toml does not name.
+stays as it is, and so does a trigger that builder.toml does not name. gcloud runs and deletes them.
 """
 
 from __future__ import annotations
@@ -15,29 +15,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from builder.cloudbuild.clients import Clients, explaining
 from builder.cloudbuild.trigger_table import declared
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError
 from builder.core.project import MARKER
 
 if TYPE_CHECKING:
-    from google.cloud.devtools.cloudbuild_v1 import Build, BuildTrigger
+    from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
 
-Action = Literal["create", "update", "delete", "unchanged"]
+Action = Literal["create", "update", "unchanged"]
 
 _ITS_OWN = ("id", "createTime", "resourceName")
 """Fields that the service sets."""
 
 _FIELDS = (
     "description", "tags", "filename", "substitutions", "includedFiles", "ignoredFiles", "disabled",
-    "triggerTemplate", "autodetect", "build",
+    "triggerTemplate", "webhookConfig", "autodetect", "build",
 )  # fmt: skip
-"""The fields that a table decides, also those that it leaves empty: the last three are another
-event, and another origin of the build."""
+"""The fields that a table decides, also those that it leaves empty: the last four are other events,
+and another origin of the build."""
 _MESSAGES = {
     "github": ("owner", "name", "push", "pullRequest"),
     "repositoryEventConfig": ("repository", "push", "pullRequest"),
     "approvalConfig": ("approvalRequired",),
     "pubsubConfig": ("topic",),
-    "webhookConfig": ("secret",),
     "sourceToBuild": ("uri", "repository", "ref", "repoType"),
     "gitFileSource": ("path", "uri", "repository", "revision", "repoType"),
 }
@@ -72,17 +71,6 @@ def existing(clients: Clients) -> dict[str, BuildTrigger]:
     with explaining(f"the triggers of {clients.parent}"):
         pages = clients.build.list_build_triggers({"parent": clients.parent}, timeout=60.0)
         return {trigger.name: trigger for trigger in pages}
-
-
-def named(clients: Clients, name: str) -> BuildTrigger:
-    """Return the trigger of this name. Raises OutsideError if there is none."""
-    triggers = existing(clients)
-    if name not in triggers:
-        raise OutsideError(
-            f"{clients.parent} has no trigger {name!r}",
-            f"it has {', '.join(sorted(triggers)) or 'none'}; --region names another region",
-        )
-    return triggers[name]
 
 
 def content(trigger: BuildTrigger) -> dict[str, Any]:
@@ -161,20 +149,11 @@ def _at(value: Mapping[str, Any], path: str) -> Any:
     return value or None
 
 
-def deletion(clients: Clients, names: Sequence[str]) -> tuple[Planned, ...]:
-    """Return the deletions of these triggers. Raises OutsideError for one that does not exist."""
-    triggers = {name: named(clients, name) for name in names}
-    return tuple(
-        Planned(name, "delete", _lines("-", content(trigger)), existing=trigger)
-        for name, trigger in triggers.items()
-    )
-
-
 # --- changes --------------------------------------------------------------------------------------
 
 
 def carry_out(clients: Clients, changes: Sequence[Planned], on_done: Callable[[str], None]) -> None:
-    """Create, change and delete. on_done: gets a line for each.
+    """Create and change. on_done: gets a line for each.
 
     Raises OutsideError at the first change that is refused. Those before it are done.
     """
@@ -194,38 +173,15 @@ def _carry_out(clients: Clients, change: Planned) -> None:
             parent=clients.parent, trigger=message(change.content)
         )
         clients.build.create_build_trigger(request, timeout=60.0)
-    elif change.action == "delete":
-        clients.build.delete_build_trigger({"name": _name(clients, change.existing)}, timeout=60.0)
     else:
         trigger = message(change.content)
-        trigger.resource_name = _name(clients, change.existing)
+        known = change.existing
+        trigger.resource_name = known.resource_name or f"{clients.parent}/triggers/{known.id}"
         mask = field_mask_pb2.FieldMask()
         mask.FromJsonString(",".join(change.mask))
         clients.build.update_build_trigger(
             api.UpdateBuildTriggerRequest(trigger=trigger, update_mask=mask), timeout=60.0
         )
-
-
-def _name(clients: Clients, trigger: BuildTrigger) -> str:
-    return trigger.resource_name or f"{clients.parent}/triggers/{trigger.id}"
-
-
-def start(
-    clients: Clients, name: str, at: Mapping[str, str], substitutions: Mapping[str, str]
-) -> Build:
-    """Run a trigger now. Return the build.
-
-    at: the commit, as one of branch_name, tag_name, commit_sha; empty for the trigger's own.
-    Raises OutsideError.
-    """
-    from google.cloud.devtools import cloudbuild_v1 as api
-
-    source = api.RepoSource(**at, substitutions=dict(substitutions))
-    request = api.RunBuildTriggerRequest(name=_name(clients, named(clients, name)), source=source)
-    with explaining(f"trigger {name}"):
-        operation = clients.build.run_build_trigger(request, timeout=60.0)
-    build: Build = operation.metadata.build
-    return build
 
 
 def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
@@ -245,11 +201,11 @@ def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
 
 def _event(trigger: Mapping[str, Any]) -> str:
     """Return what starts a trigger, in words."""
-    keys = ("github", "repositoryEventConfig", "pubsubConfig", "webhookConfig")
+    keys = ("github", "repositoryEventConfig", "pubsubConfig")
     event: dict[str, Any] = next((trigger[key] for key in keys if key in trigger), {})
     if "pullRequest" in event:
         return f"pull request to {event['pullRequest'].get('branch')}"
     if push := event.get("push"):
         kind = "branch" if "branch" in push else "tag"
         return f"push to {kind} {push.get(kind)}"
-    return f"topic {event['topic']}" if "topic" in event else "webhook" if event else "by hand"
+    return f"topic {event['topic']}" if "topic" in event else "by hand"

@@ -40,31 +40,13 @@ class BuilderToml:
         path = root / MARKER
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         try:
-            written = cls(text, tomllib.loads(text))
+            return cls(text, tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
             at = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
             place = f"{MARKER}:{at[1] if at else len(text.splitlines()) or 1}"
             raise InputError(
                 f"{place}: not TOML: {error}", 'write one setting a line: name = "value"'
             ) from None
-        written._number_triggers()
-        return written
-
-    def _number_triggers(self) -> None:
-        """Put its line beside each [[cloud.trigger]], whose model belongs to Cloud Build."""
-        cloud = self.values.get("cloud")
-        if isinstance(cloud, dict) and "trigger" in cloud:
-            triggers = cloud["trigger"]
-            if not isinstance(triggers, list) or not all(isinstance(t, dict) for t in triggers):
-                mistake = Mistake(
-                    self.line("cloud", "trigger"),
-                    "cloud.trigger",
-                    "expected tables",
-                    "write [[cloud.trigger]]",
-                )
-                raise filemodel.error(MARKER, [mistake])
-            lines = (self.line("cloud", "trigger", index) for index in range(len(triggers)))
-            cloud["triggers"] = list(zip(lines, cloud.pop("trigger"), strict=True))
 
     def override(
         self,
@@ -119,4 +101,6 @@ class BuilderToml:
 
     def written(self, key: str, example: str) -> str:
         """Return a line that gives `key` a value."""
+        if key == "trigger":
+            return "[[cloud.trigger]]"
         return f"[{key}]" if key in TABLES else f'{key} = "{example or "..."}"'

@@ -141,7 +141,7 @@ class CloudSettings(FileModel):
     logging: None takes what cloudbuild.yaml names, else CLOUD_LOGGING_ONLY, which needs no bucket.
     logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY.
     endpoint: the API's address, for emulators and private access.
-    triggers: the tables [[cloud.trigger]] as they stand, each with its line.
+    triggers: the tables [[cloud.trigger]] as they stand.
     """
 
     project: ProjectId | None = None
@@ -153,7 +153,7 @@ class CloudSettings(FileModel):
     logs_bucket: BucketFolder | None = None
     machine_type: MachineType | None = None
     endpoint: Endpoint | None = None
-    triggers: tuple[tuple[int, dict[str, Any]], ...] = ()
+    triggers: tuple[dict[str, Any], ...] = Field(default=(), alias="trigger")
 
     @property
     def pool(self) -> str | None:

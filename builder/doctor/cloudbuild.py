@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from builder import googleapi
+from builder.cloudbuild.clients import connect as signed_in
 from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.core.settings import CloudSettings
@@ -111,18 +112,10 @@ def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
 
     Raises InputError without a project, OutsideError without credentials.
     """
-    from google.auth.credentials import AnonymousCredentials
-
-    credentials: Any = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    name, base = settings.project, settings.endpoint
-    if not is_loopback(urlsplit(base or "").netloc):  # an emulator asks for no credentials
-        credentials, own = googleapi.credentials()
-        name, base = name or own, None
-    if not name:
-        fix = 'use --project, or write project = "..." below [cloud]'
-        raise InputError("no project is set", fix)
-    project = Project(name, googleapi.session(credentials), base)
-    return settings.model_copy(update={"project": name}), project
+    clients = signed_in(settings)
+    base = settings.endpoint if is_loopback(urlsplit(settings.endpoint or "").netloc) else None
+    project = Project(clients.project, googleapi.session(clients.credentials), base)
+    return clients.settings, project
 
 
 @check(CloudBuild, "APIs")

@@ -10,22 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder import cli
 from builder.engine import Engine
 from builder.engine.private.instance import data_home
-from tests.emulators.cloud_build import LoopbackCloud
 from tests.registry.server import registry
 
 Run = Callable[..., tuple[int, str, str]]
-OURS = """[[cloud.trigger]]
-name = "ours"
-repository = "a/b"
-branch = "^main$"
-file = "ci.yaml"
-substitutions = { _IMAGE = "busybox" }
-"""
 
 
 @pytest.fixture
@@ -67,18 +58,6 @@ def test_without_the_package_the_error_names_the_fix(
         assert code == 2
         assert error.startswith("error: cloudbuild-local is not installed")
         assert fix.startswith("fix:   pip install ./packages/cloudbuild-local")
-
-
-def test_a_file_as_a_trigger_starts_it(run: Run, cloud: LoopbackCloud) -> None:
-    Path("ci.yaml").write_text("steps: [{name: '$_IMAGE'}]\nsubstitutions: {_IMAGE: '<a name>'}\n")
-    Path("builder.toml").write_text(OURS)
-    assert "'<a name>' names no image" in run("cloud", "validate", "ci.yaml")[1]
-    assert run("cloud", "validate", "--trigger", "ours")[0] == 0
-    live = {"name": "live", "filename": "ci.yaml", "substitutions": {"_IMAGE": "a:b"}}
-    cloud.build.make_trigger(api.BuildTrigger.from_json(json.dumps(live)))
-    assert run("cloud", "validate", "--trigger", "live")[0] == 0
-    code, _, err = run("cloud", "validate", "--trigger", "none")
-    assert (code, "has no trigger 'none'" in err) == (3, True)
 
 
 @pytest.mark.engine

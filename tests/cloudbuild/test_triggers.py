@@ -12,7 +12,7 @@ from builder.cloudbuild import triggers
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.trigger_table import declared
 from builder.core import settings
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError
 from tests.cloudbuild.conftest import Connect
 from tests.emulators.cloud_build import LoopbackCloud
 
@@ -164,15 +164,6 @@ def test_the_difference_is_what_the_request_changes(
     assert not known.pubsub_config.topic
 
 
-def test_a_default_value_that_is_written_out_is_no_difference(
-    project: Path, cloud: LoopbackCloud, connected: Connect
-) -> None:
-    clients = connected()
-    written(project, TOML + 'comment_control = "COMMENTS_DISABLED"\n')
-    carry_out(project, clients)
-    assert carry_out(project, clients)[2] == ("pull-request", "unchanged")
-
-
 def test_one_that_builder_toml_does_not_name_is_left_alone(
     project: Path, cloud: LoopbackCloud, connected: Connect
 ) -> None:
@@ -188,13 +179,6 @@ name = "nightly"
 repository = "acme/training"
 topic = "projects/p/topics/nightly"
 ref = "refs/heads/main"
-filter = '_DAY == "1"'
-
-[[cloud.trigger]]
-name = "hook"
-repository = "projects/p/locations/europe-west4/connections/gh/repositories/training"
-webhook = "projects/p/secrets/hook/versions/1"
-ref = "refs/tags/v1"
 
 [[cloud.trigger]]
 name = "by-hand"
@@ -209,19 +193,15 @@ def test_events_without_a_commit_name_the_source_of_their_build(
 ) -> None:
     clients = connected()
     written(project, OTHERS)
-    names = ["nightly", "hook", "by-hand"]
+    names = ["nightly", "by-hand"]
     assert carry_out(project, clients) == [(name, "create") for name in names]
     assert carry_out(project, clients) == [(name, "unchanged") for name in names]
     known = {trigger.name: trigger for trigger in cloud.build.triggers.values()}
     assert known["nightly"].pubsub_config.topic == "projects/p/topics/nightly"
-    assert known["nightly"].filter == '_DAY == "1"'
     assert known["nightly"].source_to_build.uri == "https://github.com/acme/training"
     assert known["nightly"].git_file_source.path == "cloudbuild.yaml"
-    assert known["hook"].webhook_config.secret.endswith("versions/1")
-    assert known["hook"].git_file_source.revision == "refs/tags/v1"
     assert known["by-hand"].source_to_build.ref == "refs/heads/main"
     known["nightly"].pubsub_config.subscription = "the service's"
-    known["hook"].webhook_config.state = api.WebhookConfig.State.OK
     assert carry_out(project, clients) == [(name, "unchanged") for name in names]
 
 
@@ -257,34 +237,6 @@ def test_a_pull_request_is_not_built_with_the_account_that_pushes(project: Path)
             declared(project, settings.load_cloud(project, environ={}))
     written(project, TOML.replace(own, 'file = "cloudbuild.yaml"\n'))
     assert declared(project, settings.load_cloud(project, environ={}))
-
-
-def test_a_trigger_is_run_at_a_branch(
-    project: Path, cloud: LoopbackCloud, connected: Connect
-) -> None:
-    clients = connected()
-    written(project)
-    carry_out(project, clients)
-    known = triggers.start(clients, "main", {"branch_name": "other"}, {"_GPU": "v100"})
-    (build,) = cloud.build.builds.values()
-    assert build.id == known.id
-    assert dict(build.substitutions) == {"_GPU": "v100", "TRIGGER_NAME": "main"}
-    assert list(build.steps[0].args) == ["echo", "other"]
-    with pytest.raises(OutsideError, match="no trigger 'gone'"):
-        triggers.start(clients, "gone", {}, {})
-
-
-def test_deleting_is_by_name(cloud: LoopbackCloud, connected: Connect) -> None:
-    clients = connected()
-    cloud.build.make_trigger(api.BuildTrigger(name="old", filename="x.yaml"))
-    with pytest.raises(OutsideError, match="no trigger 'new'") as raised:
-        triggers.deletion(clients, ["new"])
-    assert "it has old" in raised.value.fix
-    plan = triggers.deletion(clients, ["old"])
-    assert plan[0].diff == ('- filename: "x.yaml"', '- name: "old"')
-    assert len(cloud.build.triggers) == 1, "a plan does nothing"
-    triggers.carry_out(clients, plan, lambda line: None)
-    assert cloud.build.triggers == {}
 
 
 @pytest.mark.parametrize(
