@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from builder.core import yamlfile
-from builder.core.errors import InputError
+from pydantic import Field, ValidationError
+
+from builder.core import filemodel, yamlfile
 from builder.facts import DATA
 
 TABLE = "prices.yaml"
 UNKNOWN = "unknown"
-_FIELDS = ("item", "price", "free", "region", "spot", "source")
-_ITEM = re.compile(r"(machine|accelerator|disk|storage|registry|build|fee)/[A-Za-z0-9._-]+")
 _SIZE = re.compile(r"(?P<family>.+)-(?P<size>[0-9]+)g?")
 
 
 @dataclass(frozen=True)
 class Price:
-    """The price of one unit in USD. source: where it was read, and when. free: units a month that
-    cost nothing."""
+    """The price of one unit in USD. source: where it was read, and when."""
 
     usd: float
     source: str
-    free: float = 0.0
+
+
+_ITEM = filemodel.matches(
+    r"(machine|accelerator|disk|registry|fee)/[A-Za-z0-9._-]+",
+    "an item",
+    "write machine/TYPE, accelerator/NAME or disk/TYPE",
+)
+
+
+class OwnPrice(filemodel.FileModel):
+    """A row of a project's own prices.yaml."""
+
+    item: Annotated[str, _ITEM, Field(examples=["machine/n1-standard-8"])]
+    price: Annotated[float, Field(ge=0, allow_inf_nan=False, examples=[0.40])]
+    region: str = ""
+    spot: bool = False
+    source: str | None = None
+
+
+class OwnPrices(filemodel.FileModel):
+    """A project's own prices.yaml."""
+
+    rows: Annotated[
+        tuple[OwnPrice, ...],
+        Field(examples=[[{"item": "machine/n1-standard-8", "price": 0.40}]]),
+    ]
 
 
 @dataclass(frozen=True)
@@ -62,8 +84,6 @@ def load(root: Path | None = None, file: Path | None = None) -> Prices:
     table = _table()
     if root is not None and (root / TABLE).is_file():
         table = _with_own(table, root / TABLE)
-    if file is not None and not file.is_file():
-        raise InputError(f"--prices {file}: there is no such file", "name a file with rows:")
     return table if file is None else _with_own(table, file)
 
 
@@ -78,7 +98,7 @@ def _table() -> Prices:
     }
     rows = {
         (row["item"], row.get("region", ""), False): Price(
-            float(row["price"]), sources[row["source"]], float(row.get("free", 0))
+            float(row["price"]), sources[row["source"]]
         )
         for row in content["rows"]
     }
@@ -94,42 +114,16 @@ def _table() -> Prices:
 
 
 def _with_own(table: Prices, path: Path) -> Prices:
-    document = yamlfile.parse(path.read_text(encoding="utf-8"), str(path))
-    content = document.value
+    document = yamlfile.parse(filemodel.read_text(path, str(path)), str(path))
     if document.problems:
-        problem = document.problems[0]
-        raise InputError(f"{path}:{problem.line}: {problem.field}: {problem.what}", problem.fix)
-    rows = content.get("rows") if isinstance(content, dict) else None
-    if not isinstance(rows, list):
-        raise InputError(
-            f"{path}:1: no rows", "rows:\n- {item: machine/n1-standard-8, price: 0.40}"
-        )
-    own = {}
-    for index, row in enumerate(rows):
-        where = f"{path}:{document.line('rows', index)}: rows.{index}"
-        key, price = _own_row(row, where, path.name)
-        own[key] = price
-    return replace(table, rows={**table.rows, **own})
-
-
-def _own_row(row: Any, where: str, name: str) -> tuple[tuple[str, str, bool], Price]:
-    if not isinstance(row, dict) or "item" not in row or "price" not in row:
-        raise InputError(
-            f"{where}: needs item and price", "{item: machine/n1-standard-8, price: 0.40}"
-        )
-    if unknown := [key for key in row if key not in _FIELDS]:
-        raise InputError(f"{where}: {unknown[0]}: unknown key", f"known keys: {', '.join(_FIELDS)}")
-    item, region = str(row["item"]), str(row.get("region", ""))
-    if not _ITEM.fullmatch(item):
-        raise InputError(
-            f"{where}: {item!r} is not an item",
-            "write machine/TYPE, accelerator/NAME, disk/TYPE, build/TYPE ...",
-        )
+        raise filemodel.error(str(path), document.problems)
     try:
-        usd, free = float(str(row["price"])), float(str(row.get("free", 0)))
-    except ValueError:
-        usd = free = -1.0
-    if not (0 <= usd < math.inf and 0 <= free < math.inf):
-        raise InputError(f"{where}: {row['price']!r} is no price", "write a number of USD")
-    spot = str(row.get("spot", "false")).lower() == "true"
-    return (item, region, spot), Price(usd, str(row.get("source") or name), free)
+        own = OwnPrices.model_validate(document.value)
+    except ValidationError as error:
+        problems = filemodel.mistakes(document, error.errors(), OwnPrices)
+        raise filemodel.error(str(path), problems) from None
+    rows = {
+        (row.item, row.region, row.spot): Price(row.price, row.source or path.name)
+        for row in own.rows
+    }
+    return replace(table, rows={**table.rows, **rows})

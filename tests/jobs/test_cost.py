@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.jobs import cost, machines, prices
 from builder.jobs.backends.protocol import JobStatus, TrialStatus
-from builder.jobs.cost import Duration, Extras, Work
+from builder.jobs.cost import Work
 from builder.jobs.pools import Pool
 from tests.jobs import jobfiles
 
@@ -35,12 +34,12 @@ def work(
     return Work("cats", "the time given", seconds, pools, region, how or "standard")
 
 
-def bill(one: Work, **extras: float | str) -> cost.Bill:
-    return cost.bill(one, TABLE, Extras(**extras))  # type: ignore[arg-type]
+def bill(paid: Work) -> cost.Bill:
+    return cost.bill(paid, TABLE)
 
 
-def usd(found: cost.Bill, item: str) -> float | None:
-    (line,) = [line for line in found.lines if line.item == item]
+def usd(paid: cost.Bill, item: str) -> float | None:
+    (line,) = [line for line in paid.lines if line.item == item]
     return line.usd
 
 
@@ -48,14 +47,14 @@ def usd(found: cost.Bill, item: str) -> float | None:
 
 
 def test_an_hour_of_two_v100s_line_by_line() -> None:
-    found = bill(work())
-    assert usd(found, "machine/n1-standard-8") == pytest.approx(0.38)
-    assert usd(found, "accelerator/V100") == pytest.approx(2 * 2.48)
-    assert usd(found, "fee/vertex") == pytest.approx(0.15 * (0.38 + 4.96))
-    assert usd(found, "disk/pd-ssd") == pytest.approx(100 * 0.17 / 730)
-    assert found.usd == pytest.approx(1.15 * 5.34 + 17 / 730)
-    assert found.complete and not found.notes
-    text = "\n".join(cost.as_text(found))
+    paid = bill(work())
+    assert usd(paid, "machine/n1-standard-8") == pytest.approx(0.38)
+    assert usd(paid, "accelerator/V100") == pytest.approx(2 * 2.48)
+    assert usd(paid, "fee/vertex") == pytest.approx(0.15 * (0.38 + 4.96))
+    assert usd(paid, "disk/pd-ssd") == pytest.approx(100 * 0.17 / 730)
+    assert paid.usd == pytest.approx(1.15 * 5.34 + 17 / 730)
+    assert paid.complete and not paid.notes
+    text = "\n".join(cost.as_text(paid))
     assert "total" in text and "(read 2026-11-22)" in text and "(read 2026-11-23)" in text
 
 
@@ -67,8 +66,8 @@ def test_the_fee_gives_what_the_page_of_training_says() -> None:
 
 
 def test_time_is_billed_in_steps_of_thirty_seconds() -> None:
-    one, thirty, more = (bill(work(CPU, seconds)).usd for seconds in (1, 30, 31))
-    assert one == thirty < more and bill(work(CPU, 0)).usd == 0
+    least, thirty, more = (bill(work(CPU, seconds)).usd for seconds in (1, 30, 31))
+    assert least == thirty < more and bill(work(CPU, 0)).usd == 0
 
 
 @pytest.mark.parametrize(
@@ -85,9 +84,9 @@ def test_time_is_billed_in_steps_of_thirty_seconds() -> None:
 def test_an_hour_by_region_and_market(
     pool: Pool, region: str, how: str, machine: float, accelerator: float
 ) -> None:
-    found = bill(work((pool,), region=region, how=how))
-    assert usd(found, f"machine/{pool.machine}") == pytest.approx(machine, rel=1e-4)
-    assert usd(found, f"accelerator/{pool.accelerator}") == pytest.approx(accelerator, rel=1e-4)
+    paid = bill(work((pool,), region=region, how=how))
+    assert usd(paid, f"machine/{pool.machine}") == pytest.approx(machine, rel=1e-4)
+    assert usd(paid, f"accelerator/{pool.accelerator}") == pytest.approx(accelerator, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -105,76 +104,31 @@ def test_an_hour_by_region_and_market(
     ],
 )
 def test_what_nobody_read_has_no_price(pool: Pool, region: str, how: str, missing: str) -> None:
-    found = bill(work((pool,), region=region, how=how))
-    lines = {line.item: line for line in found.lines}
-    text = list(cost.as_text(found))
+    paid = bill(work((pool,), region=region, how=how))
+    lines = {line.item: line for line in paid.lines}
+    text = list(cost.as_text(paid))
     if missing:
-        assert lines[missing].usd is None and f"known: {missing}" in found.notes[-1]
+        assert lines[missing].usd is None and f"known: {missing}" in paid.notes[-1]
         assert any(line.endswith("no price known") for line in text)
         assert any("at least USD" in line for line in text)
     else:
-        assert usd(found, "accelerator/TPU-v6e") == pytest.approx(1.35)
+        assert usd(paid, "accelerator/TPU-v6e") == pytest.approx(1.35)
 
 
 def test_a_tpu_is_paid_with_its_host_and_a_cluster_pays_no_fee_and_no_disks() -> None:
     tpu = Pool("chief", 1, "ct5lp-hightpu-4t", "TPU-v5e", 4)
-    found = bill(work((tpu,), region=""))
-    assert [line.item for line in found.lines] == ["accelerator/TPU-v5e"]
-    assert found.usd == pytest.approx(4.8) and "a cluster's nodes may differ" in found.notes[0]
+    paid = bill(work((tpu,), region=""))
+    assert [line.item for line in paid.lines] == ["accelerator/TPU-v5e"]
+    assert paid.usd == pytest.approx(4.8) and "a cluster's nodes may differ" in paid.notes[0]
     assert "flex-start has rates of its own" in bill(work(how="flex-start")).notes[0]
 
 
-def test_storage_images_and_builds() -> None:
-    found = bill(work(CPU, 0), storage_gb=10, image_gb=2.5, months=2, build_minutes=100)
-    assert usd(found, "storage/standard") == pytest.approx(10 * 2 * 0.02)
-    assert usd(found, "registry/storage") == pytest.approx((2.5 - 0.5) * 2 * 0.1)
-    assert usd(found, "build/e2-standard-2") == pytest.approx(0.6)
-    words = "\n".join(line.what for line in found.lines)
-    assert "2500 minutes a month are free" in words
-    other = bill(work(CPU, 0), build_minutes=10, build_machine="e2-medium")
-    assert "free" not in other.lines[-1].what  # the free minutes belong to e2-standard-2 alone
-    unknown = bill(work(CPU, 0), build_minutes=10, build_machine="e2-highcpu-64")
-    assert unknown.lines[-1].usd is None
-
-
-# --- beside it ------------------------------------------------------------------------------------
-
-
-def spot(interval: float, per_day: float, count: int = 1, seconds: float = 86_400) -> cost.Spot:
-    pools = (Pool("chief", count, "n1-standard-8", "V100", 2),)
-    one = work(pools, seconds)
-    return cost.spot(one, TABLE, interval=interval, restart=300, per_day=per_day)
-
-
-def test_a_day_on_spot_machines_by_hand() -> None:
-    """Two preemptions a day; each loses half of 600 s and 300 s: T = 86400 / (1 - 1200 / 86400)."""
-    found = spot(600, 2)
-    assert found.seconds == pytest.approx(86_400 / (1 - 1200 / 86_400))
-    assert found.restarts == pytest.approx((found.seconds or 0) * 2 / 86_400)
-    assert found.usd is not None and found.standard is not None and found.usd < found.standard
-    assert (spot(600, 2, count=8).seconds or 0) > (found.seconds or 0)  # any machine stops all
-
-
-def test_at_the_break_even_spot_costs_what_standard_does() -> None:
-    limit = spot(3600, 1).break_even
-    at = spot(3600, limit)
-    assert at.usd == pytest.approx(at.standard, rel=1e-3)
-    never = spot(86_400, 2)
-    assert (never.seconds, never.usd) == (None, None)
-    text = "\n".join(cost.compared(work(), never))
-    assert "never ends" in text
-    answer = cost.as_json(bill(work()), never)
-    assert json.loads(json.dumps(answer, allow_nan=False))["spot"]["restarts"] is None
-    unknown = cost.spot(work(region="us-west2"), TABLE, interval=60, restart=60, per_day=1)
-    assert "not every price is known" in "\n".join(cost.compared(work(), unknown))
-
-
-@pytest.mark.parametrize(
-    ("interval", "restart", "per_day"), [(-1, 0, 0), (0, -1, 0), (0, 0, -1), (math.inf, 0, 0)]
-)
-def test_times_that_cannot_be(interval: float, restart: float, per_day: float) -> None:
-    with pytest.raises(InputError):
-        cost.spot(work(), TABLE, interval=interval, restart=restart, per_day=per_day)
+def test_the_same_work_on_spot_machines() -> None:
+    hour, on_spot = bill(work()), bill(work(how="spot"))
+    assert hour.on_spot == pytest.approx(on_spot.usd) and on_spot.usd < hour.usd
+    assert "on spot machines" in "\n".join(cost.as_text(hour)) and on_spot.on_spot is None
+    assert bill(work(region="us-west2")).on_spot is None  # a price is missing
+    assert json.loads(json.dumps(cost.as_json(hour)))["on_spot"] == hour.on_spot
 
 
 def test_what_an_image_costs() -> None:
@@ -188,64 +142,13 @@ def test_what_an_image_costs() -> None:
 # --- how long, before and after -------------------------------------------------------------------
 
 
-def summary(path: Path, rate: float = 100.0) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    content = {
-        "examples": 6400,
-        "speed": {"examples_per_second": rate},
-        "time": {"wall_seconds": 100.0, "work_seconds": {"useful": 64.0}},
-    }
-    (path / "summary.json").write_text(json.dumps(content))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "examples"),
-    [
-        (("--steps=1000", "--batch-size=64"), 64_000),
-        (("--steps", "10", "--batch", "8"), 80),
-        (("--steps=10",), None),
-        (("--steps=many", "--batch-size=8"), None),
-        ((), None),
-    ],
-)
-def test_what_there_is_to_train(arguments: tuple[str, ...], examples: float | None) -> None:
-    assert cost.examples_of(arguments) == examples
-
-
-@pytest.mark.parametrize(
-    "content", ["{}", "[]", "not json", '{"speed": {"examples_per_second": 0}}']
-)
-def test_a_summary_that_is_none(tmp_path: Path, content: str) -> None:
-    (tmp_path / "summary.json").write_text(content)
-    with pytest.raises(InputError) as caught:
-        cost.measured(tmp_path)
-    assert "summary.json" in caught.value.message and caught.value.fix
-    with pytest.raises(InputError, match="No such file"):
-        cost.measured(tmp_path / "nowhere")
-
-
-def test_before_by_the_time_given_and_by_a_measured_rate(tmp_path: Path) -> None:
-    ready, run = jobfiles.ready(JOB), summary(tmp_path / "run")
-    assert cost.before(ready, Duration(1320)).seconds == 1320
-    assert cost.before(ready, Duration(measured=run)).seconds == pytest.approx(36 + 640)
-    faster = cost.before(ready, Duration(measured=run, speedup=10))
-    assert faster.seconds == pytest.approx(36 + 64) and "x 10 (your factor)" in faster.basis
-    for duration, message in (
-        (Duration(), "how long cats runs is not known"),
-        (Duration(1, tmp_path), "both say how long"),
-        (Duration(measured=run, speedup=0), "must be more than 0"),
-    ):
-        with pytest.raises(InputError, match=message):
-            cost.before(ready, duration)
-    without = jobfiles.ready(JOB.replace("{steps: 1000, batch-size: 64}", "{epochs: 3}"))
-    with pytest.raises(InputError, match="how much there is to train"):
-        cost.before(without, Duration(measured=run))
+def test_before_by_the_time_given() -> None:
+    assert cost.before(jobfiles.ready(JOB), 1320).seconds == 1320
     study = "study: {metric: a, trials: 5, parameters: {x: {values: [1, 2]}}}\n"
-    assert cost.before(jobfiles.ready(JOB + study), Duration(60)).seconds == 300
+    assert cost.before(jobfiles.ready(JOB + study), 60).seconds == 300
     spot_job = jobfiles.ready(JOB + "scheduling: {strategy: spot}\n")
-    found = bill(cost.before(spot_job, Duration(3600)))
-    assert usd(found, "accelerator/V100") == pytest.approx(2 * 1.2338)
+    paid = bill(cost.before(spot_job, 3600))
+    assert usd(paid, "accelerator/V100") == pytest.approx(2 * 1.2338)
 
 
 def remote(state: str = "succeeded", trials: int = 0, **fields: object) -> JobStatus:
@@ -315,12 +218,11 @@ def test_own_prices_win_row_by_row(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no rows"),
-        ("rows: 3\n", "no rows"),
-        ("rows:\n- {item: accelerator/V100}\n", ":2: rows.0: needs item and price"),
+        ("", ":1: "),
+        ("rows: 3\n", "rows: expected a list"),
+        ("rows:\n- {item: accelerator/V100}\n", ":2: rows.0.price: is missing"),
         ("rows:\n- {item: V100, price: 1}\n", "'V100' is not an item"),
-        ("rows:\n- {item: accelerator/V100, price: free}\n", "'free' is no price"),
-        ("rows:\n- {item: accelerator/V100, price: nan}\n", "'nan' is no price"),
+        ("rows:\n- {item: accelerator/V100, price: nan}\n", "rows.0.price: "),
         ("rows:\n- {item: accelerator/V100, prize: 1, price: 1}\n", "prize: unknown key"),
     ],
 )
