@@ -84,8 +84,6 @@ class Authorization:
 
     def _token(self, words: Mapping[str, str], repository: str, right: Right) -> str:
         known = self.credentials
-        if known and known.registry_token:
-            return known.registry_token
         realm = words.get("realm", "")
         address = urlsplit(joined("", realm) or "")
         if address.scheme != "https" and not is_loopback(address.netloc):
