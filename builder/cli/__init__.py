@@ -11,10 +11,8 @@ import gc
 import importlib
 import io
 import os
-import shutil
 import signal
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
@@ -22,9 +20,6 @@ from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from builder.core.errors import OutsideError
-
-_LITTLE: Final = 1 << 20
-"""Bytes free on a disk that counts as full."""
 
 HELP: Final = """From one small file per accelerator to a proven TensorFlow training image.
 
@@ -189,28 +184,16 @@ def _explained(error: Exception) -> tuple[int, list[str]]:
 
 def _refusal(error: Exception) -> OutsideError | None:
     """Return what the operating system refused; None for a fault of the factory."""
+    from builder.core import files
     from builder.core.errors import OutsideError, refusal
 
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         name = error.object.encode(errors="backslashreplace").decode()
         fix = "give the file or folder another name"
         return OutsideError(f"{name}: the name is not UTF-8", fix)
-    if not isinstance(error, OSError):
-        return None
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return refusal(error, _full_disk() if full else "")
-
-
-def _full_disk() -> str:
-    """Return which disk is full where the system does not say."""
-    from builder.core import files
-
-    temporary, cache = Path(os.environ.get("TMPDIR", "/tmp")), files.cache_home()
-    for folder, name in ((cache, f"the cache {cache}"), (temporary, f"the folder {temporary}")):
-        with contextlib.suppress(OSError):
-            if shutil.disk_usage(folder).free < _LITTLE:
-                return name
-    return f"standard output, the cache {cache}, or the temporary folder {temporary}"
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    where = f"standard output, the temporary folder, or the cache {files.cache_home()}"
+    return refusal(error, where if full else "") if isinstance(error, OSError) else None
 
 
 def _prepare_streams() -> None:

@@ -157,26 +157,23 @@ def main(version: str) -> NoReturn:
 
 
 def report(
-    target: Annotated[
-        str, typer.Argument(help="A folder of images/; with --html also an image in a registry.")
-    ],
+    target: Annotated[str, typer.Argument(help="A folder of images/.")],
     html: Annotated[
         Path | None, typer.Option(help="Write one page of the image into this file instead.")
     ] = None,
     osv: Annotated[
         str | None, typer.Option(help="For --html: the address of OSV's API, or of a mirror.")
     ] = None,
-    registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
     """List what an image holds, by package and library.
 
     With --html, write a page that you can send to a colleague: layers by bytes, proof, device code,
-    signed statements, advisories, licences, cost. It needs no engine.
+    advisories, licences, cost. It needs no engine.
     """
     if html is not None:
-        _page(target, html, osv, registry)
+        _page(target, html, osv)
         return
     from builder.devicecode.verdict import carries
     from builder.engine.discovery import connect
@@ -228,24 +225,17 @@ def _show_packages(packages: Sequence["PackageSize"]) -> None:
                 show(line)
 
 
-def _page(target: str, file: Path, osv: str | None, registry: str | None) -> None:
+def _page(target: str, file: Path, osv: str | None) -> None:
     """Write the page of `builder report --html`."""
     from datetime import UTC, datetime
 
-    from builder.config import image_yaml
     from builder.core import files
     from builder.jobs import cost, prices
     from builder.pipeline import report as pages
     from builder.trust import advisories
 
-    where, today = settings(registry=registry), datetime.now(UTC).date()
-    address = osv or advisories.ADDRESS
-    with reporter() as shown:
-        page = (
-            pages.of_target(root(), target, address, today)
-            if target in image_yaml.targets(root())
-            else pages.of_reference(target, where, address, shown.on_event)
-        )
+    address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
+    page = pages.of_target(root(), target, address, today)
     costs = cost.image_costs(page.facts["accelerator"], page.size, prices.load(root()))
     files.write(file, pages.html(page, costs))
     say(f"wrote {file}")

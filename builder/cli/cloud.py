@@ -12,7 +12,6 @@ import typer
 from builder.cli import cloud_local
 from builder.cli.common import (
     All,
-    EngineChoice,
     Json,
     Registry,
     Targets,
@@ -270,24 +269,3 @@ def cloud_changed(
         say(f"{verdict.target}: {verdict.why}")
         if verdict.changed:
             show(f"{verdict.target}")
-
-
-@cloud_app.command("builder-image")
-def cloud_builder_image(
-    registry: Registry = None, engine: EngineChoice = None, as_json: Json = False
-) -> None:
-    """Build the image that cloudbuild.yaml's steps run in, on this machine's engine.
-
-    For `run-local` on a machine that cannot reach Docker Hub or gcr.io: the image stands in for
-    theirs.
-    """
-    from builder.engine.discovery import connect
-    from builder.pipeline.builder_image import build
-
-    with reporter() as progress:
-        chosen_settings = settings(registry=registry, engine=engine)
-        machine = connect(chosen_settings, on_event=progress.on_event)
-        image = build(root(), chosen_settings, machine, progress.on_event)
-    say(f"{image.reference}\nrun-local --map gcr.io/cloud-builders/docker={image.reference}")
-    if as_json:
-        out({"reference": image.reference, "digest": image.digest})

@@ -40,22 +40,28 @@ class CheckFailed(FactoryError):  # noqa: N818 - not a fault of the program: a c
 
 
 _FIXES: Final = {
-    errno.ENOSPC: "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
-    errno.EDQUOT: "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
-    errno.EFBIG: "raise this user's limit of a file's size: ulimit -f unlimited",
-    errno.EROFS: "name a folder that can be written; TMPDIR and XDG_CACHE_HOME name two of them",
-    errno.EACCES: "let this user read and write there: chown or chmod it",
-    errno.EPERM: "let this user read and write there: chown or chmod it",
-    errno.EMFILE: "raise this user's limit of open files: ulimit -n 4096",
-    errno.ENFILE: "end programs that hold many files open, then run this again",
-    errno.ENOMEM: "end other programs, then run this again",
-    errno.EIO: "look at the disk: the system's log says what it refused",
-    errno.ESTALE: "mount the network's folder again",
-    errno.ENOTDIR: "move the file away that stands where a folder belongs",
-    errno.EISDIR: "move the folder away that stands where a file belongs",
-    errno.ELOOP: "remove the link that leads to itself",
-    errno.ENAMETOOLONG: "use a shorter path",
-    errno.ETXTBSY: "end the program that uses it, then run this again",
+    number: fix
+    for fix, numbers in (
+        (
+            "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
+            (errno.ENOSPC, errno.EDQUOT),
+        ),
+        (
+            "raise this user's limits: ulimit -f unlimited -n 4096",
+            (errno.EFBIG, errno.EMFILE),
+        ),
+        (
+            "let this user read and write there, or name folders in TMPDIR and XDG_CACHE_HOME",
+            (errno.EACCES, errno.EPERM, errno.EROFS),
+        ),
+        ("end other programs, then run this again", (errno.ENFILE, errno.ENOMEM, errno.ETXTBSY)),
+        ("look at the disk and its mount", (errno.EIO, errno.ESTALE)),
+        (
+            "look what stands at this path, and move it away",
+            (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        ),
+    )
+    for number in numbers
 }
 _NO_TEMPORARY: Final = "No usable temporary directory"
 

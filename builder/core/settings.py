@@ -44,27 +44,18 @@ _PATH: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*")
 
 def _repository(value: str) -> str:
     """Refuse all but HOST/PATH without tag and digest: the factory adds those."""
-    problem = fix = ""
-    bare = re.sub(r"^[A-Za-z][A-Za-z0-9+.-]*://", "", value).strip("/ \t")
-    host, _, path = bare.partition("/")
+    host, _, path = value.partition("/")
     if address(value) != value:
-        value, problem = address(value), "holds a user and a password"
-        fix = "write HOST/PATH alone, and log in with docker login"
-    elif bare != value:
-        problem, fix = "has a scheme, a slash or a space around it", f"write {bare}"
-    elif not path:
-        problem = "names a host and no repository on it"
-        fix = f"add a path, for example {host or 'registry.example.com'}/training"
-    elif "@" in path or ":" in path:
-        problem = "carries a tag or a digest"
-        fix = f"write {host}/{re.split('[@:]', path)[0]}; the push adds the tags"
-    elif bare != bare.lower():
-        problem, fix = "has upper-case letters", f"write {bare.lower()}"
-    elif not _HOST.fullmatch(host) or not all(_PATH.fullmatch(part) for part in path.split("/")):
-        problem = "is not a repository name"
-        fix = "write HOST[:PORT]/PATH in a-z, 0-9 and single . _ - between them"
-    if problem:
-        raise refuse(f"{value!r} {problem}", fix)
+        raise refuse(
+            f"{address(value)!r} holds a user and a password",
+            "write HOST/PATH alone, and log in with docker login",
+        )
+    if not _HOST.fullmatch(host) or not all(_PATH.fullmatch(part) for part in path.split("/")):
+        raise refuse(
+            f"{value!r} is not a repository's name",
+            "write HOST[:PORT]/PATH, without scheme and tag, in a-z, 0-9 and single . _ - between:"
+            " registry.example.com/training",
+        )
     return value
 
 

@@ -9,13 +9,12 @@ from builder.config import image_yaml
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import Settings
 from builder.frameworks.tensorflow import suite as suites
 from builder.image import content_store, program
 from builder.image.content_store import ContentStore
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
-from builder.prove import audit, receipts
+from builder.prove import receipts
 from builder.prove import smoke as smoking
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.subject import Subject
@@ -58,7 +57,12 @@ def prove(
     Raises CheckFailed; OutsideError, also on an engine that would run the image emulated.
     """
     if engine.architecture != "amd64":
-        raise _emulated(root, engine, target)
+        raise OutsideError(
+            f"{target.name}: built, not proven here: the image is for linux/amd64, and this engine"
+            f" is {engine.architecture}",
+            f"builder cloud build {target.name}, or builder image {target.name} on a machine with"
+            " amd64",
+        )
     store = content_store.of_this_machine()
     _account(target, record, store)
     image = store.find_image((record.digest or "").removeprefix("sha256:"))
@@ -130,22 +134,3 @@ def overview(root: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _emulated(root: Path, engine: Engine, target: Target) -> OutsideError:
-    """Return why this engine proves nothing: it would run the image emulated.
-
-    The image is audited first. Raises CheckFailed where the accelerator does not run the image's
-    device code.
-    """
-    read = "no device code to audit"
-    if target.stack.accelerator.kind == "gpu":
-        audited = audit.audit(root, Settings(), lambda _: engine, [target.name])
-        audit.require(audited)
-        read = f"audited for {target.stack.accelerator.name}"
-    return OutsideError(
-        f"{target.name}: built, {read}, not proven here: the image is for linux/amd64, and this"
-        f" engine is {engine.architecture}",
-        f"builder cloud build {target.name}, or builder image {target.name} on a machine with"
-        " amd64",
-    )

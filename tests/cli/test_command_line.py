@@ -92,7 +92,7 @@ def test_an_error_is_two_lines_and_an_exit_code(
         (OSError(errno.ENOSPC, "No space left on device", "/a/b"), "/a/b: No space left on device"),
         (
             OSError(errno.ENOSPC, "No space left on device"),
-            "standard output, the cache /c/training-image-factory, or the temporary folder /tmp: "
+            "standard output, the temporary folder, or the cache /c/training-image-factory: "
             "No space left on device",
         ),
         (OSError(errno.EROFS, "Read-only file system", "/a"), "/a: Read-only file system"),

@@ -22,8 +22,8 @@ from google.protobuf import json_format
 
 from builder.core.settings import Settings
 from builder.engine import Engine, discovery
-from builder.pipeline import builder_image
 from builder.prove import smoke
+from tests.cloudbuild import builder_image
 from tests.emulators.cloud_build import (
     PROJECT,
     Job,

@@ -15,18 +15,14 @@ from typer.testing import CliRunner
 from builder.cli import app
 from builder.config import lockfile
 from builder.core.errors import InputError
-from builder.pipeline import records, report, signing
+from builder.pipeline import records, report
 from builder.pipeline.push import LocalImage
 from builder.pipeline.report import ImagePage, PageLayer
-from builder.pipeline.tags import move
-from builder.pipeline.verify import ACCELERATOR
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult
-from builder.registry import Descriptor, Manifest, manifests
 from tests.emulators.osv import Osv, serving
 from tests.pipeline.pushing import proof
 from tests.pipeline.test_signing import record
-from tests.trust.signing import Pair, Repository, receipt
 
 DIGEST = f"sha256:{'a' * 64}"
 OTHER = f"sha256:{'b' * 64}"
@@ -89,66 +85,6 @@ def test_an_image_of_other_files_has_no_page(built: Path, osv: Osv) -> None:
     assert isinstance(done.exception, InputError) and "not built yet" in done.exception.message
 
 
-# An image in a registry --------------------------------------------------------------------------
-
-
-def layered(repository: Repository, *packages: str) -> Manifest:
-    """Put an image whose history names packages as a base's does; the tag v100 leads to it."""
-    client, path = repository.client, repository.reference.repository
-    data = [package.encode() for package in packages]
-    config = manifests.configuration(
-        {"architecture": "amd64", "os": "linux"},
-        {"Labels": {ACCELERATOR: "V100"}},
-        [
-            manifests.Added(manifests.digest_of(layer), f"builder: {package}")
-            for layer, package in zip(data, packages, strict=True)
-        ],
-        0,
-    )
-    for blob in (*data, config):
-        client.put_blob(path, blob)
-    made = manifests.image(
-        Descriptor.of(manifests.OCI_CONFIG, config),
-        [Descriptor.of(manifests.OCI_LAYER_ZSTD, layer) for layer in data],
-    )
-    client.put_manifest(path, made.digest, made)
-    move(client, repository.reference.tagged("v100"), made)
-    return made
-
-
-@pytest.mark.network
-def test_the_page_of_an_image_in_a_registry(
-    repository: Repository,
-    osv: Osv,
-    ours: Pair,
-    root: Path,
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(project)
-    trust = f'registry = "{repository.reference.name}"\n[trust]\nprove = ["{ours.public}"]\n'
-    (project / "builder.toml").write_text(trust)
-    new = layered(repository, "keras 3.1.0", "2 small wheels: rich 15.0.0, gast 0.7.0")
-    bare = write(osv.address, "v100")
-    assert bare.exit_code == 0, bare.output
-    page = (project / "page.html").read_text()
-    assert ">not proven<" in page and "no signed bill of materials" in page
-
-    client, name, proven = repository.client, repository.reference, receipt(new)
-    contents = signing.contents(root, record(root), "0.1.0")
-    statements = signing.statements(client, name, new, proven, contents)
-    signing.sign(client, name.repository, statements, ours.signer, proven.made_at)
-    assert write(osv.address, "v100").exit_code == 0
-    page = (project / "page.html").read_text()
-    assert ">proven<" in page
-    assert "<td>keras</td><td>3.1.0</td>" in page
-    assert "<td>rich</td><td>15.0.0</td>" in page
-    assert f"<td>https://cyclonedx.org/bom</td><td>{ours.public}</td>" in page
-    assert "not looked up" not in page
-    asked = {(ecosystem, package) for ecosystem, package, _ in osv.asked}
-    assert {("PyPI", "keras"), ("Debian:12", "expat")} <= asked
-
-
 # The page itself ---------------------------------------------------------------------------------
 
 
@@ -184,7 +120,6 @@ def test_it_is_one_file_and_nothing_in_it_is_run() -> None:
         facts={evil: evil},
         layers=(PageLayer(evil, 5, (f"{evil} 1",)), PageLayer("b 1", 2, ("b 1",))),
         proof=proof(image, checks=(strange, libraries), device=evil),
-        attested=((evil, evil),),
         advisories=((evil, evil, evil),),
     )
     for shown in (page, replace(page, proof=None, problem=evil, not_looked_up=evil)):
