@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from builder.core import confidential, files
+from builder.core import confidential, files, secret_rules
 from builder.devicecode import damage, inventory, library, ptx, records, secrets, tars
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
@@ -145,7 +145,9 @@ class LayerCache:
         return self.folder / f"{digest.removeprefix('sha256:')}.layer"
 
 
-_READERS: Final = (confidential, damage, inventory, library, ptx, records, secrets, tars)
+_READERS: Final = (
+    *(confidential, secret_rules, damage, inventory, library, ptx, records, secrets, tars),
+)
 
 
 @cache

@@ -25,7 +25,7 @@ from .writer import container, library, sass
 
 VOLTA, HOPPER = library(container(sass(70))), library(container(sass(90)))
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
-TOKEN = b"token: ghp_" + b"a" * 36
+TOKEN = b"token: ghp_" + b"a1B2c3D4e" * 4
 
 BELOW = tar({"opt/old.so": HOPPER, "opt/a.so": VOLTA, "root/old.pem": KEY})
 MIDDLE = tar({"app/secret.yaml": TOKEN, "opt/gone/b.so": HOPPER})

@@ -234,7 +234,7 @@ def test_contents_names_the_secrets_that_no_container_sees() -> None:
         subject=SimpleNamespace(
             spec=SimpleNamespace(has_own_base=False), packages={}, stack=None, layers={}
         ),
-        config={"Env": ["TOKEN=ghp_" + "a" * 36]},
+        config={"Env": ["TOKEN=ghp_" + "a1B2c3D4e" * 4]},
         content=ImageContent((), secrets, unread=(layer,)),
         image=SimpleNamespace(history=list),
         probe=lambda *_, **__: run,
@@ -245,5 +245,5 @@ def test_contents_names_the_secrets_that_no_container_sees() -> None:
         "the image holds a private key: /root/old.pem",
         f"layer {layer[:19]} holds a GitHub token: /app/secret.yaml; a later layer hides it",
         f"layer {layer[:19]} could not be read: the engine does not give it out",
-        "the image's environment (TOKEN) holds a GitHub token",
+        "the image's environment (TOKEN) holds a token (github-pat)",
     ]

@@ -25,6 +25,7 @@ PROBES = sorted(
 
 KEY = "-----BEGIN " + "PRIVATE KEY-----"
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7" * 2
+MIXED = "a1B2c3D4e"
 
 
 class Root:
@@ -152,7 +153,14 @@ def test_a_package_that_is_not_locked_accounts_for_nothing(root: Root) -> None:
         ("/app/adc.json", '{"refresh_' + 'token": "1//0abcdefghijkl"}', "Google Cloud credentials"),
         ("/etc/pip.conf", "index-url = https://me:s3cret@index.example/", "an address with a pass"),
         ("/root/.docker/config.json", '{"auths":{"a":{"auth":"bWU6czNjcmV0"}}}', "a login for a"),
-        ("/app/task.py", "TOKEN = 'ghp_" + "a" * 36 + "'", "a GitHub token"),
+        ("/app/task.py", "TOKEN = 'ghp_" + MIXED * 4 + "'", "a token (github-pat)"),
+        ("/app/hf.py", "login('hf_" + "aBcDeFgHiJkLmNoPq" * 2 + "')", "a Hugging Face token"),
+        ("/app/notes.txt", "sk-" + "proj-" + MIXED * 4 + "T3Blb" + "kFJ" + MIXED * 3, "an OpenAI"),
+        ("/app/ci.yml", "token: glpat-" + MIXED * 2 + "Zz", "a token (gitlab-pat)"),
+        ("/app/run.sh", "export AWS_ACCESS_KEY_ID=AKIA" + "Q3EGRT5TW7Z2XK4M", "an AWS access key"),
+        ("/app/w.sh", "export WANDB_API_KEY=" + "0a1b2c3d4e" * 4, "a W&B key"),
+        ("/root/.kaggle/kaggle.json", "{}", "a Kaggle login"),
+        ("/app/.env", "DB_PASSWORD=" + MIXED * 2, "a login in a variable"),
     ],
 )
 def test_a_secret_is_found_and_named(root: Root, path: str, text: str, kind: str) -> None:
@@ -167,6 +175,8 @@ def test_what_only_looks_like_a_secret_is_let_through(root: Root) -> None:
     root.write("/usr/lib/pem.py", f'HEADER = "{KEY}"  # what a key begins with')
     root.write("/usr/share/doc/curl.txt", "curl https://user:password@host/")
     root.write("/etc/apt/apt.conf.d/proxy.conf", "Acquire::http::Proxy 'http://proxy:3128';")
+    root.write("/app/README.md", "export HF_TOKEN=hf_xxxxxxxx; GH_TOKEN=ghp_" + "x" * 36)
+    root.write("/app/.env", "TOKENIZERS_PARALLELISM=false\nAPI_TOKEN=\nX_PASSWORD=" + "x" * 20)
     root.write("/home/trainer/.cache/uv/sdists/.git", "")  # uv's, so that git stays out of it
     root.write("/app/submodule/.git", "gitdir: ../../.git/modules/submodule")
     root.write("/smoke/records/id_rsa", "not in the image: mounted")

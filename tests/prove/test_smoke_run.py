@@ -228,7 +228,7 @@ def test_an_image_in_which_everything_is_wrong(
     broken: Callable[..., str], prove: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Secrets, root, a stub of libcuda, variables that lead nowhere, rights for everybody."""
-    key, token = "-----BEGIN " + "PRIVATE KEY-----", "ghp_" + "a" * 36
+    key, token = "-----BEGIN " + "PRIVATE KEY-----", "ghp_" + "a1B2c3D4e" * 4
     stub = "/usr/local/cuda/lib64/stubs/libcuda.so.1"
     evil = f"{site_packages(lockfile.read(ROOT, 'cpu').python)}/zz_evil.pth"
     image = broken(

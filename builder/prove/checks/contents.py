@@ -16,7 +16,11 @@ from builder.prove.session import APP, FOLDER, Session
 from builder.prove.suite import Answer, Check, probed
 
 PROBE = "builder.prove.probes.contents"
-IMPORTS = ("builder.core.confidential", "builder.prove.probes.accounts")
+IMPORTS = (
+    "builder.core.confidential",
+    "builder.core.secret_rules",
+    "builder.prove.probes.accounts",
+)
 
 
 def run(session: Session) -> Answer:
@@ -75,7 +79,7 @@ def _in_texts(session: Session) -> Iterator[Defect]:
     for number, step in enumerate(session.image.history()):
         texts[f"history (step {number})"] = str(step.get("CreatedBy", ""))
     for name, text in texts.items():
-        kind = secret_in(text.encode(), configuration=True)
+        kind = secret_in(text.encode(), True, variables=name.startswith("environment"))
         if kind is not None:
             yield Defect(
                 message=f"the image's {name} holds {kind}",
