@@ -53,7 +53,7 @@ def is_the_image(content: ImageContent) -> bool:
     assert [one.path for one in content.libraries] == ["/opt/a.so"]
     assert [(secret.layer, secret.path, secret.kind) for secret in content.secrets] == [
         (digest(BELOW), "/root/old.pem", "a private key"),
-        (digest(MIDDLE), "/app/secret.yaml", "a GitHub token"),
+        (digest(MIDDLE), "/app/secret.yaml", "a token (github-pat)"),
     ]
     return not content.unread
 

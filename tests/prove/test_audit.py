@@ -228,7 +228,7 @@ def test_contents_names_the_secrets_that_no_container_sees() -> None:
     layer = digest(tar({}))
     secrets = (
         LayerSecret("/root/old.pem", "a private key", layer),
-        LayerSecret("/app/secret.yaml", "a GitHub token", layer),
+        LayerSecret("/app/secret.yaml", "a token (github-pat)", layer),
     )
     session: Any = SimpleNamespace(
         subject=SimpleNamespace(
@@ -243,7 +243,7 @@ def test_contents_names_the_secrets_that_no_container_sees() -> None:
     assert answer is not None
     assert [defect.message for defect in answer[0]] == [
         "the image holds a private key: /root/old.pem",
-        f"layer {layer[:19]} holds a GitHub token: /app/secret.yaml; a later layer hides it",
+        f"layer {layer[:19]} holds a token (github-pat): /app/secret.yaml; a later layer hides it",
         f"layer {layer[:19]} could not be read: the engine does not give it out",
         "the image's environment (TOKEN) holds a token (github-pat)",
     ]

@@ -256,12 +256,12 @@ def test_an_image_in_which_everything_is_wrong(
     ]
     lines = [re.sub(r"step \d+", "step N", line) for line in messages(receipt, "contents")]
     assert sorted(re.sub(r"sha256:\w+", "DIGEST", line) for line in lines) == [
-        "layer DIGEST holds a GitHub token: /secret/gone; a later layer hides it",
+        "layer DIGEST holds a token (github-pat): /secret/gone; a later layer hides it",
         f"nobody accounts for {evil}, {stub}: no locked package brings it, and it would be run",
         "the image holds a private key: /secret/key.pem",
         "the image runs as root: its outputs would belong to root",
-        "the image's environment (TOKEN) holds a GitHub token",
-        "the image's history (step N) holds a GitHub token",
+        "the image's environment (TOKEN) holds a token (github-pat)",
+        "the image's history (step N) holds a token (github-pat)",
     ]
     assert messages(receipt, "permissions") == [
         "programs that run with another user's rights: /usr/bin/env",

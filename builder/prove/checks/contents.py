@@ -87,4 +87,4 @@ def _in_texts(session: Session) -> Iterator[Defect]:
             )
 
 
-CHECK = Check("contents", 3, run)
+CHECK = Check("contents", 4, run)

@@ -163,6 +163,30 @@ def test_an_image_that_turns_its_guard_off_is_named(
     assert [text[: len(message)] for text in defects] == ([message] if message else [])
 
 
+ABORTS = "import os; print('F0000 Unknown flags in XLA_FLAGS: --xla_x=1'); os.abort()"
+
+
+def test_a_flag_that_tensorflow_does_not_know_is_named(tmp_path: Path) -> None:
+    (problem,) = inside.probe({"paths": [], "flags": ["XLA_FLAGS"]}, ABORTS)["problems"]
+    assert problem["message"] == (
+        "XLA_FLAGS: this TensorFlow does not know --xla_x=1: it ends when it begins to compile"
+    )
+    for program in ("print(1)", "import no_tensorflow"):
+        assert inside.probe({"paths": [], "flags": ["XLA_FLAGS"]}, program)["problems"] == []
+    (request,) = asked({"XLA_FLAGS": "--xla_dump_to=/tmp/x"}, tmp_path)[1]
+    assert request["flags"] == ["XLA_FLAGS"]
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("variable", ["XLA_FLAGS", "TF_XLA_FLAGS"])
+def test_tensorflow_itself_ends_on_such_a_flag(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "--xla_gpu_autotune=1")
+    (problem,) = inside.unknown(inside.COMPILE)
+    assert problem["message"].startswith(f"{variable}: this TensorFlow does not know --xla_gpu_aut")
+
+
 def test_files_that_variables_name_have_to_be_there() -> None:
     variables = {"NCCL_TOPO_FILE": "/etc/topo.xml", "CUDA_INJECTION64_PATH": "/opt/libx.so"}
     assert set(environment.paths(variables, "gpu")) == {"/etc/topo.xml", "/opt/libx.so"}

@@ -114,7 +114,11 @@ LIBRARIES: dict[str, dict[str, bytes]] = {
     "cusparse/lib/libcusparse.so.12": {"cusparseGetProperty": by_property(12, 5, 1)},
     "cudnn/lib/libcudnn.so.9": {"cudnnGetVersion": number(90300)},
     **{f"cudnn/lib/libcudnn_{part}.so.9": {} for part in (*CUDNN, "engines_runtime_compiled")},
-    "cuda_nvrtc/lib/libnvrtc.so.12": {"nvrtcVersion": through_pointer(12, 5)},
+    "cuda_nvrtc/lib/libnvrtc.so.12": {
+        "nvrtcVersion": through_pointer(12, 5),
+        "nvrtcCreateProgram": number(0),
+        "nvrtcCompileProgram": number(0),
+    },
     "nvjitlink/lib/libnvJitLink.so.12": {"nvJitLinkVersion": through_pointer(12, 5)},
     "nccl/lib/libnccl.so.2": {"ncclGetVersion": through_pointer(22707)},
     "cuda_cupti/lib/libcupti.so.12": {},
@@ -138,6 +142,7 @@ class Image:
         self.nvidia = self.site / "nvidia"
         self.library_path: tuple[str, ...] = ()
         self.cache: dict[str, tuple[str, ...]] = {}
+        self.configured: tuple[str, ...] = ()
         self.environ: dict[str, str] = {}
         self.kind = "gpu"
         self.strict = True
@@ -175,14 +180,14 @@ class Image:
     def probe(self) -> tuple[list[str], dict[str, Any]]:
         """Messages, what was seen; every problem has to come with a way out."""
         request = {
-            **{"accelerator": self.kind, "cuda": "12.5", "cudnn": "9.3"},
+            **{"accelerator": self.kind, "cuda": "12.5", "cudnn": "9.3", "capability": "7.0"},
             **{"locked": self.locked, "strict": self.strict},
         }
         answer = probe.probe(
             request,
             self.environ,
             tensorflow=str(self.tensorflow),
-            loader=search.Loader(self.library_path, self.cache, (), None),
+            loader=search.Loader(self.library_path, self.cache, (), None, self.configured),
             root=str(self.root),
         )
         json.dumps(answer)
@@ -249,6 +254,26 @@ def test_what_the_loaders_cache_names_is_found(image: Image) -> None:
     image.library(hidden.name).rename(hidden)
     image.cache = {hidden.name: (str(hidden),)}
     assert image.probe()[0] == []
+    image.configured = (str(hidden.parent),)
+    assert image.probe()[0] == []
+    image.configured = ("/usr/lib",)  # somebody ran `ldconfig /opt/elsewhere`
+    assert image.probe()[0] == [
+        "libcusolver.so.11 is found by ld.so.cache alone, which the container toolkit writes anew: "
+        f"no file in /etc/ld.so.conf.d names {hidden.parent}"
+    ]
+
+
+def test_nvrtc_has_to_compile_for_the_images_gpu(image: Image) -> None:
+    """It opens libnvrtc-builtins, its second library, only then."""
+    assert image.probe()[1]["nvrtc"] == "compiles for 7.0"
+    path = image.library("libnvrtc.so.12")
+    functions = LIBRARIES["cuda_nvrtc/lib/libnvrtc.so.12"]
+    log = {"nvrtcGetProgramLogSize": number(0), "nvrtcGetProgramLog": number(0)}
+    shared_object(path, {**functions, **log, "nvrtcCompileProgram": number(7)})
+    assert image.probe()[0] == [
+        f"{path} does not compile a kernel for 7.0: code 7; what cuDNN and XLA make at run time "
+        "fails"
+    ]
 
 
 def test_a_remnant_of_the_driver_is_wrong_and_a_stub_or_a_compatibility_package_is_not(

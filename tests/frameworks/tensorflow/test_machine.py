@@ -9,6 +9,7 @@ import pytest
 from builder.config import image_yaml
 from builder.facts.accelerators import Kind
 from builder.frameworks.tensorflow.checks import environment, machine
+from builder.frameworks.tensorflow.probes import environment as inside
 from builder.image import dockerfile
 from builder.prove.run import Run
 
@@ -117,13 +118,16 @@ def test_what_is_usual_is_let_through() -> None:
     assert messages("cpu", {"LD_LIBRARY_PATH": "", "NCCL_SOCKET_IFNAME": "eth0"}) == []
 
 
-def checked(missing: list[str], **variables: str) -> tuple[list[str], list[str]]:
+def checked(
+    missing: list[str], empty: list[str] | None = None, **variables: str
+) -> tuple[list[str], list[str]]:
     """The whole check in an image that lacks these files: messages, and what was looked for."""
     asked: list[str] = []
 
     def probe(name: str, request: dict[str, Any]) -> Run:
-        asked.extend(request["paths"])
-        there = {"problems": [], "seen": {"missing": [p for p in missing if p in asked]}}
+        asked.extend(request["bundles"])
+        seen = {"missing": [p for p in missing if p in asked], "empty": empty or []}
+        there = {"problems": [], "seen": seen}
         return Run(0, 0.1, answer=there)
 
     given = {**GOOD, **variables}
@@ -143,5 +147,16 @@ def test_without_certificates_no_bucket_is_read() -> None:
     assert checked([]) == ([], [machine.AUTHORITIES])
     own = {"CURL_CA_BUNDLE": "/etc/pki/tls/cert.pem"}
     assert checked([machine.AUTHORITIES], **own) == ([], ["/etc/pki/tls/cert.pem"])
+    (message,), _ = checked([], [machine.AUTHORITIES])
+    assert message.startswith(f"{machine.AUTHORITIES} holds no certificate: no HTTPS connection")
     (found,), _ = checked(["/mine.pem"], SSL_CERT_FILE="/mine.pem")
     assert found.startswith("SSL_CERT_FILE=/mine.pem names a file that is not in the image")
+
+
+def test_an_empty_bundle_is_seen(tmp_path: Path) -> None:
+    full, empty = tmp_path / "full.pem", tmp_path / "empty.pem"
+    full.write_text("-----BEGIN " + "CERTIFICATE-----\n")
+    empty.touch()
+    bundles = [str(full), str(empty), str(tmp_path / "gone")]
+    seen = inside.probe({"paths": [], "bundles": bundles})["seen"]
+    assert seen == {"missing": bundles[2:], "empty": bundles[1:2]}

@@ -81,9 +81,11 @@ def run(session: Session) -> Answer:
         ours = start.environment(subject.spec, subject.stack)
         defects += without_the_guard(session.config, ours)
     needed = paths(environment, kind)
-    if needed or environment.get("LD_PRELOAD"):
+    flags = [name for name in _FLAGS if environment.get(name, "").lstrip().startswith("-")]
+    if needed or flags or environment.get("LD_PRELOAD"):
         run = session.probe(
-            "builder.frameworks.tensorflow.probes.environment", {"paths": list(needed)}
+            "builder.frameworks.tensorflow.probes.environment",
+            {"paths": list(needed), "flags": flags},
         )
         failed, seen = probed(run)
         defects += failed
@@ -304,4 +306,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 2, run)
+CHECK = Check("environment", 3, run)

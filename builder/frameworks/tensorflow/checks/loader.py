@@ -13,10 +13,11 @@ def run(session: Session) -> Answer:
         "accelerator": stack.accelerator.kind,
         "cuda": stack.cuda,
         "cudnn": stack.cudnn,
+        "capability": stack.compute_capability,
         "locked": dict(session.subject.packages),
         "strict": spec.has_own_base,
     }
     return probed(session.probe("builder.frameworks.tensorflow.probes.loader", request))
 
 
-CHECK = Check("loader", 1, run)
+CHECK = Check("loader", 2, run)

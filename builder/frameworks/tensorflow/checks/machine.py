@@ -36,12 +36,22 @@ def run(session: Session) -> Answer:
     defects = list(judge(session.config, kind))
     needed = certificates(environment)
     failed, seen = probed(
-        session.probe("builder.frameworks.tensorflow.probes.environment", {"paths": list(needed)})
+        session.probe(
+            "builder.frameworks.tensorflow.probes.environment",
+            {"paths": [], "bundles": list(needed)},
+        )
     )
     defects += failed
     defects += [
         Defect(message=needed[path], fix="install ca-certificates, or correct the variable")
         for path in seen.get("missing", ())
+    ]
+    defects += [
+        Defect(
+            message=f"{path} holds no certificate: no HTTPS connection succeeds (libcurl code 77)",
+            fix="run update-ca-certificates, or correct the variable",
+        )
+        for path in seen.get("empty", ())
     ]
     return defects, {"stop_signal": session.config.get("StopSignal") or "SIGTERM"}
 
@@ -128,4 +138,4 @@ def _of_the_network(environment: Mapping[str, str]) -> Iterator[Defect]:
         )
 
 
-CHECK = Check("machine", 1, run)
+CHECK = Check("machine", 2, run)

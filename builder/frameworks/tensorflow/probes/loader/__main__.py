@@ -1,4 +1,4 @@
-"""The three ways in: the probe, and the two children that it starts."""
+"""The three ways in: the probe, and the children that it starts."""
 
 # Paths are text here, as in the other probes
 # ruff: noqa: PTH100, PTH119, PTH120
@@ -15,7 +15,7 @@ if not __package__:  # run as a folder: run it again as a package, so that relat
     runpy.run_module(os.path.basename(here), run_name="__main__", alter_sys=True)
     sys.exit()
 
-from .opening import ask_tensorflow, open_all
+from .opening import ask_tensorflow, compile_kernel, open_all
 from .probe import probe
 
 
@@ -25,6 +25,8 @@ def main(arguments: list[str]) -> None:
         open_all(json.loads(arguments[1]))
     elif arguments[0] == "--ask-tensorflow":
         ask_tensorflow(arguments[1], json.loads(arguments[2]))
+    elif arguments[0] == "--compile":
+        compile_kernel(arguments[1], arguments[2])
     else:
         print(json.dumps(probe(json.loads(arguments[0]), dict(os.environ))))
 

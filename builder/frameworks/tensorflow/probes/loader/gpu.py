@@ -90,6 +90,7 @@ def check_gpu(request: Json, tensorflow: str, loader: Loader, report: Report, ro
         survey = _survey(cuda, cudnn[0], opener, loader, report, root)
         _versions(request, report, survey, cuda[0])
         _agree(report, survey)
+        _compiles(request, report, survey)
         _copies(request, report, loader, survey)
         check_driver(request, report, loader, survey.objects.values(), survey.everywhere)
         _compiler(report, tensorflow, cuda, root)
@@ -110,6 +111,13 @@ def _survey(
         elf = read_elf(search.path) if search.path else None
         if search.path and elf:
             picked[stem], objects[stem] = search.path, elf
+            if loader.forgets(search):
+                report.wrong(
+                    f"{names[stem]} is found by ld.so.cache alone, which the container toolkit "
+                    "writes anew: no file in /etc/ld.so.conf.d names "
+                    f"{os.path.dirname(search.path)}",
+                    "name it there, and run ldconfig",
+                )
             continue
         present = (path for path in everywhere.get(names[stem], ()) if os.path.isfile(path))
         elsewhere = next(present, "")  # a link that leads nowhere is no library
@@ -289,6 +297,24 @@ def check_driver(
             f"the image holds a libcuda: {hidden[0]}; a stub or an old driver shadows the "
             "machine's as soon as its folder is searched",
             "remove it from the image",
+        )
+
+
+def _compiles(request: Json, report: Report, survey: Survey) -> None:
+    """Let NVRTC compile a kernel for the image's GPU, which takes its second library and no GPU."""
+    path, capability = survey.picked.get("libnvrtc"), request.get("capability") or ""
+    if not path or not capability:
+        return
+    lines, death = in_child("--compile", path, capability)
+    error = death or next((line["error"] for line in lines if line.get("error")), "")
+    report.seen["nvrtc"] = error or f"compiles for {capability}"
+    if error:
+        report.wrong(
+            f"{path} does not compile a kernel for {capability}: {error}; what cuDNN and XLA make "
+            "at run time fails",
+            "lock a CUDA whose compiler knows this GPU"
+            if "architecture" in error
+            else "install nvidia-cuda-nvrtc whole, as locked: libnvrtc-builtins belongs to it",
         )
 
 

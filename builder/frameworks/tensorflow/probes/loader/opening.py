@@ -80,6 +80,23 @@ def ask_tensorflow(framework: str, handles: dict[str, str]) -> None:
     print(json.dumps({"asked": opened, "mapped": _mapped()}), flush=True)
 
 
+def compile_kernel(nvrtc: str, capability: str) -> None:
+    """Let NVRTC compile a kernel for a compute capability, and print its error ("" for none)."""
+    library = ctypes.CDLL(nvrtc)
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    source = b'extern "C" __global__ void f(float *x) { x[threadIdx.x] = sinf(x[0]); }'
+    architecture = f"--gpu-architecture=sm_{capability.replace('.', '')}".encode()
+    library.nvrtcCreateProgram(ctypes.byref(program), source, b"f.cu", 0, None, None)
+    code = library.nvrtcCompileProgram(program, 1, (ctypes.c_char_p * 1)(architecture))
+    error = ""
+    if code:
+        library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value + 1)
+        library.nvrtcGetProgramLog(program, log)
+        error = f"code {code} {' '.join(log.value.decode(errors='replace').split())[:300]}".strip()
+    print(json.dumps({"error": error}), flush=True)
+
+
 def _mapped() -> dict[str, list[str]]:
     """Return file name -> the files of this name that are mapped into this process."""
     files: dict[str, list[str]] = {}

@@ -23,12 +23,16 @@ class SearchResult(NamedTuple):
 
 
 class Loader(NamedTuple):
-    """What ld.so knows beside the caller: LD_LIBRARY_PATH, ld.so.cache, the default folders."""
+    """What ld.so knows beside the caller: LD_LIBRARY_PATH, ld.so.cache, the default folders.
+
+    configured: the folders that ldconfig reads (ld.so.conf(5)); empty where nothing tells.
+    """
 
     library_path: tuple[str, ...]
     cache: dict[str, tuple[str, ...]]
     defaults: tuple[str, ...]
     executable: Elf | None
+    configured: tuple[str, ...] = ()
 
     def folders(self, caller: Elf) -> list[str]:
         """Return the folders before the cache, in ld.so(8)'s order, for a dlopen() in `caller`.
@@ -54,6 +58,13 @@ class Loader(NamedTuple):
             if path and os.path.isfile(path) and read_elf(path):
                 return SearchResult(path, tuple(looked))
         return SearchResult(None, tuple(looked))
+
+    def forgets(self, result: SearchResult) -> bool:
+        """Tell whether a file is found by the cache alone, and by none that is written anew."""
+        if not self.configured or not result.path or result.looked[-1] != "ld.so.cache":
+            return False
+        folders = {os.path.realpath(folder) for folder in self.configured}
+        return os.path.realpath(os.path.dirname(result.path)) not in folders
 
     def all(self, name: str, callers: Iterable[Elf]) -> list[str]:
         """Return each different file of this name that some caller's search could come across."""
@@ -89,14 +100,28 @@ def system_loader(environ: dict[str, str]) -> Loader:
         cache=_ld_cache(),
         defaults=debian if os.path.isdir(f"/usr/lib/{triplet}") else redhat,
         executable=read_elf(os.path.realpath(sys.executable)),
+        configured=_configured(),
     )
 
 
-def _ld_cache() -> dict[str, tuple[str, ...]]:
+def _ldconfig(options: str) -> str:
+    """Return what ldconfig prints; "" where there is none."""
     tool = shutil.which("ldconfig", path="/sbin:/usr/sbin:/bin:/usr/bin")
     if tool is None:
-        return {}
-    text = subprocess.run([tool, "-p"], stdout=subprocess.PIPE, check=False).stdout.decode()
+        return ""
+    return subprocess.run(
+        [tool, options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
+    ).stdout.decode(errors="replace")
+
+
+def _configured() -> tuple[str, ...]:
+    """Return the folders that ldconfig would read, from a run that writes nothing."""
+    lines = _ldconfig("-NXv").splitlines()
+    return tuple(line.partition(":")[0] for line in lines if line.startswith("/") and ":" in line)
+
+
+def _ld_cache() -> dict[str, tuple[str, ...]]:
+    text = _ldconfig("-p")
     cache: dict[str, tuple[str, ...]] = {}
     for line in text.splitlines():
         name, arrow, path = line.strip().partition(" => ")
