@@ -232,7 +232,11 @@ def test_contents_names_the_secrets_that_no_container_sees() -> None:
     )
     session: Any = SimpleNamespace(
         subject=SimpleNamespace(
-            spec=SimpleNamespace(has_own_base=False), packages={}, stack=None, layers={}
+            spec=SimpleNamespace(has_own_base=False),
+            packages={},
+            stack=None,
+            layers={},
+            debian={},
         ),
         config={"Env": ["TOKEN=ghp_" + "a1B2c3D4e" * 4]},
         content=ImageContent((), secrets, unread=(layer,)),
