@@ -24,7 +24,7 @@ def nothing(path: PurePosixPath) -> bool:
     ("name", "text", "kind"),
     [
         ("key.pem", KEY, "a private key"),
-        ("notes.txt", "token ghp_" + "a1B2c3D4e" * 4, "a token (github-pat)"),
+        ("notes.txt", "token ghp_" + "a1B2c3D4e" * 4, "a token .github-pat"),
         (".netrc", "", "a netrc with logins"),
         (
             "settings.toml",

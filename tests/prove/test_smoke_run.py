@@ -236,7 +236,7 @@ def test_an_image_in_which_everything_is_wrong(
         "ENV LD_PRELOAD=/usr/lib/libtcmalloc.so.4 XLA_FLAGS=/etc/xla-flags TF_XLA_FLAG=--x\n"
         f"RUN umask 077; mkdir /secret; (echo '{key}'; head -c 300 /dev/zero | tr '\\0' A) "
         "> /secret/key.pem\n"
-        "RUN printf '%s_%036d' ghp 0 > /secret/gone\nRUN rm /secret/gone\n"
+        f"RUN printf '%s_%s' ghp {token[4:]} > /secret/gone\nRUN rm /secret/gone\n"
         f"RUN mkdir -p {Path(stub).parent} && cp /lib/x86_64-linux-gnu/libz.so.1 {stub}\n"
         "RUN chmod u+s /usr/bin/env && chmod o+w /usr/local/bin\n"
         f"RUN echo 'import os' > {evil}\n"
