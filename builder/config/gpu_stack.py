@@ -119,7 +119,7 @@ def _gpu_facts(
     spec: ImageSpec, accelerator: Accelerator, release: Release, runs: Runs, driver: Driver
 ) -> Iterator[Fact]:
     architecture = accelerator.architecture
-    assert architecture is not None  # check_tables sees to it
+    assert architecture is not None
     name, capability = accelerator.name, accelerator.compute_capability or ""
     matrix = architecture.source
     yield Fact.of(
@@ -157,7 +157,7 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
     runs an A100's). Like PTX it has to be asked for, as none of its libraries was tested there.
     """
     architecture = accelerator.architecture
-    assert architecture is not None  # check_tables sees to it
+    assert architecture is not None
     name = f"{accelerator.name} ({accelerator.compute_capability})"
     if spec.base.startswith(NVIDIA_IMAGES):
         return "native"

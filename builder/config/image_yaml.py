@@ -20,7 +20,7 @@ from builder.config.accepted_advisories import AcceptedAdvisories
 from builder.config.fields import OWN
 from builder.core import filemodel, outgoing, project, yamlfile
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, refuse
+from builder.core.filemodel import FileModel
 from builder.core.yamlfile import Document, Mistake
 
 IMAGES = project.IMAGES
@@ -330,18 +330,10 @@ def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
         if not text:
             continue
         try:
-            requirements.append((f"{name}:{number}", fields.requirement(_without_hashes(text))))
+            requirements.append((f"{name}:{number}", fields.requirement(text)))
         except PydanticCustomError as error:
             context = error.context or {}
             problems.append(Mistake(number, "", str(context["what"]), str(context["fix"])))
     if problems:
         raise filemodel.error(name, problems)
     return TrainerFolder(not inside, tuple(requirements))
-
-
-def _without_hashes(text: str) -> str:
-    if text.endswith("\\") or "--hash" in text:
-        raise refuse(
-            "a line with hashes", "write name==version alone: `builder lock` adds the hashes"
-        )
-    return text

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from builder.config import compatibility, image_yaml
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import OWN_PYTHON, Stack, kernels_run
-from builder.config.table_check import Gap, check_tables
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
-from builder.frameworks.tensorflow.releases import Tables
 
 DIGEST = "@sha256:" + "0" * 64
 PUBLISHED = "docker.io/tensorflow/tensorflow:2.13.1-gpu" + DIGEST
@@ -271,94 +270,36 @@ def test_what_a_person_chose_is_called_so() -> None:
 # The tables, joined
 
 
-def test_the_tables_have_no_hole_and_cover_every_target(root: Path) -> None:
-    assert check_tables(image_yaml.load_all(root)) == ()
-
-
-def broken(change: Callable[[Tables], Tables]) -> list[str]:
-    problems = check_tables(tables=change(releases.tables()))
-    assert all(isinstance(problem, Gap) for problem in problems)
-    return [f"{problem.where}: {problem.what}" for problem in problems]
-
-
-def newest(tables: Tables, **fields: Any) -> Tables:
-    return replace(tables, releases=(*tables.releases[:-1], replace(tables.releases[-1], **fields)))
-
-
-@pytest.mark.parametrize(
-    ("change", "gap"),
-    [
-        (
-            lambda t: newest(t, wheels="12.9"),
-            "TensorFlow 2.21: has no CUDA library set 12.9",
-        ),
-        (
-            lambda t: newest(t, wheels="12.3"),
-            "TensorFlow 2.21: was tested with CUDA 12.5, its set is 12.3",
-        ),
-        (
-            lambda t: newest(t, cudnn="9.5"),
-            "TensorFlow 2.21: was tested with cuDNN 9.5, its set has 9.3.0.75",
-        ),
-        (
-            lambda t: newest(t, pins={"cudnn": "8.1.0.77"}),
-            "TensorFlow 2.21: what cuDNN 8.1.0.77 carries is not known",
-        ),
-        (
-            lambda t: newest(t, python=("3.12",)),
-            "TensorFlow 2.21: has CUDA wheels, but no Python of our own base",
-        ),
-        (
-            lambda t: newest(t, pins={"cutensor": "2.0"}),
-            "TensorFlow 2.21: cutensor has no package, or is not in the set",
-        ),
-        (
-            lambda t: newest(t, versions=("2.22.0",)),
-            "image.yaml: TensorFlow 2.21.0, the default, is not known",
-        ),
-        (
-            lambda t: newest(t, versions=("2.22.0",)),
-            "TensorFlow 2.21: lists 2.22.0",
-        ),
-        (
-            lambda t: replace(t, drivers=t.drivers[:1]),
-            "TensorFlow 2.21: no driver is known for CUDA 12.5",
-        ),
-        (
-            lambda t: replace(t, cudnn=t.cudnn[1:]),
-            "TensorFlow 2.21: what cuDNN 9.3.0.75 carries is not known",
-        ),
-        (
-            lambda t: replace(t, cudnn=t.cudnn[::-1]),
-            "cuDNN 9.10.2.21: stands after 9.11.0.98",
-        ),
-        (
-            lambda t: replace(t, tpu=(replace(t.tpu[0], version="2.50.0"),)),
-            "tensorflow-tpu 2.50.0: is no known release of TensorFlow",
-        ),
-    ],
-)
-def test_a_gap_in_the_tables_is_found(change: Callable[[Tables], Tables], gap: str) -> None:
-    assert gap in broken(change)
-
-
-def test_a_gpu_without_a_compute_capability_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_table_of_accelerators_has_no_gap() -> None:
     known = accelerators.accelerators()
-    bad = {
-        "T4": replace(known["T4"], compute_capability=None, architecture=None),
-        "K80": replace(known["K80"], instead="T5"),
-    }
-    monkeypatch.setattr(accelerators, "accelerators", lambda: {**known, **bad})
-    assert {f"{gap.where}: {gap.what}" for gap in check_tables()} == {
-        "T4: has no compute capability",
-        "T4: has no architecture",
-        "K80: is refused without an accelerator instead, or a source",
-    }
+    for accelerator in known.values():
+        if accelerator.kind == "gpu":
+            assert accelerator.compute_capability and accelerator.architecture, accelerator.name
+        if accelerator.refused:
+            assert accelerator.instead in known and accelerator.refused_source, accelerator.name
 
 
-def test_a_target_that_cannot_work_is_a_problem() -> None:
-    (problem,) = check_tables([spec("B200")])
-    assert "no kernels for B200 (10.0)" in problem.what
+def test_the_tables_of_tensorflow_and_cuda_have_no_gap() -> None:
+    tables = releases.tables()
+    versions = {version for release in tables.releases for version in release.versions}
+    assert ImageSpec.model_fields["tensorflow"].default in versions
+    assert {row.version for row in tables.tpu} <= versions
+    since = [Version(row.since) for row in tables.cudnn]
+    assert since == sorted(set(since))
+    drivers = {row.cuda.partition(".")[0] for row in tables.drivers}
+    for release in tables.releases:
+        name = release.minor
+        assert all(version.startswith(f"{name}.") for version in release.versions), name
+        assert release.cuda.partition(".")[0] in drivers, name
+        if release.wheels is None:
+            continue
+        assert set(release.python) & OWN_PYTHON.keys(), name
+        tested = tables.sets[release.wheels]
+        assert tested.cuda == release.cuda, name
+        libraries = {**tested.libraries, **release.pins}
+        assert libraries.keys() == tables.packages.keys(), name
+        assert libraries["cudnn"].startswith(f"{release.cudnn}."), name
+        assert min(since) <= Version(libraries["cudnn"]), name
 
 
 @pytest.mark.network
