@@ -79,12 +79,15 @@ def settings(
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
-    """Return the targets of this call. Raises InputError if none is named."""
+    """Return the targets of this call; none named is the only one that there is.
+
+    Raises InputError.
+    """
     from builder.config import image_yaml
     from builder.core.errors import InputError
 
     known = image_yaml.targets(root())
-    if everything or targets == ["all"]:
+    if everything or targets == ["all"] or (not targets and len(known) == 1):
         return known
     if targets:
         return image_yaml.named(root(), targets)

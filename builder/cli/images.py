@@ -46,9 +46,9 @@ def image(
 ) -> None:
     """Build and prove images, in one go.
 
-    Builds the base and the training image, then runs the smoke test; its receipt allows the push.
-    Does nothing if nothing changed. With --package and --module, the image holds your own Python
-    program instead of the trainer.
+    Locks what never was, builds the base and the training image, then runs the smoke test; its
+    receipt allows the push. Does nothing if nothing changed. With --package and --module, the image
+    holds your own Python program instead of the trainer.
     """
     if package is not None:
         job_local.image_of_package(
@@ -56,12 +56,16 @@ def image(
         )
         return
     from builder.engine.discovery import connect
-    from builder.pipeline import make, proof, repository
+    from builder.image.apt import ContainerApt
+    from builder.pipeline import committed, make, proof, repository
     from builder.pipeline.push import push_target
 
     names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
+        committed.lock_new(
+            root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
+        )
         options = make.BuildOptions(where, repository.base_check(where), shown.on_event)
         made = make.make(root(), names, options, docker, proof.prove_once)
         pushed = [
@@ -254,12 +258,12 @@ def list_targets(as_json: Json = False) -> None:
 
 def show_image(record: "ImageRecord") -> None:
     """Show what a build made."""
-    budget = size(record.budget_bytes)
+    budget = f"budget {size(record.budget_bytes)}" if record.budget_bytes else "no size_budget"
     over = "  OVER BUDGET" if record.over_budget else ""
     say(f"{record.target}: {record.reference}")
     say(f"  image     {record.digest or record.image_id}")
     say(
-        f"  size      {size(record.compressed_bytes)} to pull (budget {budget}){over}, "
+        f"  size      {size(record.compressed_bytes)} to pull ({budget}){over}, "
         f"{size(record.unpacked_bytes)} unpacked"
     )
     say("  largest   " + ", ".join(f"{name} {size(count)}" for name, count in record.packages[:4]))

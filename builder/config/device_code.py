@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.stack import Fact
-from builder.core import files
+from builder.core import files, project
 from builder.core.errors import InputError
 from builder.devicecode import library
 from builder.devicecode.library import Library
@@ -56,11 +56,12 @@ Read = Mapping[str, Wheel]
 
 
 def read(root: Path) -> Read:
-    """Return the wheels of the committed file; none if there is no file.
+    """Return the wheels of the committed file; where there is none, of the factory's own.
 
     Raises InputError for a file of another form.
     """
-    path = root / image_yaml.IMAGES / FILE
+    own = root / image_yaml.IMAGES / FILE
+    path = own if own.exists() else project.factory() / image_yaml.IMAGES / FILE
     try:
         return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

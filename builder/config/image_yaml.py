@@ -28,21 +28,30 @@ FILE = "image.yaml"
 REQUIREMENTS = "requirements.txt"
 """The file in the trainer's folder that names what the trainer needs beside TensorFlow."""
 
+PACKAGE, MODULE = "trainer", "trainer.task"
+"""The program of an image that names none: the packaged trainer."""
+
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
 class Trainer(FileModel):
     """The folder of the program, and how it is started."""
 
-    package: fields.Folder = Field("trainer", examples=["trainer"])
+    package: fields.Folder = Field(PACKAGE, examples=[PACKAGE])
     """The folder, relative to the project root, that is copied into the image."""
 
-    module: fields.Module = Field("trainer.task", examples=["trainer.task"])
+    module: fields.Module = Field(MODULE, examples=[MODULE])
     """The module that is started, as after `python -m`."""
 
     suite: Literal["trainer", "program"] = Field("trainer", examples=["program"])
     """The checks that the image goes through: `trainer` for a program that keeps to the contract
     (docs/proof.md), so that it is trained, killed and resumed; `program` for any other."""
+
+    def home(self, root: Path) -> Path:
+        """Return the folder that `package` lies in: `root`, or for the packaged trainer, which
+        stands in where a project has no such folder, the one that the factory is installed in."""
+        packaged = self.module == MODULE and not (root / self.package).exists()
+        return project.INSTALLED if packaged and self.package == PACKAGE else root
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,8 @@ class ImageSpec(FileModel):
     """Python packages to add. They cannot move TensorFlow or a CUDA library."""
 
     trainer: Trainer = Field(
-        Trainer(package="trainer", module="trainer.task", suite="trainer"),
-        examples=[{"package": "trainer", "module": "trainer.task"}],
+        Trainer(package=PACKAGE, module=MODULE, suite="trainer"),
+        examples=[{"package": PACKAGE, "module": MODULE}],
     )
     """The program that the image runs."""
 
@@ -101,11 +110,13 @@ class ImageSpec(FileModel):
     labels: dict[fields.LabelKey, fields.Text] = Field({}, examples=[{"team": "vision"}])
     """Labels to add to the image."""
 
-    size_budget: fields.Size = Field(
+    size_budget: fields.Size | None = Field(
+        None,
         examples=["2.6 GB"],
         json_schema_extra={"type": "string", "pattern": r"^[0-9.]+ ?[KMGT]i?B$"},
     )
-    """The largest size that the image may have, compressed, as a registry sends it."""
+    """The largest size that the image may have, compressed, as a registry sends it. Where there is
+    none, the size is measured and reported."""
 
     compression: fields.LayerCompression = Field("zstd", examples=["gzip"])
     """How layers are packed: `zstd`, or `gzip` for engines and scanners that know nothing else. A
@@ -290,6 +301,7 @@ def _slug(name: str) -> str:
 
 def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Mistake]:
     """Return a mistake where the module is not in the package's folder: nothing else is copied."""
+    root = trainer.home(root)
     package = root / trainer.package
     steps = trainer.module.split(".")
     path = package.parent.joinpath(*steps)
@@ -314,6 +326,7 @@ def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
 
     Raises InputError with every line of requirements.txt that cannot be installed.
     """
+    root = trainer.home(root)
     package = root / trainer.package
     steps = trainer.module.split(".")
     inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))

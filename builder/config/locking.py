@@ -49,6 +49,7 @@ def lock(
     on_event: OnEvent = ignore,
     require: Callable[[Lock], None] = lambda _: None,
     now: Sequence[str] = (),
+    tested: Path | None = None,
 ) -> Lock:
     """Lock a target and write its files.
 
@@ -58,7 +59,8 @@ def lock(
 
     An upgrade takes Python releases of at least uv.AGE, and reports which newer ones it left.
 
-    apt: chooses Debian packages where some are not locked yet. now: packages of any age.
+    apt: chooses Debian packages where some are not locked yet. now: packages of any age. tested: a
+    project whose locks a first target starts from.
     require: is called with a lock of new versions before it is written; may raise InputError.
     Raises InputError for a requirement that contradicts TensorFlow or another requirement,
     OutsideError for an index or a mirror that cannot be reached.
@@ -72,7 +74,7 @@ def lock(
             made = lockfile.read(root, spec.name)
         else:
             limits = _limits(now) if upgrade else {}
-            made, left = _make(root, spec, stack, upgrade, apt, locking.log, limits)
+            made, left = _make(root, spec, stack, upgrade, apt, locking.log, limits, tested)
             require(made)
         lockfile.write(root, made)
         locking.cached = kept
@@ -96,12 +98,13 @@ def _make(
     apt: Apt,
     say: Callable[[str], None],
     limits: Mapping[str, str],
+    tested: Path | None,
 ) -> tuple[Lock, list[str]]:
     """Return a new lock, and the releases that `limits` left out."""
     from builder.config import network
 
     host = network.discover()
-    locks = _kept_locks(root, spec, upgrade)
+    locks = _kept_locks(root, spec, upgrade, tested)
     wheels, moved = requirements.wheels(spec, stack, host, locks, limits)
     newest = requirements.wheels(spec, stack, host, locks, {})[0] if limits else wheels
     chosen = {pin.name: Version(pin.version) for pins in wheels.values() for pin in pins}
@@ -131,13 +134,23 @@ def _make(
     return made, left
 
 
-def _kept_locks(root: Path, spec: ImageSpec, upgrade: bool) -> tuple[Lock, ...]:
-    """Return the locks whose versions are kept: the target's own, then its neighbours'."""
+def _kept_locks(
+    root: Path, spec: ImageSpec, upgrade: bool, tested: Path | None
+) -> tuple[Lock, ...]:
+    """Return the locks whose versions are kept: the target's own, then its neighbours', else those
+    of the project `tested`, the one of the same accelerator first."""
+    if upgrade:
+        return ()
+    own = _locks(root, spec.name)
+    return own or (_locks(tested, spec.accelerator.lower()) if tested else ())
+
+
+def _locks(root: Path, first: str) -> tuple[Lock, ...]:
+    """Return the locks of a project's targets that have one; `first` comes first."""
     locks = []
-    for name in (spec.name, *(n for n in image_yaml.targets(root) if n != spec.name)):
-        if not upgrade:
-            with contextlib.suppress(InputError):
-                locks.append(lockfile.read(root, name))
+    for name in (first, *(name for name in image_yaml.targets(root) if name != first)):
+        with contextlib.suppress(InputError):
+            locks.append(lockfile.read(root, name))
     return tuple(locks)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from builder.core.errors import InputError
 
@@ -14,6 +15,17 @@ IMAGES = "images"
 """The folder with a folder for each target."""
 BUILD = "build"
 """The folder that builds write to; it may be deleted."""
+INSTALLED: Final = Path(__file__).parents[2]
+"""The folder that the packages `builder` and `trainer` lie in: a checkout, or site-packages."""
+
+
+def factory() -> Path:
+    """Return the factory's own project, whose images/ holds the locks that it was tested with.
+
+    A wheel carries it below builder/ (setup.py).
+    """
+    shipped = INSTALLED / "builder" / "factory"
+    return shipped if shipped.is_dir() else INSTALLED
 
 
 def find_root(start: Path | None = None) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from builder.config import debian, debian_packages
 from builder.config.debian_packages import from_apt
+from builder.core import project
 from builder.core.display import masked
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
@@ -139,7 +140,7 @@ class ContainerApt:
 
     def _rootfs(self) -> Rootfs:
         """Return the rootfs whose apt runs: a locked one of the project, else of the factory."""
-        for folder in (self._root, Path(__file__).parents[2]):
+        for folder in (self._root, project.factory()):
             for path in sorted((folder / IMAGES).glob("os-*.lock")):
                 packages = debian_packages.parse(path.read_text(encoding="utf-8"))
                 return Rootfs(path.stem.removeprefix("os-"), packages)

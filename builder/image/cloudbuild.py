@@ -30,6 +30,8 @@ SYSTEM_DISK_GB = 20
 """The worker's own system, which is part of the disk that a build asks for, and the builder image.
 """
 MACHINE = "E2_HIGHCPU_8"
+UNKNOWN_SIZE = 4_000_000_000
+"""Bytes that stand in for an image whose size nothing tells."""
 SMOKE_GB = 4
 """What a smoke run may use (builder/prove/session.py); a base needs no more while it is built."""
 
@@ -172,4 +174,4 @@ def _sizes(target: Rendered) -> dict[str, int]:
     sizes = {layer.key: layer.download for layer in layers if layer.download is not None}
     if layers and len(sizes) == len(layers):
         return sizes
-    return {f"budget {target.spec.name}": target.spec.size_budget}
+    return {f"budget {target.spec.name}": target.spec.size_budget or UNKNOWN_SIZE}

@@ -101,6 +101,7 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
 
     Raises InputError for a file that is not the project's own.
     """
+    root = spec.trainer.home(root)
     source = root / spec.trainer.package
     # `python -m` starts in /app
     to = PurePosixPath(APP) if spec.trainer_folder.flat else PurePosixPath(APP, source.name)

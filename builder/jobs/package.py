@@ -135,7 +135,8 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
             "module": program.module,
             "suite": suite.PROGRAM.name,
         }
-        values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
+        if spec.size_budget:
+            values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML
         files.write(home / image_yaml.IMAGES / name / image_yaml.FILE, text)
         files.write(home / project.MARKER, (root / project.MARKER).read_bytes())

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from builder.config import compatibility, image_yaml, lock_check, lockfile, locking
 from builder.config.schema import schema_text
+from builder.core import project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.frameworks.tensorflow.wheels import contradictions
-from builder.image import layers_lock
+from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
 from builder.prove import wheels
 
@@ -40,9 +41,20 @@ def lock(
         spec = image_yaml.load(root, target)
         stack = compatibility.resolve(spec)
         require = partial(wheels.require, root, stack)
-        yield locking.lock(root, spec, stack, apt, upgrade, on_event, require, now)
+        yield locking.lock(
+            root, spec, stack, apt, upgrade, on_event, require, now, project.factory()
+        )
     with contextlib.suppress(InputError):  # another target has no lock yet
         layers_lock.of(root).drop(bases(root).values())
+
+
+def lock_new(root: Path, targets: Sequence[str], apt: Apt, on_event: OnEvent = ignore) -> None:
+    """Lock and render the targets that never were. Raises what `lock` raises."""
+    folder = root / image_yaml.IMAGES
+    new = [name for name in targets if not (folder / name / lockfile.FILE).exists()]
+    for _ in lock(root, new, apt, on_event=on_event) if new else ():
+        pass
+    dockerfile.write(root, dockerfile.texts(root, dockerfile.load_all(root, new)))
 
 
 def bases(root: Path) -> dict[str, BasePlan]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ class ImageRecord:
     root: str
     compressed_bytes: int | None
     unpacked_bytes: int | None
-    budget_bytes: int
+    budget_bytes: int | None
     packages: tuple[tuple[str, int], ...]
     phases: Mapping[str, float]
     engine: str
@@ -49,7 +50,7 @@ class ImageRecord:
     @property
     def over_budget(self) -> bool:
         """Whether a pull transfers more than the budget allows."""
-        return (self.compressed_bytes or 0) > self.budget_bytes
+        return (self.compressed_bytes or 0) > (self.budget_bytes or math.inf)
 
 
 def folder(root: Path, target: str) -> Path:

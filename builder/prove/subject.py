@@ -16,7 +16,8 @@ class Sizes(Protocol):
     """How large an image is, in bytes.
 
     compressed_bytes: what a pull transfers, None where the engine does not know; budget_bytes: what
-    image.yaml allows; packages: the largest downloads in it, as (name and version, bytes).
+    image.yaml allows, None for no bound; packages: the largest downloads in it, as (name and
+    version, bytes).
     """
 
     @property
@@ -24,7 +25,7 @@ class Sizes(Protocol):
     @property
     def unpacked_bytes(self) -> int | None: ...
     @property
-    def budget_bytes(self) -> int: ...
+    def budget_bytes(self) -> int | None: ...
     @property
     def packages(self) -> tuple[tuple[str, int], ...]: ...
 

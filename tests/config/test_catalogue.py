@@ -176,9 +176,9 @@ def test_a_size_has_a_number_and_a_unit(size: str, what: str) -> None:
 
 
 def test_what_is_missing_is_named_with_an_example() -> None:
-    error = refused("accelerator: V100")
-    assert error.message == f"{WHERE}:1: size_budget: is missing"
-    assert error.fix == "add size_budget: 2.6 GB"
+    error = refused("size_budget: 1 GB")
+    assert error.message == f"{WHERE}:1: accelerator: is missing"
+    assert error.fix == "add accelerator: V100"
 
 
 def test_an_unknown_accelerator_names_the_nearest() -> None:

@@ -8,17 +8,18 @@ from builder.prove.suite import Answer, Check
 
 
 def run(session: Session) -> Answer | None:
-    """Compare the size with the budget. An image whose size the engine does not know passes."""
+    """Compare the size with the budget. Unknown sizes pass, and images without a budget."""
     sizes, target = session.subject.sizes, session.subject.target
     if sizes is None:
         return None
     defects = []
-    if (sizes.compressed_bytes or 0) > sizes.budget_bytes:
+    budget = sizes.budget_bytes
+    if budget is not None and (sizes.compressed_bytes or 0) > budget:
         names = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in sizes.packages[:3])
         defects.append(
             Defect(
                 message=f"{(sizes.compressed_bytes or 0) / 1e9:.2f} GB to pull are over the budget "
-                f"of {sizes.budget_bytes / 1e9:.2f} GB; the largest packages: {names}",
+                f"of {budget / 1e9:.2f} GB; the largest packages: {names}",
                 fix=f"raise size_budget in images/{target}/image.yaml, or drop a requirement",
             )
         )

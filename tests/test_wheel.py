@@ -1,0 +1,64 @@
+"""The wheel in an empty environment, in an empty repository: nothing of the checkout is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program `builder` of a wheel that was built from this tree.
+
+    Its environment has the dependencies of this one, but not this checkout.
+    """
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = (sys.executable, "-m", "pip")
+    plain = ("--quiet", "--no-deps", "--disable-pip-version-check")
+    source = folder / "source"
+    files = run(ROOT, "git", "ls-files", "-z").split("\0")
+    for name in filter(None, files):
+        if (ROOT / name).is_file() and name.startswith(
+            ("builder/", "trainer/", "images/", "setup.py", "pyproject.toml", "README", "LICENSE")
+        ):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    run(folder, *pip, "wheel", *plain, "--no-build-isolation", "--wheel-dir", ".", source)
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv/bin/python"
+    (wheel,) = folder.glob("*.whl")
+    run(folder, *pip, "--python", python, "install", *plain, wheel)
+    site = next((folder / "venv/lib").glob("python3*/site-packages"))
+    # a line of a .pth file brings a folder, not the .pth files in it: this checkout stays outside
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder / "venv/bin/builder"
+
+
+def run(folder: Path, *words: object) -> str:
+    done = subprocess.run(
+        [str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.network
+def test_an_empty_repository_is_locked_as_the_factory_was_tested(
+    builder: Path, tmp_path: Path
+) -> None:
+    run(tmp_path, "git", "init", "--quiet")
+    (tmp_path / "builder.toml").touch()
+    (tmp_path / "images/cpu").mkdir(parents=True)
+    (tmp_path / "images/cpu/image.yaml").write_text("accelerator: CPU\n")
+    run(tmp_path, builder, "lock")
+    run(tmp_path, builder, "render")
+    for name in ("cpu/image.lock", "cpu/tensorflow.lock", "cpu/Dockerfile", "os-bookworm.lock"):
+        assert (tmp_path / "images" / name).read_bytes() == (ROOT / "images" / name).read_bytes()
