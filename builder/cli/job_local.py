@@ -28,29 +28,10 @@ Records = Annotated[
 JobDir = Annotated[
     Path | None, typer.Option(help="Where the job writes (default: build/jobs/JOB).")
 ]
-Buckets = Annotated[
-    Path | None,
-    typer.Option(help="A folder whose folders stand for buckets (default: build/buckets)."),
-]
 EnvFile = Annotated[
     Path | None,
     typer.Option(help="NAME=VALUE lines: the values of variables that name a secret."),
 ]
-OtherImage = Annotated[str | None, typer.Option(help="Another image than the job's.")]
-KillAt = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ROLE:INDEX@STEP", help="Kill a replica at a step (or @20s)."),
-]
-PreemptAt = Annotated[
-    list[str] | None,
-    typer.Option(metavar="ROLE:INDEX@STEP", help="The same with SIGTERM and its grace first."),
-]
-Grace = Annotated[float, typer.Option(help="Seconds between SIGTERM and SIGKILL.")]
-ShmSize = Annotated[
-    str | None, typer.Option(help="Size of /dev/shm, such as 64m (default: half of the memory).")
-]
-Parallel = Annotated[int | None, typer.Option(min=1, help="Of a study: how many trials at once.")]
-Seed = Annotated[int, typer.Option(help="Of a study: the seed of its choices.")]
 
 
 def connected(where: "Settings", on_event: "OnEvent") -> "Engine":
@@ -65,17 +46,9 @@ def local(
     arguments: Arguments = None,
     records: Records = None,
     job_dir: JobDir = None,
-    buckets: Buckets = None,
     env_file: EnvFile = None,
-    image: OtherImage = None,
     package: Package = None,
     module: Module = None,
-    kill: KillAt = None,
-    preempt: PreemptAt = None,
-    grace: Grace = 30.0,
-    shm_size: ShmSize = None,
-    parallel: Parallel = None,
-    seed: Seed = 0,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
@@ -83,30 +56,21 @@ def local(
 
     \b
     builder job local cats --records data/records
-    builder job local cats --records data/records --kill worker:0@50
     builder job local cpu --package my-script --module train -- --epochs 3
 
     Each replica is a container with TF_CONFIG, CLUSTER_SPEC and AIP_*. Restarts are the service's;
     the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
     each trial, a few at a time; the same command continues an interrupted study.
     """
-    from builder.jobs.backends.local import kills, prepare
+    from builder.jobs.backends.local import prepare
 
     given = prepare.LocalOptions(
-        image=image,
         records=records,
         job_dir=job_dir,
-        buckets=buckets,
         env_file=env_file,
         arguments=tuple(arguments or ()),
-        grace=grace,
-        shm=prepare.parse_size(shm_size) if shm_size else None,
         package=package,
         module=module,
-        kills=(
-            *(kills.parse_kill(text) for text in kill or ()),
-            *(kills.parse_kill(text, soft=True) for text in preempt or ()),
-        ),
     )
     where = settings(engine=engine)
     with reporter() as shown:
@@ -114,38 +78,31 @@ def local(
             root(), job, given, where, lambda: connected(where, shown.on_event), shown.on_event
         )
     if study is not None:
-        _study(docker, prepared, study, parallel, seed, as_json)
-    _run(docker, prepared, given.kills, as_json)
+        _study(docker, prepared, study, as_json)
+    _run(docker, prepared, as_json)
 
 
-def _run(docker: "Engine", job: "LocalJob", strikes: Any, as_json: bool) -> None:
+def _run(docker: "Engine", job: "LocalJob", as_json: bool) -> None:
     """Run one job, show its table, and end with its exit code."""
     from builder.jobs import show
     from builder.jobs.backends.local import run
     from builder.jobs.pools import replica_names
 
     tell = _line_writer(replica_names(job.pools))
-    outcome = run.run(docker, job, kills=strikes, on_event=tell)
+    outcome = run.run(docker, job, on_event=tell)
     _show(outcome, show.summary(outcome), outcome.folder)
     if as_json:
         out(asdict(outcome))
     raise typer.Exit(outcome.exit_code)
 
 
-def _study(
-    docker: "Engine",
-    job: "LocalJob",
-    wanted: "Study",
-    parallel: int | None,
-    seed: int,
-    as_json: bool,
-) -> None:
+def _study(docker: "Engine", job: "LocalJob", wanted: "Study", as_json: bool) -> None:
     """Run a study here, show its table, and end with its exit code."""
     from builder.jobs import show
     from builder.jobs.backends.local import study
 
     tell = _line_writer([f"trial {number}" for number in range(1, wanted.trials + 1)])
-    outcome = study.run_study(docker, job, wanted, parallel=parallel, seed=seed, on_event=tell)
+    outcome = study.run_study(docker, job, wanted, on_event=tell)
     shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too"
     _show(outcome, show.study_table(outcome), shows)
     if as_json:

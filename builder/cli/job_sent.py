@@ -1,4 +1,4 @@
-"""`builder job submit, status, list, logs, wait, cancel`: jobs on Vertex AI and in clusters."""
+"""`builder job submit, status, list, logs, cancel`: jobs on Vertex AI and in clusters."""
 
 import contextlib
 import sys
@@ -45,7 +45,6 @@ Module = Annotated[
 Again = Annotated[
     bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
 ]
-Wait = Annotated[bool, typer.Option("--wait", help="Wait for the end.")]
 Stream = Annotated[
     bool, typer.Option("--logs", help="Wait for the end, and show the replicas' lines.")
 ]
@@ -154,23 +153,6 @@ def _follow(
         )
 
 
-def _wait(
-    backend: "Backend", job: "JobStatus", poll: float, timeout: float | None = None
-) -> "JobStatus":
-    """Say each new state until the job ends."""
-    from builder.jobs import following
-
-    states = [""]
-
-    def show_state(now: "JobStatus") -> None:
-        if now.state != states[-1]:
-            say(f"{now.display_name}: {now.state}")
-            states.append(now.state)
-
-    with _interruptible(backend, job):
-        return following.wait(backend, job, poll=poll, timeout=timeout, on_look=show_state)
-
-
 @contextlib.contextmanager
 def _interruptible(backend: "Backend", job: "JobStatus") -> Iterator[None]:
     """Within the block, Ctrl-C ends the watching, not the job."""
@@ -202,7 +184,6 @@ def submit(
     package: Package = None,
     module: Module = None,
     again: Again = False,
-    wait: Wait = False,
     stream: Stream = False,
     dry_run: DryRun = False,
     poll: Poll = 10.0,
@@ -218,7 +199,7 @@ def submit(
     builder job submit cats-and-dogs --package my-script --module train -- --epochs 3
 
     The same command again finds the job that it created: after a lost connection, or while it
-    runs. With --wait or --logs the exit code is the job's.
+    runs. With --logs the exit code is the job's.
     """
     from builder.core.events import ignore
     from builder.engine.discovery import connect
@@ -244,19 +225,17 @@ def submit(
             return
         memory = submission.Memory(root() / choose.REMEMBERED)
         sent = submission.submit(backend, ready, memory, again=again, on_event=shown.on_event)
-    _report(backend, sent, wait, stream, poll, as_json)
+    _report(backend, sent, stream, poll, as_json)
 
 
 def _report(
-    backend: "Backend", sent: "Submitted", wait: bool, stream: bool, poll: float, as_json: bool
+    backend: "Backend", sent: "Submitted", stream: bool, poll: float, as_json: bool
 ) -> None:
-    """Say what was sent; with `wait` or `stream`, how it ended."""
+    """Say what was sent; with `stream`, its lines and how it ended."""
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
         _end(_follow(backend, sent.job, poll), as_json)
-    if wait:
-        _end(_wait(backend, sent.job, poll), as_json)
     _show(sent.job)
     if as_json:
         out({**_json(sent.job), "is_new": sent.created})
@@ -353,22 +332,6 @@ def logs(
 
 
 @expanded
-def wait(
-    job: SentName,
-    where: Where,
-    timeout: Annotated[str | None, typer.Option(help="Such as 2h; then exit code 3.")] = None,
-    poll: Poll = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Wait for a job's end; the exit code is the job's."""
-    from builder.jobs import description
-
-    limit = description.length("--timeout", timeout)
-    backend = backend_of(where, job)
-    _end(_wait(backend, backend.find(job), poll, limit), as_json)
-
-
-@expanded
 def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
     """End a job."""
     backend = backend_of(where, job)
@@ -383,6 +346,6 @@ def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
 
 def register(app: typer.Typer) -> None:
     """Add the commands to `builder job`."""
-    for command in (submit, status, logs, wait, cancel):
+    for command in (submit, status, logs, cancel):
         app.command()(command)
     app.command(name="list")(list_jobs)

@@ -65,7 +65,6 @@ class Outcome:
     exit_code: int
     message: str
     seconds: float
-    restarts: int
     folder: str
     replicas: tuple[ReplicaResult, ...]
     step: int | None = None

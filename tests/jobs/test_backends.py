@@ -84,7 +84,8 @@ def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submi
 
 
 def ended(case: Case, job: JobStatus) -> JobStatus:
-    return following.wait(case.backend, job, poll=0.05, timeout=60)
+    """Return the job after its end."""
+    return following.follow(case.backend, job, lambda line: None, pause=lambda: time.sleep(0.05))
 
 
 def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Case) -> None:

@@ -46,7 +46,6 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("status", "cats"), 2, "no project is known", "--project"),
         (("status", "cats", "--on", "here"), 2, "--on here: no backend", "local, vertex"),
         (("list",), 2, "no project is known", "--project"),
-        (("wait", "cats", "--timeout", "x"), 2, "--timeout x", "2h"),
         (
             ("status", "dogs", "--watch"),
             2,
@@ -60,7 +59,6 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
             "--project",
         ),
         (("status", "cats", "--watch", "--on", "vertex"), 2, "no project is known", "--project"),
-        (("local", "tuned", "--kill", "chief:0@5"), 2, "tuned is a study: --kill", "leave them"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_the_way_out_another(
@@ -144,9 +142,8 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here
 
 def test_the_exit_code_is_the_jobs(run: Run, loopback: emulator.Loopback) -> None:
     loopback.service.executor = emulator.Script(code=7)
-    code, _, err = run("job", "submit", "cats", "--wait", "--poll", "0.05")
+    code, _, err = run("job", "submit", "cats", "--logs", "--poll", "0.05")
     assert code == 7 and "non-zero status of 7" in err
-    assert run("job", "wait", "cats", "--poll", "0.05")[0] == 7
     assert run("job", "logs", "cats", "--follow", "--poll", "0.05")[0] == 7
 
 
@@ -155,7 +152,7 @@ def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
     assert run("job", "submit", "cats")[0] == 0
     code, _, err = run("job", "cancel", "cats")
     assert code == 0 and "cancelled" in err
-    assert run("job", "wait", "cats", "--poll", "0.05")[0] == 143
+    assert run("job", "logs", "cats", "--follow", "--poll", "0.05")[0] == 143
     code, _, err = run("job", "cancel", "cats")
     assert code == 0 and "it has cancelled already" in err
 
@@ -170,8 +167,8 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(
 
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0
-    monkeypatch.setattr(following, "wait", interrupted)
-    code, _, err = run("job", "wait", "cats")
+    monkeypatch.setattr(following, "follow", interrupted)
+    code, _, err = run("job", "logs", "cats", "--follow")
     assert code == 130 and "goes on: builder job logs" in err
     (job,) = loopback.service.jobs.values()
     assert job.state.name == "JOB_STATE_QUEUED"
@@ -229,13 +226,13 @@ def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback
     loopback.service.executor = emulator.Script(
         (("workerpool0-0", said(10, 0.5)),), metric=lambda given: float(given["rate"])
     )
-    assert run("job", "submit", "tuned", "--wait", "--poll", "0.05")[0] == 0
+    assert run("job", "submit", "tuned", "--logs", "--poll", "0.05")[0] == 0
     code, _, page = run("job", "status", "tuned", "--watch")
     assert code == 0 and "trial 1  succeeded" in page and "trial 2: rate=0." in page
 
 
 def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopback) -> None:
-    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
+    assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 0
     loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
     code, _, page = run("job", "status", "cats", "--watch")
     assert code == 0 and "succeeded" in page
@@ -245,7 +242,7 @@ def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopba
 def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
     line = "OOM when allocating tensor with shape[64]"
     loopback.service.executor = emulator.Script((("workerpool0-0", line),), code=1)
-    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 1
+    assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 1
     code, out, err = run("job", "why", "cats", "--json")
     found = json.loads(out)
     assert (code, found["ending"]) == (0, "device-memory")
@@ -258,7 +255,7 @@ def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
 
 
 def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:
-    assert run("job", "submit", "cats", "--wait", "--poll", "0.05")[0] == 0
+    assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 0
     folder = here / "build" / "jobs" / "cats" / "local"
     folder.mkdir(parents=True)
     state: dict[str, object] = {

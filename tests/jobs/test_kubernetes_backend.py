@@ -345,7 +345,7 @@ def test_submit_and_all_that_asks_about_it(run: Run, cats: Path, loopback: serve
     assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
     assert json.loads(run("job", "status", "cats", *ON, "--json")[1])["failed_code"] == 2
     assert json.loads(run("job", "list", *ON, "--json")[1])[0]["exit_code"] == 2
-    assert run("job", "wait", "cats", *ON, *FAST)[0] == 2
+    assert run("job", "logs", "cats", "--follow", *ON, *FAST)[0] == 2
     assert "loss 0.5" in run("job", "logs", "cats", *ON)[2]
     assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
 

@@ -48,18 +48,9 @@ def test_a_folder_of_the_project_that_records_names_is_the_data(
     assert prepared(root, *arguments).records == (root / "data/records" if found else None)
 
 
-def test_folders_that_are_not_there_are_refused_by_their_option(root: Path) -> None:
+def test_a_folder_that_is_not_there_is_refused_by_its_option(root: Path) -> None:
     with pytest.raises(InputError, match="--records nowhere: there is no such folder"):
         prepared(root, records=Path("nowhere"))
-    with pytest.raises(InputError, match="--buckets nowhere: there is no such folder"):
-        prepared(root, buckets=Path("nowhere"))
-
-
-@pytest.mark.parametrize(("text", "size"), [("64m", 64 << 20), ("2G", 2 << 30), ("512kB", 1 << 19)])
-def test_sizes(text: str, size: int) -> None:
-    assert here.parse_size(text) == size
-    with pytest.raises(InputError, match="is not a size"):
-        here.parse_size(f"{text} of memory")
 
 
 def test_a_secret_comes_from_the_file_that_is_named(root: Path, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.backends.local.container import described
-from builder.jobs.backends.local.kills import Kill, parse_kill
 from builder.jobs.backends.local.replicas import LocalJob, Replica, Trial, replicas
 from builder.jobs.pools import Pool
 
@@ -44,9 +43,6 @@ def test_the_cluster_names_chief_and_workers_and_never_the_evaluator(tmp_path: P
     assert tf_config(found["evaluator-0"])["task"] == {"type": "evaluator", "index": 0}
     spec = json.loads(found["evaluator-0"].environment["CLUSTER_SPEC"])
     assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool3"]
-    pools = spec["job"]["worker_pool_specs"]
-    assert [pool.get("replica_count") for pool in pools] == ["1", "2", None, "1"]
-    assert pools[2] == {}, "a pool that is skipped is there, and empty"
 
 
 def test_the_folders_are_vertex_ais_below_the_jobs_own(tmp_path: Path) -> None:
@@ -144,14 +140,6 @@ def test_trials_that_run_at_once_keep_off_each_others_gpus(
         )
         assert found.gpus == mine
         assert ("TF_FORCE_GPU_ALLOW_GROWTH" in found.environment) == shared
-
-
-def test_a_preemption_is_written_as_role_index_and_step() -> None:
-    assert parse_kill("worker:1@50") == Kill("worker-1", step=50)
-    assert parse_kill("chief:0@12s", soft=True) == Kill("chief-0", seconds=12.0, soft=True)
-    for text in ("worker@5", "worker:1", "master:0@5", "worker:1@x"):
-        with pytest.raises(InputError, match="ROLE:INDEX@STEP"):
-            parse_kill(text)
 
 
 def test_exit_codes_in_words() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,7 +17,7 @@ from google.cloud import aiplatform_v1 as api
 from builder import googleapi
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import following, submission
-from builder.jobs.backends.protocol import LostAnswer
+from builder.jobs.backends.protocol import JobStatus, LostAnswer
 from builder.jobs.backends.vertex import service
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.checks import check_bucket
@@ -72,15 +73,16 @@ def send(where: Service, ready: Ready, tmp_path: Path, again: bool = False) -> s
     return submission.submit(VertexAI(where), ready, submission.Memory(tmp_path), again=again)
 
 
+def to_its_end(where: Service, job: JobStatus) -> JobStatus:
+    """Return the job after its end."""
+    return following.follow(VertexAI(where), job, lambda line: None, pause=lambda: time.sleep(0.01))
+
+
 def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, tmp_path) -> None:
     sent = send(where, ready, tmp_path)
-    states: list[str] = []
-    ended = following.wait(
-        VertexAI(where), sent.job, poll=0.01, on_look=lambda j: states.append(j.state)
-    )
+    ended = to_its_end(where, sent.job)
     assert sent.created
     assert (ended.state, ended.exit_code) == ("succeeded", 0)
-    assert states[-1] == "succeeded"
     assert ended.image == f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}"  # by digest, never by tag
     assert ended.output == f"gs://my-bucket/jobs/{ended.display_name}"
     (chief,) = ended.pools
@@ -165,15 +167,8 @@ def test_an_image_without_a_digest_is_not_sent(loopback, where, ready, tmp_path)
 def test_every_other_end_has_an_exit_code(loopback, where, ready, tmp_path, state, code) -> None:
     loopback.service.faults.end_as = state
     sent = send(where, ready, tmp_path)
-    ended = following.wait(VertexAI(where), sent.job, poll=0.01)
+    ended = to_its_end(where, sent.job)
     assert ended.exit_code == code
-
-
-def test_waiting_has_a_limit(loopback, where, ready, tmp_path) -> None:
-    loopback.service.faults.stay_queued = True
-    sent = send(where, ready, tmp_path)
-    with pytest.raises(OutsideError, match="still queued"):
-        following.wait(VertexAI(where), sent.job, poll=0.01, timeout=0.05)
 
 
 def test_a_job_is_found_by_each_of_its_names(loopback, where, ready, tmp_path) -> None:
@@ -198,7 +193,7 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
     loopback.service.executor = emulator.Script(metric=lambda given: float(given["layers"]))
     study = jobfiles.ready(STUDY, project=emulator.PROJECT)
     sent = send(where, study, tmp_path)
-    ended = following.wait(VertexAI(where), sent.job, poll=0.01)
+    ended = to_its_end(where, sent.job)
     assert ended.state == "succeeded"
     assert [trial.id for trial in ended.trials] == ["1", "2", "3"]
     for one in ended.trials:

@@ -77,7 +77,7 @@ def _mounts(job: LocalJob) -> list[Mount]:
     folders = {
         JOB: job.folder.parent if job.trial else job.folder,
         RECORDS: job.records,
-        GCS: job.buckets,
+        GCS: job.buckets if job.buckets.is_dir() else None,
         METRICS: job.trial.metrics if job.trial else None,
     }
     return [

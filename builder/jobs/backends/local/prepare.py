@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import Engine
 from builder.jobs import description
 from builder.jobs.backends.local.folder import FOLDER
-from builder.jobs.backends.local.kills import Kill
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.description import Job, Study
 from builder.jobs.images import target_of
@@ -27,7 +25,7 @@ PROJECT = "CLOUD_ML_PROJECT_ID"
 """The variable in which Vertex AI tells a replica the project that pays."""
 
 BUCKETS = Path("build") / "buckets"
-"""The default of --buckets: the folders in it stand for buckets."""
+"""The folders in it stand for buckets."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +35,12 @@ class LocalOptions:
     image: str | None = None
     records: Path | None = None
     job_dir: Path | None = None
-    buckets: Path | None = None
     env_file: Path | None = None
     arguments: tuple[str, ...] = ()
-    grace: float = 30.0
-    shm: int | None = None
     pass_job_dir: bool = False
     name: str | None = None
     package: Path | None = None
     module: str | None = None
-    kills: tuple[Kill, ...] = ()
 
 
 def load(root: Path, name: str) -> Job:
@@ -74,11 +68,6 @@ def described(
     checks that need none. Raises InputError, OutsideError, CheckFailed.
     """
     job = load(root, name)
-    if job.study is not None and options.kills:
-        raise InputError(
-            f"{name} is a study: --kill and --preempt strike a replica of a single run",
-            "leave them out, or take study: out of a copy of the job",
-        )
     if options.package is None:
         engine = connect()
         return engine, prepare(root, engine, job, options), job.study
@@ -100,10 +89,9 @@ def described(
 def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> LocalJob:
     """Return the local form of a job. Raises InputError, OutsideError for a missing image."""
     arguments = (*job.arguments, *options.arguments)
-    data = _folder("--records", options.records) or _records_of_project(root, arguments)
-    buckets = _folder("--buckets", options.buckets)
-    if buckets is None and (root / BUCKETS).is_dir():
-        buckets = root / BUCKETS
+    if options.records is not None and not options.records.is_dir():
+        what = f"--records {options.records}: there is no such folder"
+        raise InputError(what, "name one that is there")
     base = (job.job_dir or "").replace("{job}", job.id)
     name = options.name or job.id
     return LocalJob(
@@ -116,19 +104,12 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
         environment=_environment(job, options.env_file),
         base=base if base.startswith("gs://") else "",
         pass_job_dir=job.pass_job_dir or options.pass_job_dir,
-        records=data,
-        buckets=buckets,
+        records=options.records or _records_of_project(root, arguments),
+        buckets=root / BUCKETS,
         restarts=job.scheduling.restarts,
         timeout=job.scheduling.timeout,
-        grace=options.grace,
-        shm=options.shm or _half_of_memory(),
+        shm=_half_of_memory(),
     )
-
-
-def _folder(option: str, path: Path | None) -> Path | None:
-    if path is not None and not path.is_dir():
-        raise InputError(f"{option} {path}: there is no such folder", "name one that is there")
-    return path
 
 
 def _environment(job: Job, env_file: Path | None) -> dict[str, str]:
@@ -181,11 +162,3 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
 def _half_of_memory() -> int:
     """Return the bytes that a machine's own /dev/shm has by default."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def parse_size(text: str) -> int:
-    """Return the bytes of `64m`, `1g`, `512MB`. Raises InputError."""
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)i?b?", text.strip().lower())
-    if match is None:
-        raise InputError(f"--shm-size {text}: is not a size", "write 64m or 2g")
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]]

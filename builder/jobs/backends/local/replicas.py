@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from builder import contract
 from builder.core.errors import InputError
@@ -65,7 +65,7 @@ class LocalJob:
     base: str = ""
     pass_job_dir: bool = False
     records: Path | None = None
-    buckets: Path | None = None
+    buckets: Path = Path("build") / "buckets"
     restarts: Literal["worker", "job", "never"] = "worker"
     timeout: float = 7 * 24 * 3600.0
     grace: float = 30.0
@@ -144,7 +144,6 @@ def _environment(
         "cluster": pools,
         "environment": "cloud",
         "task": {"type": _pool(role), "index": index, **trial},
-        "job": {"worker_pool_specs": _pool_specs(job)},
     }
     base = f"{JOB}/{job.trial.number}" if job.trial else JOB
     own = {name: _local(value, job, name) for name, value in job.environment.items()}
@@ -169,16 +168,6 @@ def _environment(
 
 def _pool(role: str) -> str:
     return f"workerpool{ROLES.index(role)}"
-
-
-def _pool_specs(job: LocalJob) -> list[dict[str, Any]]:
-    """Return the pools by position, as in the service's own job; a missing role is {}."""
-    specs: list[dict[str, Any]] = []
-    container = {"image_uri": job.image, "args": list(job.arguments)}
-    for pool in job.pools:
-        specs += [{}] * (pool.position - len(specs))
-        specs.append({"replica_count": str(pool.count), "container_spec": container})
-    return specs
 
 
 # --- arguments and folders ------------------------------------------------------------------------
@@ -222,13 +211,10 @@ def _local(text: str, job: LocalJob, where: str) -> str:
 
 
 def _require(bucket: str, job: LocalJob, where: str) -> None:
-    if job.buckets is None or not (job.buckets / bucket).is_dir():
-        place = job.buckets / bucket if job.buckets else f"FOLDER/{bucket}"
+    if not (job.buckets / bucket).is_dir():
         raise InputError(
             f"{job.name}: {where}: no folder on this machine stands for gs://{bucket}",
-            f"create {place}"
-            + ("" if job.buckets else " and give --buckets FOLDER")
-            + "; or --records DIR for the data",
+            f"create {job.buckets / bucket}; or --records DIR for the data",
         )
 
 

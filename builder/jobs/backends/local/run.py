@@ -6,9 +6,8 @@ folder holds what the trainer writes, and in `local/` the state (state.json) and
 lines (<replica>.log).
 
 Restarts (Vertex AI, "Understanding the training service"): a replica that a signal ends (exit code
-128 and above: 134, 139, 143 ...) starts again, up to 5 times; after that all replicas start again,
-up to 3 times. An exit code from 1 to 127 is an error of the program and ends the job, as does a
-replica that ran out of memory.
+128 and above: 134, 139, 143 ...) starts again, up to 5 times. An exit code from 1 to 127 is an
+error of the program and ends the job, as does a replica that ran out of memory.
 
 No container and no network stays, whatever ends the run: signals only set a flag, each thing has a
 label, and the next run removes what a killed builder left.
@@ -21,10 +20,8 @@ import json
 import os
 import queue
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,12 +34,8 @@ from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import container, folder
 from builder.jobs.backends.local.folder import LOCAL, NOTES, STATE
-from builder.jobs.backends.local.kills import Kill
-from builder.jobs.backends.local.kills import check as check_kills
 from builder.jobs.backends.local.replicas import LocalJob, Replica, replicas
-from builder.jobs.pools import replica_names
 from builder.jobs.running import (
-    JobEvent,
     Note,
     OnJobEvent,
     Outcome,
@@ -60,8 +53,8 @@ if TYPE_CHECKING:
     import docker
     from docker.models.containers import Container
 
-RESTARTS_OF_A_REPLICA = 5
-RESTARTS_OF_A_JOB = 3
+RESTARTS = 5
+"""How often a replica is started again."""
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
 
 
@@ -69,14 +62,13 @@ def run(
     engine: ContainerEngine,
     job: LocalJob,
     *,
-    kills: Sequence[Kill] = (),
     stop: Stop | None = None,
     on_event: OnJobEvent = ignore,
 ) -> Outcome:
     """Run a job to its end. Returns how it ended, even where it failed.
 
     It may run in any thread; in the main thread, Ctrl-C and SIGTERM end the job in order. Raises
-    InputError for an image, a folder or a replica that does not exist, OutsideError for an engine
+    InputError for an image or a folder that does not exist, OutsideError for an engine
     that refuses.
     """
     if not engine.host.startswith(("unix://", "npipe://")):
@@ -87,14 +79,13 @@ def run(
     if job.records is not None and not job.records.is_dir():
         raise InputError(f"--records {job.records}: there is no such folder", "name a folder")
     identity = uuid.uuid4().hex[:10]
-    check_kills(kills, replica_names(job.pools))
     stop = stop or Stop()
     with signals(stop), refusals(job.image, NO_IMAGE):
         client = engine.client
         folder.sweep(client)
         image = str(client.images.get(job.image).id)
         with only_run(job.folder, f"{LOCAL}/.lock"):
-            cluster = _Cluster(client, image, job, identity, list(kills), stop, on_event)
+            cluster = _Cluster(client, image, job, identity, stop, on_event)
             try:
                 return cluster.run()
             except BaseException as error:
@@ -107,13 +98,12 @@ def run(
 
 @dataclass
 class _Running:
-    """A replica while the job runs. restarts: after a failure of its own, as far as they count."""
+    """A replica while the job runs. attempt: how many containers it has had."""
 
     replica: Replica
     log: Path
     container: Any = None
     attempt: int = 0
-    restarts: int = 0
     state: ReplicaState = "waiting"
     exit_code: int | None = None
     began: float = 0.0
@@ -143,21 +133,16 @@ class _Heard:
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only the thread of `run` changes it; other threads fill the queue.
-
-    pending: the kills that are still to come.
-    """
+    """One run's state machine. Only `run` changes it; other threads fill the queue."""
 
     client: docker.DockerClient
     image: str
     job: LocalJob
     identity: str
-    pending: list[Kill]
     stop: Stop
     on_event: OnJobEvent
     queue: queue.Queue[_Heard] = field(default_factory=queue.Queue)
     running: dict[str, _Running] = field(default_factory=dict)
-    restarts: int = 0
     step: int | None = None
     began: float = field(default_factory=time.monotonic)
     state: State = "running"
@@ -177,20 +162,16 @@ class _Cluster:
         self._network()
         self._start_all()
         while self.state == "running":
-            seconds = time.monotonic() - self.began
             if self.stop.requests:
                 self._end("cancelled", "stopped on request")
-            elif seconds > self.job.timeout:
+            elif time.monotonic() - self.began > self.job.timeout:
                 self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
             else:
-                self._strike_due(seconds)
                 with contextlib.suppress(queue.Empty):
                     self._handle(self.queue.get(timeout=0.2))
         with contextlib.suppress(queue.Empty):  # the lines that arrived together with the end
             while True:
                 self._handle(self.queue.get_nowait())
-        for kill in self.pending:
-            self._note(kill.replica, "the job ended before it was to be killed")
         self._write()
         return self._outcome()
 
@@ -212,7 +193,7 @@ class _Cluster:
         if event.text is not None:
             with replica.log.open("a", encoding="utf-8") as file:
                 file.write(f"{_now()} {event.text}\n")
-            self._tell(ReplicaLine(event.name, event.text))
+            self.on_event(ReplicaLine(event.name, event.text))
             replica.last = contract.words(event.text) or replica.last
             step = contract.step_of(event.text)
             if step is not None:
@@ -221,7 +202,7 @@ class _Cluster:
             self._ended(replica)
 
     def _ended(self, replica: _Running) -> None:
-        """Handle the end of a container, whether by itself or by `_strike`."""
+        """Handle the end of a container, with its exit code."""
         code, out_of_memory = self._collect(replica)
         if code == 0:
             replica.state = "succeeded"
@@ -244,25 +225,14 @@ class _Cluster:
             self.failed = name
             last = f": {replica.last[:200]}" if replica.last else ""
             self._end("failed", f"{name} {how}{last}")
-        elif replica.restarts < RESTARTS_OF_A_REPLICA:
-            replica.restarts += 1
-            counted = f"restart {replica.restarts} of {RESTARTS_OF_A_REPLICA}"
+        elif replica.attempt <= RESTARTS:
+            counted = f"restart {replica.attempt} of {RESTARTS}"
             if self.job.restarts == "job":
                 self._note(name, f"{how}: all replicas are started again ({counted})")
                 self._restart_all()
             else:
                 self._note(name, f"{how}: started again ({counted})")
                 self._start(replica)
-        elif self.restarts < RESTARTS_OF_A_JOB:
-            self.restarts += 1
-            self._note(
-                "",
-                f"{name} {how} after {RESTARTS_OF_A_REPLICA} restarts: the whole job is started "
-                f"again ({self.restarts} of {RESTARTS_OF_A_JOB})",
-            )
-            for other in self.running.values():
-                other.restarts = 0
-            self._restart_all()
         else:
             self.failed = name
             self._end("failed", f"{name} {how}; no restarts are left")
@@ -294,30 +264,6 @@ class _Cluster:
         self.state, self.message = state, message
         self._note("", message)
         self._stop_all(self.job.grace)
-
-    # --- preemptions on purpose ---
-
-    def _strike_due(self, seconds: float) -> None:
-        for kill in list(self.pending):
-            if kill.is_due(self.step, seconds):
-                self.pending.remove(kill)
-                self._strike(kill)
-
-    def _strike(self, kill: Kill) -> None:
-        replica = self.running[kill.replica]
-        at = f"at step {self.step}" if kill.step is not None else f"after {kill.seconds:.0f} s"
-        if replica.state != "running":
-            self._note(kill.replica, f"was to be killed {at}, but does not run")
-        elif kill.soft:
-            self._note(kill.replica, f"preempted {at}: SIGTERM, {self.job.grace:.0f} s of grace")
-            container.send(replica.container, "SIGTERM")
-            late = (replica.container, "SIGKILL")
-            timer = threading.Timer(self.job.grace, container.send, late)
-            timer.daemon = True
-            timer.start()
-        else:
-            self._note(kill.replica, f"killed {at}, on purpose")
-            container.send(replica.container, "SIGKILL")
 
     # --- containers ---
 
@@ -386,15 +332,7 @@ class _Cluster:
     def _note(self, replica: str, text: str) -> None:
         with (self.job.folder / LOCAL / NOTES).open("a", encoding="utf-8") as file:
             file.write(f"{_now()} {replica or 'job'}: {text}\n")
-        self._tell(Note(replica, text))
-
-    def _tell(self, event: JobEvent) -> None:
-        """Tell an event. A terminal that is gone ends the run, with the trainers' grace."""
-        try:
-            self.on_event(event)
-        except OSError:
-            self.on_event = ignore
-            self.stop.request(signal.SIGHUP)
+        self.on_event(Note(replica, text))
 
     def _outcome(self) -> Outcome:
         code = 0
@@ -408,7 +346,6 @@ class _Cluster:
             exit_code=code,
             message=self.message,
             seconds=round(time.monotonic() - self.began, 1),
-            restarts=self.restarts,
             folder=str(self.job.folder),
             replicas=tuple(replica.result() for replica in self.running.values()),
             step=self.step,
