@@ -1,7 +1,7 @@
 """`builder job`: its commands that send nothing: render, schema."""
 
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import Annotated
 
 import typer
 
@@ -11,17 +11,11 @@ from builder.cli.job_convert import Output
 from builder.cli.job_sent import JobName, as_text, notes
 from builder.cli.option_groups import Cluster, Where, expanded
 
-if TYPE_CHECKING:
-    from builder.jobs.ready import Ready
-
 job_app = typer.Typer(
     help="Training jobs: on this machine as a cluster, on Vertex AI (now called Gemini Enterprise"
     " Agent Platform), or on Kubernetes.",
     no_args_is_help=True,
 )
-
-FORMATS = {"vertex": "vertex", "gcloud": "vertex", "jobset": "kubernetes"}
-"""What `render` writes, and the backend that takes it."""
 
 
 @expanded
@@ -29,17 +23,10 @@ def render(
     job: JobName,
     where: Where,
     cluster: Cluster,
-    to: Annotated[
-        str | None,
-        typer.Option(help="vertex: the REST body. gcloud: its config file. jobset: Kubernetes."),
-    ] = None,
     registry: Registry = None,
     pushed: Annotated[
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
-    ] = False,
-    local: Annotated[
-        bool, typer.Option("--local", help="Also a job whose image no registry holds.")
     ] = False,
     output: Output = None,
 ) -> None:
@@ -47,22 +34,12 @@ def render(
 
     \b
     builder job render cats-and-dogs                      a Vertex AI CustomJob
-    builder job render cats-and-dogs --to jobset | kubectl apply -f -
-    builder job render cats-and-dogs --to gcloud -o job.yaml
+    builder job render cats-and-dogs --on kubernetes | kubectl apply -f -
     """
-    from builder.core.errors import InputError
     from builder.jobs import checks, description
     from builder.jobs.backends import choose
     from builder.jobs.prepare import SendOptions, prepare
 
-    if to is not None:
-        if to not in FORMATS:
-            raise InputError(f"--to {to}: unknown format", f"write one of {', '.join(FORMATS)}")
-        if where.backend not in (None, FORMATS[to]):
-            raise InputError(
-                f"--to {to} is no format of --on {where.backend}", "remove one of them"
-            )
-        where = replace(where, backend=FORMATS[to])
     described = description.load(root(), job)
     backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
     options = SendOptions(pushed=pushed)
@@ -72,18 +49,10 @@ def render(
         )
     if backend.name == choose.KUBERNETES:  # kubectl would take the tag
         checks.require_digest(ready)
-    elif not local:
-        checks.require_registry(ready)
     notes(ready.notes)
-    job_convert.write(_gcloud(ready) if to == "gcloud" else as_text(backend, ready), output)
-
-
-def _gcloud(ready: "Ready") -> str:
-    from builder.core import yamlfile
-    from builder.jobs.backends.vertex import messages
-
-    command, config = messages.gcloud(ready)
-    return yamlfile.dump(config, command)
+    if not ready.image.in_registry:
+        notes((f"{ready.image.reference} is an image of this machine: push it before you send",))
+    job_convert.write(as_text(backend, ready), output)
 
 
 def schema(

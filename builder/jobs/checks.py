@@ -173,21 +173,15 @@ def _refuse_image(
 ) -> None:
     """Raise InputError for an image that is made for another accelerator."""
     if carried.refused and image.target:
-        instead = f"accelerators: 1 x {carried.instead}"
-        if carried.kind == "tpu":
-            known = machines.device("TPU-v5e")
-            instead = machines.nearest("ct5lp-hightpu-4t", known, 4).written
-            instead += "; or an image with JAX"
-        raise InputError(f"{carried.name} {carried.refused}", f"write {instead}")
+        fix = f"write an accelerator such as {carried.instead}, or an image with JAX"
+        raise InputError(f"{carried.name} {carried.refused}", fix)
     fitting = [name for name, accelerator in targets.items() if accelerator == carried.name]
     pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
     called = image.target or image.reference
+    made = f"images/{carried.name.lower()}/image.yaml with accelerator: {carried.name}"
     raise InputError(
         f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
-        f"write image: {fitting[0]}"
-        if fitting
-        else f"make an image for it: images/{carried.name.lower()}/image.yaml with accelerator: "
-        f"{carried.name}",
+        f"write image: {fitting[0]}" if fitting else f"make an image for it: {made}",
     )
 
 
@@ -201,16 +195,6 @@ def require_digest(ready: Ready) -> None:
             f"builder image {image.target} --push"
             if image.target
             else "write HOST/PATH@sha256:<digest>, or render with --pushed",
-        )
-
-
-def require_registry(ready: Ready) -> None:
-    """Raise InputError for an image that no registry holds: such a job cannot be sent."""
-    if not ready.image.in_registry:
-        raise InputError(
-            f"{description.where(ready.job, 'image')}: {ready.image.reference} is an image of this "
-            "machine, and no registry is named: this job cannot be sent",
-            'write registry = "HOST/PATH" in builder.toml, or render it with --local',
         )
 
 

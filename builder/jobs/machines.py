@@ -26,8 +26,8 @@ class OfferedAccelerator:
     """One accelerator on offer. Each has one object, so identity is equality.
 
     type: the API's name, None for one that only a topology names. machines: machine type -> how
-    many it may carry. topologies: machine type -> topology -> chips. listed: regions that have it,
-    but not for training. pods: regions where a TPU may have a multiple of `pod_multiple` cores.
+    many it may carry. topologies: machine type -> topology -> chips. pods: regions
+    where a TPU may have a multiple of `pod_multiple` cores.
     """
 
     name: str
@@ -36,7 +36,6 @@ class OfferedAccelerator:
     machines: Mapping[str, tuple[int, ...]]
     topologies: Mapping[str, Mapping[str, int]]
     regions: tuple[str, ...]
-    listed: tuple[str, ...]
     pod_multiple: int
     pods: tuple[str, ...]
     warning: str | None
@@ -139,7 +138,6 @@ def _accelerator(entry: Mapping[str, Any]) -> OfferedAccelerator:
             machine: {shape: _chips(shape) for shape in shapes[machine]} for machine in shapes
         },
         regions=tuple(entry.get("regions", ())),
-        listed=tuple(entry.get("listed", ())),
         pod_multiple=int(pods.get("multiple_of", 0)),
         pods=tuple(pods.get("regions", ())),
         **{name: entry.get(name) for name in ("type", "warning", "refused", "instead")},
@@ -226,110 +224,53 @@ def place(
 
     topology: of a TPU, in place of accelerator and count.
     """
+    on_it = [each for each in combinations() if each.machine == machine]
     if topology is not None:
-        return _with_topology(machine, topology)
-    if accelerator is None:
-        return _alone(machine)
-    wanted = device(accelerator, machine)
-    if wanted.refused:
-        instead = nearest(machine, offer().devices[str(wanted.instead)], count)
-        raise InputError(f"{wanted.name} {wanted.refused}", f"write {instead.written}")
-    near = nearest(machine, wanted, count)
-    if wanted.topologies:
-        raise InputError(
-            f"{wanted.name} is asked for by its topology, not by a number of accelerators",
-            f"write {near.written}, without accelerators",
-        )
-    counts, multiple = wanted.machines.get(machine, ()), wanted.pod_multiple
-    if count in counts or (counts and multiple and count and count % multiple == 0):
-        return Placement(machine, wanted, count)
-    if not counts:
-        _require_machine(machine, near)
-        raise InputError(f"{machine} takes no {wanted.name}", f"write {near.written}")
-    more = f", or a multiple of {multiple}" if multiple else ""
-    units = " cores" if wanted.kind == "tpu" else ""
-    carriers = [each for each in combinations() if (each.device, each.count) == (wanted, count)]
-    other = min(carriers, key=lambda each: _distance(machine, each.machine), default=None)
-    raise InputError(
-        f"{machine} takes {_or(counts)}{more} x {wanted.name}{units}, not {count}",
-        f"write accelerators: {near.count} x {wanted.name}"
-        + (f", or machine: {other.machine}" if other else ""),
+        asked = f"{machine} with topology {topology}"
+        shapes = [each for each in combinations() if each.topology]
+        for each in on_it:
+            if each.topology == topology:
+                return each
+        near = on_it[0] if on_it else _closest(machine, shapes)
+    else:
+        wanted = device(accelerator, machine) if accelerator else None
+        placement = Placement(machine, wanted, count)
+        asked = str(placement)
+        if wanted is not None and wanted.refused:
+            instead = nearest(machine, offer().devices[str(wanted.instead)], count)
+            raise InputError(f"{wanted.name} {wanted.refused}", f"write {instead.written}")
+        pods = wanted is not None and machine in wanted.machines and wanted.pod_multiple
+        if placement in on_it or (pods and count and count % pods == 0):
+            return placement
+        near = on_it[0] if on_it and wanted is None else nearest(machine, wanted, count)
+    raise InputError(f"training has no {asked}", f"write {near.written}")
+
+
+def nearest(machine: str, wanted: OfferedAccelerator | None, count: int) -> Placement:
+    """Return the nearest placement of an accelerator, or of none: on the same machine type, else by
+    number and by the type's name."""
+    fitting = [each for each in combinations() if each.device is wanted]
+    fitting = [each for each in fitting if each.machine == machine] or fitting
+    steps = [abs(math.log2((each.count or 1) / (count or 1))) for each in fitting]
+    return _closest(
+        machine, [each for each, step in zip(fitting, steps, strict=True) if step == min(steps)]
     )
 
 
-def nearest(machine: str, wanted: OfferedAccelerator, count: int) -> Placement:
-    """Return the nearest placement of an accelerator: on the same machine type, else by number and
-    type."""
-    return min(
-        (placement for placement in combinations() if placement.device is wanted),
-        key=lambda each: (
-            each.machine != machine,
-            3 * _steps(each.count, count) + _distance(machine, each.machine),
-            each.count,
-        ),
-    )
+def _closest(machine: str, placements: list[Placement]) -> Placement:
+    """Return the placement whose machine type has the most similar name, then size."""
 
+    def likeness(other: str) -> tuple[float, float]:
+        (family, size), (other_family, other_size) = _parts(machine), _parts(other)
+        alike = difflib.SequenceMatcher(None, family, other_family).ratio()
+        return alike, -abs(math.log2(size / other_size))
 
-def _with_topology(machine: str, topology: str) -> Placement:
-    for known in offer().devices.values():
-        shapes = known.topologies.get(machine, {})
-        if topology in shapes:
-            return Placement(machine, known, shapes[topology], topology)
-        if shapes:
-            raise InputError(
-                f"{machine} has no topology {topology} ({', '.join(shapes)})",
-                f"write {nearest(machine, known, _chips(topology)).written}",
-            )
-    _require_machine(machine, nearest("ct5lp-hightpu-4t", device("TPU-v5e"), 4))
-    on_it = next(placement for placement in combinations() if placement.machine == machine)
-    raise InputError(
-        f"{machine} has no topology: only TPUs of v5e and later have one",
-        f"write {on_it.written}, without topology",
-    )
-
-
-def _alone(machine: str) -> Placement:
-    known = offer()
-    if machine in known.cpu:
-        return Placement(machine)
-    near = min(known.cpu, key=lambda other: _distance(machine, other))
-    _require_machine(machine, Placement(near))
-    on_it = next(each for each in combinations() if each.machine == machine)
-    if on_it.topology:
-        raise InputError(f"{machine} needs a topology", f"add topology: {on_it.topology}")
-    assert on_it.device is not None, "a machine without an accelerator is in known.cpu"
-    raise InputError(
-        f"{machine} always carries {_or(on_it.device.machines[machine])} x {on_it.device.name}",
-        f"add accelerators: {on_it.count} x {on_it.device.name}",
-    )
-
-
-def _require_machine(machine: str, near: Placement) -> None:
-    if all(placement.machine != machine for placement in combinations()):
-        raise InputError(f"training has no machine type {machine}", f"write {near.written}")
-
-
-@cache
-def _distance(machine: str, other: str) -> float:
-    """Return how much two machine types differ in family, series and size."""
-    (family, size), (other_family, other_size) = _parts(machine), _parts(other)
-    unlike = 1 - difflib.SequenceMatcher(None, family, other_family).ratio()
-    return 4 * unlike + 2 * (machine[:2] != other[:2]) + _steps(size, other_size)
+    return max(placements, key=lambda each: likeness(each.machine))
 
 
 def _parts(machine: str) -> tuple[str, int]:
     family, _, size = machine.rpartition("-")
-    return family or machine, int(re.sub(r"\D", "", size) or 1)
-
-
-def _steps(count: int, other: int) -> float:
-    """Return how many doublings lie between two numbers."""
-    return abs(math.log2(max(count, 1) / max(other, 1)))
-
-
-def _or(counts: tuple[int, ...]) -> str:
-    *first, last = (str(count) for count in counts)
-    return f"{', '.join(first)} or {last}" if first else last
+    return family or machine, int(re.sub(r"\D", "", size) or 1) or 1
 
 
 # --- regions --------------------------------------------------------------------------------------
@@ -360,18 +301,8 @@ def check_region(placement: Placement, region: str) -> None:
     if region in regions:
         return
     what = f"{wanted.name} pods" if pod else wanted.name
-    why = (
-        f"{region} has {what} for predictions, not for training"
-        if region in wanted.listed
-        else f"{region} has no {what}"
-    )
-    ordered = sorted(regions, key=lambda other: (-_alike(other, region), other))
+    (closest,) = difflib.get_close_matches(region, regions, n=1, cutoff=0.0)
     raise InputError(
-        why, f"write region: {ordered[0]}; training has {what} in {', '.join(regions)}"
+        f"{region} has no {what} for training",
+        f"write region: {closest}; training has {what} in {', '.join(regions)}",
     )
-
-
-def _alike(region: str, other: str) -> int:
-    """Return how near two regions are by name: 2 in the same part of a continent, 1 on the same
-    one, 0."""
-    return (region.split("-")[0] == other.split("-")[0]) + (region[:-1] == other[:-1])

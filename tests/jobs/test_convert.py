@@ -247,7 +247,7 @@ def test_the_new_file_takes_its_own_name(tmp_path: Path, name: str) -> None:
             "BASIC",
         ),
         ("trainingInput:\n  scaleTier: CUSTOM\n", "needs masterType", "n1-standard-8"),
-        (f"{CUSTOM}, masterType: n1-standard-1}}\n", "no machine type", "n1-standard-4"),
+        (f"{CUSTOM}, masterType: n1-standard-1}}\n", "has no n1-standard-1", "n1-standard-4"),
         (f"{CUSTOM}, masterType: n1-standard-4, workerCount: 2}}\n", "needs workerType", "add"),
         (
             f"{CUSTOM}, masterType: n1-standard-4,\n workerType: large_model, workerCount: two}}\n",

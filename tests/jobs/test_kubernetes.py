@@ -457,7 +457,7 @@ def test_the_command_writes_yaml(run: Run, here: Path) -> None:
     text = f"image: {image}\nmachine: n1-standard-8\nenvironment: {{A: 'on', B: 1_000}}\n"
     (here / "jobs" / "own.yaml").write_text(text)
     (here / "builder.toml").write_text('[kubernetes]\nnamespace = "training"\n')
-    code, out, err = run("job", "render", "own", "--to", "jobset", "--queue", "gpus")
+    code, out, err = run("job", "render", "own", "--on", "kubernetes", "--queue", "gpus")
     assert code == 0 and "not an image of ours" in err
     older = YAML(typ="safe", pure=True)
     older.version = "1.1"  # as kubectl reads it
@@ -471,10 +471,10 @@ def test_the_command_writes_yaml(run: Run, here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("cats", "--to", "jobset"), "t/i:v100 is not known by its digest"),
-        (("tuned", "--to", "jobset"), "tuned.yaml:7: study: a study is not one JobSet"),
-        (("cats", "--to", "jobset", "--region", "us-central1"), "--region"),
-        (("cats", "--to", "jobset", "--queue", "G"), "--queue: 'G' is not a name"),
+        (("cats", "--on", "kubernetes"), "t/i:v100 is not known by its digest"),
+        (("tuned", "--on", "kubernetes"), "tuned.yaml:7: study: a study is not one JobSet"),
+        (("cats", "--on", "kubernetes", "--region", "us-central1"), "--region"),
+        (("cats", "--on", "kubernetes", "--queue", "G"), "--queue: 'G' is not a name"),
     ],
 )
 def test_the_command_refuses(run: Run, words: tuple[str, ...], problem: str) -> None:

@@ -1,18 +1,14 @@
-"""A job as Vertex AI and gcloud take it: exactly their own messages."""
+"""A job as Vertex AI takes it: exactly its own messages."""
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as api
-from google.protobuf import json_format
-from ruamel.yaml import YAML
 
 from builder import contract
-from builder.core import yamlfile
 from builder.jobs.backends.vertex import messages as vertex
 from tests.jobs import jobfiles
 
@@ -163,7 +159,7 @@ def test_the_disk_is_the_services_choice_unless_a_person_asks() -> None:
 
 
 def test_a_study_is_a_tuning_job() -> None:
-    ready, tuning = jobfiles.ready(POST + STUDY), message(POST + STUDY)
+    tuning = message(POST + STUDY)
     assert (tuning.max_trial_count, tuning.parallel_trial_count) == (20, 4)
     assert tuning.max_failed_trial_count == 2
     study = tuning.study_spec
@@ -176,26 +172,10 @@ def test_a_study_is_a_tuning_job() -> None:
     assert (layers.integer_value_spec.min_value, layers.integer_value_spec.max_value) == (1, 5)
     assert list(batch.discrete_value_spec.values) == [16, 32, 64]
     assert list(optimizer.categorical_value_spec.values) == ["adam", "sgd"]
-    command, config = vertex.gcloud(ready)
-    assert "hp-tuning-jobs create" in command and "--max-trial-count=20" in command
-    assert set(config) == {"studySpec", "trialJobSpec", "maxFailedTrialCount"}
     for algorithm, number in (("grid", 2), ("random", 3)):
         text = STUDY.replace("goal: minimize", f"algorithm: {algorithm}")
         text = text.replace("{min: 0.001, max: 0.1, scale: log}", "{min: 1, max: 3}")
         assert message(POST + text).study_spec.algorithm == number
-
-
-@pytest.mark.parametrize("text", [POST, EVERYTHING])
-def test_gcloud_reads_its_own_message(text: str) -> None:
-    """gcloud's config is the CustomJobSpec: it goes through the proto and back unchanged."""
-    ready = jobfiles.ready(text)
-    command, config = vertex.gcloud(ready)
-    written = YAML(typ="safe").load(io.StringIO(yamlfile.dump(config, command)))
-    proto = api.CustomJobSpec.pb(api.CustomJobSpec())
-    json_format.ParseDict(written, proto)
-    assert api.CustomJobSpec.wrap(proto) == message(text).job_spec
-    assert isinstance(written["workerPoolSpecs"][0]["replicaCount"], int)
-    assert f"--region={ready.region}" in command and "--project=my-project" in command
 
 
 def test_the_same_job_has_the_same_key_and_any_change_another() -> None:

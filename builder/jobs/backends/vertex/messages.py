@@ -1,4 +1,4 @@
-"""A checked job as the REST API of Vertex AI takes it, in plain values; and gcloud's form of it.
+"""A checked job as the REST API of Vertex AI takes it, in plain values.
 
 Names and values are those of proto3's JSON (aiplatform v1, CustomJob and HyperparameterTuningJob),
 so a job is rendered without Google's library. tests/jobs/test_vertex.py reads them with it.
@@ -59,28 +59,6 @@ def body(ready: Ready, run: int = 1) -> Values:
     name = display_name(ready, run)
     labels = {KEY_LABEL: key(ready), NAME_LABEL: ready.job.id, RUN_LABEL: str(run)}
     return _body(ready, name, labels, name)
-
-
-def gcloud(ready: Ready, run: int = 1) -> tuple[str, Values]:
-    """Return the gcloud command and its config file.
-
-    gcloud takes the display name, labels and the study's numbers as flags, and the rest as YAML.
-    """
-    values, study = body(ready, run), ready.job.study
-    flags = [f"--region={ready.region}"]
-    flags += [f"--project={ready.project}"] if ready.project else []
-    flags.append(f"--display-name={values['displayName']}")
-    labels = sorted(values["labels"].items())
-    flags.append("--labels=" + ",".join(f"{name}={value}" for name, value in labels))
-    if study is None:
-        command, config = "custom-jobs", values["jobSpec"]
-    else:
-        command = "hp-tuning-jobs"
-        names = ("studySpec", "trialJobSpec", "maxFailedTrialCount")
-        config = {name: values[name] for name in names if name in values}
-        flags.append(f"--max-trial-count={study.trials}")
-        flags.append(f"--parallel-trial-count={study.parallel}")
-    return " \\\n    ".join([f"gcloud ai {command} create", *flags, "--config=job.yaml"]), config
 
 
 # --- the job --------------------------------------------------------------------------------------
