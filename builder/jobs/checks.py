@@ -75,7 +75,6 @@ def common(
     problems, notes = Problems(job), list[str]()
     placements = place_pools(job, problems)
     problems.attempt(("replicas",), lambda: check_tpu(job, placements))
-    problems.attempt(("job_dir",), lambda: check_job_dir(job))
     with problems.at(("image",)):
         if len(placements) == len(job.pools):
             notes += check_image(image, placements, targets)
@@ -101,15 +100,6 @@ def field_of(pool: Pool) -> Field:
     if pool.role == "chief":
         return ("accelerators",) if pool.accelerator else ("machine",)
     return ("replicas", ROLE_FIELDS[pool.role])  # type: ignore[index]
-
-
-def check_job_dir(job: Job) -> None:
-    """Raise InputError where the job's folder is on this machine."""
-    if job.job_dir and not job.job_dir.startswith("gs://"):
-        raise InputError(
-            f"{job.job_dir!r} is on this machine, and the job is not",
-            "write gs://BUCKET/FOLDER; `builder job local` takes a folder",
-        )
 
 
 def check_no_plain_secrets(job: Job, fix: str) -> None:

@@ -44,7 +44,6 @@ def test_every_job_of_the_project_passes() -> None:
         (BASE.replace("us-central1", "us-centrall1"), "v100", "is no region", "us-central1"),
         (BASE.replace("region: us-central1\n", ""), "v100", "no region is known", "add region"),
         (BASE + "environment: {API_KEY: abc}\n", "v100", "looks like a secret", "Secret Manager"),
-        (BASE + "job_dir: /data/out\n", "v100", "is on this machine", "gs://"),
         (BASE + "network: projects/my-p/global/networks/vpc\n", "v100", "by its number", "vpc"),
         (BASE + "network: vpc\n", "v100", "not the name of a network", "projects/NUMBER"),
         (
@@ -102,7 +101,7 @@ def test_what_spot_and_flex_start_take() -> None:
 def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
     file = tmp_path / "jobs" / "cats.yaml"
     file.parent.mkdir()
-    file.write_text(BASE.replace("2 x", "3 x") + "network: vpc\njob_dir: /data\n")
+    file.write_text(BASE.replace("2 x", "3 x") + "network: vpc\nenvironment: {API_KEY: abc}\n")
     with pytest.raises(InputError) as caught:
         jobfiles.checked(description.load(tmp_path, "cats"), jobfiles.image())
     where = [line.split(": ")[0] for line in caught.value.message.splitlines()]

@@ -41,7 +41,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("convert", "config.yaml"), 2, "config.yaml: No such file", "file"),
         (("cost", "cats"), 2, "how long cats runs", "--for 22m"),
         (("cost", "cats", "--for", "soon"), 2, "--for soon", "22m"),
-        (("cost", "cats", "--for", "1h", "--prices", "x.yaml"), 2, "--prices x.yaml", "rows"),
+        (("cost", "cats", "--for", "1h", "--prices", "x.yaml"), 2, "x.yaml: No such file", ""),
         (("status", "cats"), 2, "no project is known", "--project"),
         (("status", "cats", "--on", "here"), 2, "--on here: no backend", "local, vertex"),
         (("list",), 2, "no project is known", "--project"),
@@ -94,7 +94,6 @@ def test_cost_of_a_job(run: Run) -> None:
     answer = json.loads(out)
     usd = 1.15 * 22 / 60 * (0.38 + 2 * 2.48) + 22 / 60 * 100 * 0.17 / 730
     assert answer["usd"] == pytest.approx(usd, abs=1e-4) and answer["complete"]
-    assert answer["spot"]["usd"] < answer["usd"]
 
 
 def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:

@@ -402,7 +402,6 @@ STUDY = "study: {metric: m, trials: 1, parameters: {r: {min: 0.1, max: 1}}}\n"
         (CHIEF + "kubernetes: {reservation: mine}\n", ANY, 4, "is GKE's", "--nodes gke"),
         (CHIEF + "kubernetes: {topology: {required: a/b}}\n", GKE, 4, "Kueue's", "--queue"),
         (CHIEF + "scheduling: {strategy: spot}\n", ANY, 4, "outside of GKE", "--nodes gke"),
-        (CHIEF + "job_dir: /mnt/jobs\n", GKE, 4, "on this machine", "gs://"),
         (CHIEF + "arguments: {a: /gcs/b-b/c}\n", ANY, 4, "/gcs/b-b: a bucket is a", "gs://b-b"),
         (TPU + "topology: 2x2\n", ANY, 2, "a TPU is a node of GKE", "--nodes gke"),
         (TPU + "topology: 4x4\n", GKE, 1, "more than one ct5lp-hightpu-4t", "2x2"),

@@ -17,7 +17,7 @@ from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.core.yamlfile import Mistake
 from builder.jobs.description.job import Job
-from builder.jobs.description.values import NAME_LENGTH, REGION
+from builder.jobs.description.values import NAME_LENGTH
 
 JOBS = "jobs"
 SUFFIX = ".yaml"
@@ -74,18 +74,6 @@ def parse(text: str, source: Path) -> Job:
 def where(job: Job, *field: str) -> str:
     """Return where a field is written, or would be: `jobs/cats.yaml:3: machine`."""
     return filemodel.location(job.source, shown(job.source), *field)
-
-
-def in_region(job: Job, region: str | None) -> Job:
-    """Return the job with its region's name in job_dir. Raises InputError for no region."""
-    if not job.job_dir or REGION not in job.job_dir:
-        return job
-    if not region:
-        raise InputError(
-            f"{where(job, 'job_dir')}: {job.job_dir!r} names the region, and there is none",
-            "write a bucket's name without {region}, or add region:",
-        )
-    return job.model_copy(update={"job_dir": job.job_dir.replace(REGION, region)})
 
 
 def shown(path: Path) -> str:

@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from builder.core.filemodel import matches, refuse
 from builder.jobs.description.values import Number, Text, WrittenModel, is_number
 
-WHOLE = 2**53
-"""Up to here each whole number is a floating-point number, too."""
+_WHOLE = re.compile(r"[+-]?[0-9]+")
 Kind = Literal["double", "integer", "discrete", "categorical"]
 
 
@@ -40,46 +39,31 @@ class Parameter(WrittenModel):
             return self.type
         if self.values is not None:
             return "discrete" if all(map(is_number, self.values)) else "categorical"
-        ends = (self.min or "", self.max or "")
-        return "integer" if all(re.fullmatch(r"[+-]?[0-9]+", end) for end in ends) else "double"
+        whole = all(map(_WHOLE.fullmatch, (self.min or "", self.max or "")))
+        return "integer" if whole else "double"
 
     @model_validator(mode="after")
     def _check(self) -> Parameter:
-        if (self.values is None) == (self.min is None or self.max is None) or (
-            (self.min is None) != (self.max is None)
-        ):
+        low, high = self.min, self.max
+        if (low is None) != (high is None) or (low is None) == (self.values is None):
             raise refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
-        if self.values is not None:
-            self._check_values(self.values)
-        if self.min is not None and self.max is not None:
-            self._check_range(self.min, self.max)
-        if self.scale != "linear" and self.kind == "categorical":
-            raise refuse("words have no scale", "remove scale")
-        return self
-
-    def _check_values(self, values: tuple[str, ...]) -> None:
-        if self.kind in ("double", "integer"):
-            raise refuse(f"a list of values is not {self.kind}", "write type: discrete")
-        if not values or len(set(values)) < len(values):
-            raise refuse("the values are empty or repeated", "write different values")
-        if self.kind == "discrete":
-            if not all(map(is_number, values)):
-                raise refuse("discrete values are numbers", "write type: categorical")
-            if self.scale != "linear" and min(map(float, values)) <= 0:
-                raise refuse("a log scale needs values above 0", "write scale: linear")
-
-    def _check_range(self, low: str, high: str) -> None:
-        ends = (float(low), float(high))
-        if self.kind in ("discrete", "categorical"):
-            raise refuse(f"{self.kind} needs values", "write values: [a, b, c]")
-        if self.kind == "integer" and any(end != int(end) for end in ends):
+        numbers = self.values if self.values is not None else (low or "", high or "")
+        if (self.kind in ("double", "integer")) != (self.values is None):
+            has = "values" if self.values is not None else "min and max"
+            raise refuse(f"{self.kind} does not go with {has}", "remove type")
+        if self.kind == "categorical":
+            if not numbers or self.scale != "linear":
+                raise refuse("words are a list without a scale", "write values: [a, b]")
+            return self
+        if not all(map(is_number, numbers)):
+            raise refuse("discrete values are numbers", "write type: categorical")
+        if self.kind == "integer" and not all(map(_WHOLE.fullmatch, numbers)):
             raise refuse("an integer's min and max are whole numbers", "write type: double")
-        if self.kind == "integer" and max(map(abs, ends)) > WHOLE:
-            raise refuse("an integer's min and max are at most 2^53", "write type: double")
-        if ends[0] >= ends[1]:
+        if self.values is None and float(numbers[0]) >= float(numbers[1]):
             raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
-        if self.scale != "linear" and ends[0] <= 0:
-            raise refuse(f"a {self.scale} scale needs min above 0", "write scale: linear")
+        if self.scale != "linear" and min(map(float, numbers)) <= 0:
+            raise refuse(f"a {self.scale} scale needs values above 0", "write scale: linear")
+        return self
 
 
 class Study(WrittenModel):

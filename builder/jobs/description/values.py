@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
@@ -16,23 +14,14 @@ NAME_LENGTH = 63
 """A job's name becomes part of a display name (128), of a label's value (63), of a container's."""
 ENVIRONMENT_LIMIT = 100
 """Variables of one container. Source: aiplatform v1, ContainerSpec.env."""
-ARGUMENTS_LIMIT = 100_000
-"""Characters of all arguments of one container. Source: aiplatform v1, ContainerSpec.args."""
 DISK_GB = (100, 64_000)
 """Source: Google Cloud, serverless training, configure-compute."""
-LONGEST = 10_000 * 24 * 3600
-"""Seconds: the longest length of time that a file may name."""
 DEFAULT_TIMEOUT = 7 * 24 * 3600
 """Seconds. Source: aiplatform v1, Scheduling.timeout."""
-REGION = "{region}"
-"""In job_dir: the region that the job runs in."""
 
-_SET_BY_THE_SERVICE = re.compile(
-    r"TF_CONFIG|CLUSTER_SPEC|TPU_CONFIG|TPU_NODE_NAME|AIP_.*|CLOUD_ML_.*"
-)
-_OUR_LABELS = "builder-"
+_SET_BY_THE_SERVICE = r"TF_CONFIG$|CLUSTER_SPEC$|TPU_CONFIG$|TPU_NODE_NAME$|AIP_|CLOUD_ML_"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = r"([0-9]+(\.[0-9]+)?[smhd]\s*)+"
+_DURATION = r"([0-9]{1,5}(\.[0-9]+)?[smhd]\s*){1,4}"
 _ACCELERATORS = r"(?:([0-9]+)\s*[x*]\s*)?([A-Za-z][\w.-]*)(?:\s*[x*]\s*([0-9]+))?"
 
 
@@ -46,18 +35,12 @@ class WrittenModel(FileModel):
 
 
 def seconds(text: str) -> int:
-    """Return the seconds of `90s`, `30m`, `2h`, `1h30m` or `7d`, LONGEST at most.
-
-    Raises ValueError.
-    """
+    """Return the seconds of `90s`, `30m`, `2h`, `1h30m` or `7d`. Raises ValueError."""
     text = text.strip().lower()
     if not re.fullmatch(_DURATION, text):
         raise ValueError(text)
     parts = re.findall(r"([0-9.]+)([smhd])", text)
-    total = sum(float(number) * _UNITS[unit] for number, unit in parts)
-    if total > LONGEST:
-        raise ValueError(text)
-    return round(total)
+    return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
 def length(flag: str, text: str | None) -> float | None:
@@ -81,7 +64,7 @@ def _duration(value: object) -> object:
     except ValueError:
         raise refuse(
             f"{shown(value)} is not a length of time",
-            "write a number and s, m, h or d, such as 2h or 22m; at most 10000d",
+            "write a number and s, m, h or d, such as 2h or 22m",
         ) from None
 
 
@@ -100,15 +83,6 @@ def _number(value: str) -> str:
 
 
 # --- programs -------------------------------------------------------------------------------------
-
-
-def _text(value: str) -> str:
-    for character in value:
-        if character not in "\n\t" and unicodedata.category(character) in {"Cc", "Cs"}:
-            raise refuse(
-                f"a control character (U+{ord(character):04X}) is not allowed", "remove it"
-            )
-    return value
 
 
 def _arguments(value: object) -> object:
@@ -131,56 +105,6 @@ def _arguments(value: object) -> object:
     return arguments
 
 
-def _within_limit(value: tuple[str, ...]) -> tuple[str, ...]:
-    characters = sum(len(argument) for argument in value)
-    if characters > ARGUMENTS_LIMIT:
-        raise refuse(
-            f"the arguments are {characters:,} characters: a container takes {ARGUMENTS_LIMIT:,}",
-            "write what is long into a file in the bucket, and pass its name",
-        )
-    return value
-
-
-def _variable(name: str) -> str:
-    if _SET_BY_THE_SERVICE.fullmatch(name):
-        raise refuse(f"{name} cannot be set: the training service sets it", "remove it")
-    return name
-
-
-def _environment(value: Mapping[str, object]) -> Mapping[str, object]:
-    if len(value) > ENVIRONMENT_LIMIT:
-        raise refuse(
-            f"{len(value)} variables: a container takes {ENVIRONMENT_LIMIT}",
-            "put the rest into a file beside the data, or into one variable as JSON",
-        )
-    return value
-
-
-def _job_dir(value: str) -> str:
-    if re.match(r"[a-z0-9]+://", value) and not value.startswith("gs://"):
-        raise refuse(f"{shown(value)} is not in Cloud Storage", "write gs://BUCKET/FOLDER")
-    if value.startswith("gs://") and not re.match(
-        r"gs://[a-z0-9][a-z0-9._-]{1,221}(/|$)", value.replace(REGION, "us-central1")
-    ):
-        raise refuse(f"{shown(value)} names no bucket", "write gs://BUCKET/FOLDER")
-    if re.search(r"\{(?!(?:job|region)\})", value):
-        what = f"{shown(value)} holds an unknown {{word}}"
-        raise refuse(what, "only {job} and {region} are replaced")
-    if re.search(r"[*?\[\]\s#]", value):
-        raise refuse(f"{shown(value)} cannot be a folder's name", "leave out spaces and * ? [ ] #")
-    return value.rstrip("/") or "/"
-
-
-def _label(name: str) -> str:
-    if name.startswith(_OUR_LABELS):
-        raise refuse(
-            f"{name} cannot be set: labels with {_OUR_LABELS} are the factory's own, by which it "
-            "finds the job again",
-            "write another name",
-        )
-    return name
-
-
 def _as_written(value: object) -> object:
     """Return the value: the reader leaves every scalar as text, and an editor may take it for a
     number."""
@@ -188,9 +112,7 @@ def _as_written(value: object) -> object:
 
 
 _Scalar = str | float | bool
-Text = Annotated[
-    str, BeforeValidator(_as_written, json_schema_input_type=_Scalar), AfterValidator(_text)
-]
+Text = Annotated[str, BeforeValidator(_as_written, json_schema_input_type=_Scalar)]
 Number = Annotated[
     str, BeforeValidator(_as_written, json_schema_input_type=str | float), AfterValidator(_number)
 ]
@@ -204,12 +126,14 @@ Duration = Annotated[
 Arguments = Annotated[
     tuple[Text, ...],
     BeforeValidator(_arguments, json_schema_input_type=list[_Scalar] | dict[str, _Scalar | None]),
-    AfterValidator(_within_limit),
 ]
 _Variable = Annotated[
     str,
-    matches(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name", "use A-Z, 0-9 and _"),
-    AfterValidator(_variable),
+    matches(
+        rf"(?!{_SET_BY_THE_SERVICE})[A-Za-z_][A-Za-z0-9_]*",
+        "a variable's name",
+        "use A-Z, 0-9 and _; TF_CONFIG, CLUSTER_SPEC, AIP_* and CLOUD_ML_* are the service's",
+    ),
 ]
 
 
@@ -227,20 +151,25 @@ def _secret(value: object) -> object:
     """Return the secret that a mapping names; a text stays as it is."""
     if not isinstance(value, dict):
         return value
-    fix = "write {secret: NAME, key: KEY}"
-    if set(value) != {"secret", "key"}:
-        raise refuse("a variable is a text, or names a secret and its key", fix)
-    name, key = str(value["secret"]), str(value["key"])
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name):
-        raise refuse(f"{name!r} is not the name of a Secret", fix)
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", key):
-        raise refuse(f"{key!r} is not a key of a Secret", fix)
+    name, key = str(value.get("secret", "")), str(value.get("key", ""))
+    named = re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name)
+    if len(value) != 2 or not named or not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", key):
+        what = "a variable is a text, or names a Secret of Kubernetes and a key in it"
+        raise refuse(what, "write {secret: NAME, key: KEY}")
     return Secret(secret=name, key=key)
 
 
 _Value = Annotated[Text | Secret, BeforeValidator(_secret, json_schema_input_type=_Scalar | Secret)]
-Environment = Annotated[dict[_Variable, _Value], AfterValidator(_environment)]
-JobDir = Annotated[str, AfterValidator(_job_dir)]
+Environment = Annotated[dict[_Variable, _Value], Field(max_length=ENVIRONMENT_LIMIT)]
+JobDir = Annotated[
+    str,
+    matches(
+        r"gs://[a-z0-9][a-z0-9._-]{1,221}(/([^\s*?\[\]#{}/]|\{job\})+)*/?",
+        "a folder of Cloud Storage",
+        "write gs://BUCKET/FOLDER; only {job} is replaced",
+    ),
+    AfterValidator(lambda folder: folder.rstrip("/")),
+]
 
 # --- names ----------------------------------------------------------------------------------------
 
@@ -284,9 +213,10 @@ ServiceAccount = Annotated[
 LabelKey = Annotated[
     str,
     matches(
-        r"[a-z][a-z0-9_-]{0,62}", "a label's name", "use a-z, 0-9, _ and -, a letter first, <= 63"
+        r"(?!builder-)[a-z][a-z0-9_-]{0,62}",
+        "a label's name",
+        "use a-z, 0-9, _ and -, a letter first, <= 63; builder- is the factory's",
     ),
-    AfterValidator(_label),
 ]
 LabelValue = Annotated[
     str, matches(r"[a-z0-9_-]{0,63}", "a label's value", "use a-z, 0-9, _ and -, at most 63")

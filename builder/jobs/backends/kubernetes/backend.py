@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, Final
 
 from builder.core.errors import OutsideError
-from builder.jobs import description
 from builder.jobs.backends.kubernetes import access, checks, jobset, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.cluster import Cluster
@@ -57,7 +56,7 @@ class Kubernetes:
 
     def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
-        return checks.ready(description.in_region(job, job.region), image, self.cluster, targets)
+        return checks.ready(job, image, self.cluster, targets)
 
     def preflight(self, ready: Ready) -> tuple[str, ...]:
         """Let the API server check the JobSet without creating it. Raises OutsideError."""

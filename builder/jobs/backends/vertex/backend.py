@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
 from builder.core.errors import OutsideError
-from builder.jobs import description
 from builder.jobs.backends.protocol import JobStatus, LogReader, LostAnswer, by_age
 from builder.jobs.backends.vertex import checks, messages, service, status
 from builder.jobs.backends.vertex.logs import CloudLog
@@ -51,7 +50,6 @@ class VertexAI:
 
     def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
-        job = description.in_region(job, self.service.region)
         return checks.ready(job, image, self.service, targets)
 
     def preflight(self, ready: Ready) -> tuple[str, ...]:
