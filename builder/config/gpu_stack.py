@@ -11,7 +11,7 @@ from packaging.version import Version
 from builder.config.fields import PruneMode
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack, kernels_run, runs_on
-from builder.facts import Source
+from builder.facts import Source, gpu_support
 from builder.facts.accelerators import Accelerator
 from builder.facts.cuda import Cudnn, Driver
 from builder.frameworks.tensorflow.releases import Release, Tables
@@ -167,7 +167,7 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
             f"TensorFlow {spec.tensorflow} needs CUDA {release.cuda}, and CUDA "
             f"{architecture.last_cuda} is the last that knows {name}",
         )
-    runs = kernels_run(accelerator.compute_capability or "", release.capabilities)
+    runs = _kernels(accelerator.compute_capability or "", release)
     older = Version(release.cuda) < Version(architecture.first_cuda)
     has = f"TensorFlow {spec.tensorflow} (CUDA {release.cuda}: {', '.join(release.capabilities)})"
     if runs == "none" or (runs == "ptx" and older):
@@ -188,6 +188,22 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
             + ("(PTX, slow start)" if runs == "ptx" else "(untested there)"),
         )
     return runs
+
+
+def _kernels(capability: str, release: Release) -> Runs:
+    """Return how a release's kernels run on a GPU: as its wheel was read, else as it was built.
+
+    The two differ where a build says compute_90 and its PTX says sm_90a, which no later GPU runs
+    (TensorFlow 2.16 to 2.20).
+    """
+    read: dict[str | None, Runs] = {
+        "native": "native",
+        "older minor": "native",
+        "PTX": "ptx",
+        "missing": "none",
+    }
+    support = gpu_support.support("TensorFlow", release.minor, capability)
+    return read.get(support) or kernels_run(capability, release.capabilities)
 
 
 def _libraries(

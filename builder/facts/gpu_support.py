@@ -6,9 +6,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from builder.facts import DATA
+from builder.facts import DATA, accelerators
 
 FILE = DATA / "gpu-support.json"
 
@@ -89,6 +90,18 @@ def parse(text: str) -> tuple[Release, ...]:
 def read() -> tuple[Release, ...]:
     """Return the releases that were read, in the order of the table."""
     return parse(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def support(framework: str, minor: str, capability: str) -> str | None:
+    """Return the verdict's word for a minor release ("2.20") on a GPU ("9.0"); None if no wheel of
+    it was read, or none for such a GPU."""
+    for release in read():
+        if (release.framework, release.version.rpartition(".")[0]) == (framework, minor):
+            for gpu, cell in release.cells.items():
+                if accelerators.find(gpu).compute_capability == capability:
+                    return cell.support
+    return None
 
 
 def dump(releases: tuple[Release, ...]) -> str:

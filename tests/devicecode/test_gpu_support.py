@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from builder.config import device_code
+from builder.config import device_code, gpu_stack
 from builder.config.stack import kernels_run
 from builder.devicecode import inventory
 from builder.devicecode.verdict import Audit
@@ -79,6 +79,23 @@ def test_the_wheels_say_what_the_projects_say() -> None:
                 assert SAYS[cell.support] == expected, (row.framework, row.version, gpu)
                 compared += 1
     assert compared == 56
+
+
+@pytest.mark.parametrize(
+    ("release", "capability", "runs"),
+    [
+        ("2.20", "7.0", "native"),
+        ("2.20", "10.0", "none"),
+        ("2.21", "10.0", "ptx"),
+        ("2.14", "9.0", "ptx"),
+    ],
+)
+def test_the_resolver_judges_a_release_by_its_wheel(
+    release: str, capability: str, runs: str
+) -> None:
+    """By what its build published where no wheel was read: 2.14 is older than the table."""
+    known = {row.minor: row for row in releases.tables().releases}
+    assert gpu_stack._kernels(capability, known[release]) == runs
 
 
 def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:
