@@ -103,7 +103,7 @@ def _study(docker: "Engine", job: "LocalJob", wanted: "Study", as_json: bool) ->
 
     tell = _line_writer([f"trial {number}" for number in range(1, wanted.trials + 1)])
     outcome = study.run_study(docker, job, wanted, on_event=tell)
-    shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it, HParams too"
+    shows = f"{outcome.folder}; builder tensorboard {outcome.job} shows it"
     _show(outcome, show.study_table(outcome), shows)
     if as_json:
         out(asdict(outcome))

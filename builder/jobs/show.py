@@ -66,8 +66,6 @@ def summary(outcome: Outcome) -> Table:
 
 def study_table(outcome: StudyOutcome) -> Table:
     """Return a table with a row for each trial; the best is marked."""
-    from builder.jobs.backends.local.trials import shown
-
     names = list(dict.fromkeys(name for trial in outcome.trials for name in trial.parameters))
     table = _table(("trial", "state", *names, outcome.metric, "seconds"))
     for trial in outcome.trials:
@@ -75,7 +73,7 @@ def study_table(outcome: StudyOutcome) -> Table:
         table.add_row(
             f"{trial.number}{' *' if best else ''}",
             trial.state,
-            *(shown(trial.parameters.get(name))[:12] for name in names),
+            *(trial.parameters.get(name, "")[:12] for name in names),
             "" if trial.value is None else f"{trial.value:.6g}",
             f"{trial.seconds:.1f}",
             style="bold green" if best else "red" if trial.state == "failed" else "",

@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +26,6 @@ from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import folder as local
-from builder.jobs.eventfiles import without_tensorflow
 
 MIRROR_EVERY = 15.0
 """Seconds between two looks at Cloud Storage."""
@@ -189,7 +189,8 @@ def serve(shown: Mapping[str, str], host: str, port: int, on_line: Callable[[str
             "TensorBoard is not installed beside builder",
             f"{Path(sys.executable).parent}/uv pip install --python {sys.executable} tensorboard",
         )
-    without_tensorflow()
+    # TensorBoard does not import TensorFlow, which takes seconds, where this module is there
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard import program  # type: ignore[import-untyped]
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

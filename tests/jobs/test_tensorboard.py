@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,17 +17,25 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
-from builder.jobs.eventfiles import write_trial
 from builder.jobs.tensorboard import BucketMirror
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def events(folder: Path, value: float) -> Path:
-    """An event file with one scalar."""
-    write_trial(folder, 1, {}, "loss", [(1, value)])
-    (found,) = folder.glob("*tfevents*")
-    return found
+    """Return an event file with one scalar."""
+    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    folder.mkdir(parents=True)
+    writer = EventFileWriter(str(folder))
+    scalar = Summary(value=[Summary.Value(tag="loss", simple_value=value)])
+    writer.add_event(Event(step=1, summary=scalar))
+    writer.close()
+    (path,) = folder.glob("*tfevents*")
+    return path
 
 
 @pytest.fixture
@@ -66,21 +75,17 @@ def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     assert error.value.fix == "known: cats, dogs"
 
 
-def test_a_study_is_one_of_the_jobs(ran: Path) -> None:
-    trial = ran / "build/jobs/tuned/1"
-    (trial / "local").mkdir(parents=True)
-    (trial.parent / "study.json").write_text("{}")
+def test_a_study_is_one_of_the_jobs_and_a_bucket_is_named_by_a_description(ran: Path) -> None:
+    (ran / "build/jobs/tuned/1/local").mkdir(parents=True)
+    (ran / "build/jobs/tuned/study.json").write_text("{}")
     assert list(tensorboard.sources(ran, ())) == ["cats", "dogs", "tuned"]
-
-
-def test_a_job_that_runs_in_a_bucket_is_found_by_its_description(ran: Path) -> None:
     (ran / "jobs").mkdir()
     text = "image: cpu\nmachine: n1-standard-4\njob_dir: gs://mine/jobs/far\n"
     (ran / "jobs/far.yaml").write_text(text)
     assert tensorboard.sources(ran, ["far"]) == {"far": "gs://mine/jobs/far"}
 
 
-def test_no_job_at_all_is_one_clear_line(project: Path) -> None:
+def test_no_job_at_all_is_a_clear_line(project: Path) -> None:
     with pytest.raises(InputError, match="no job has run on this machine yet"):
         tensorboard.sources(project, ())
 
@@ -109,9 +114,6 @@ def test_a_bucket_is_copied_event_files_only_and_again_when_they_grow(
     assert mirror.update() == 1
     assert (copy.read_bytes(), copy.stat().st_ino) == (content, inode), "it grew in place"
     assert len([path for path in (tmp_path / "copy").rglob("*") if path.is_file()]) == 1
-
-
-def test_a_bucket_that_is_not_there_is_one_clear_line(bucket: Any, tmp_path: Path) -> None:
     with pytest.raises(OutsideError, match="gs://nobodys/jobs: Cloud Storage refused"):
         BucketMirror("gs://nobodys/jobs", tmp_path).update()
 
