@@ -55,10 +55,20 @@ def test_an_empty_repository_is_locked_as_the_factory_was_tested(
     builder: Path, tmp_path: Path
 ) -> None:
     run(tmp_path, "git", "init", "--quiet")
-    (tmp_path / "builder.toml").touch()
-    (tmp_path / "images/cpu").mkdir(parents=True)
-    (tmp_path / "images/cpu/image.yaml").write_text("accelerator: CPU\n")
+    run(tmp_path, builder, "init")
     run(tmp_path, builder, "lock")
     run(tmp_path, builder, "render")
     for name in ("cpu/image.lock", "cpu/tensorflow.lock", "cpu/Dockerfile", "os-bookworm.lock"):
         assert (tmp_path / "images" / name).read_bytes() == (ROOT / "images" / name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.engine
+def test_an_empty_repository_gets_a_proven_image(builder: Path, tmp_path: Path) -> None:
+    run(tmp_path, "git", "init", "--quiet")
+    run(tmp_path, builder, "init")
+    shown = run(tmp_path, builder, "image")
+    assert "cpu: proven on CPU" in shown
+    assert "no size_budget" in shown
+    assert "nothing to do" in run(tmp_path, builder, "image")
