@@ -11,9 +11,9 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from builder.core.errors import OutsideError
 
@@ -62,15 +62,30 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
         raise
 
 
+_LOOK_AGAIN: Final = 0.1
+"""Seconds between two looks whether a lock is free."""
+
+
 @contextlib.contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[None]:
+def locked(
+    path: Path, wait: bool = True, check: Callable[[], object] | None = None
+) -> Iterator[None]:
     """Hold a lock file; the kernel frees it when the process ends, however it ends.
 
-    Waits for another process that holds it; without `wait` it raises BlockingIOError.
+    Waits for another process that holds it; without `wait` it raises BlockingIOError. check: is
+    called while it waits, in a thread that no signal reaches; what it raises ends the waiting.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait and not check else fcntl.LOCK_NB))
+                break
+            except BlockingIOError:
+                if not check:
+                    raise
+                check()
+                time.sleep(_LOOK_AGAIN)
         yield
 
 

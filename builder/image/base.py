@@ -131,7 +131,9 @@ def assemble(
                     maker.compiler(same[0]) as compiler,
                     download.wheels_of(pins, platform) as wheels,
                 ):
-                    made = wheel_layers.make(group, store, wheels, compiler, on_event, on_made)
+                    made = wheel_layers.make(
+                        group, store, wheels, compiler, on_event, on_made, maker.stop
+                    )
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []

@@ -17,7 +17,7 @@ import platform
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,17 +60,23 @@ class Compiler:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
 
-    def compile(self, sources: Mapping[str, bytes]) -> dict[str, bytes]:
+    def compile(
+        self, sources: Mapping[str, bytes], check: Callable[[], object] = lambda: None
+    ) -> dict[str, bytes]:
         """Return the bytecode of sources, both by their path in the image.
 
-        Those that do not compile are left out. Raises OutsideError where the compiler cannot run.
+        Those that do not compile are left out. check: called before each batch; what it raises ends
+        the rest. Raises OutsideError where the compiler cannot run.
         """
         names = sorted(sources)
         batches = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
+
+        def run(batch: Sequence[str]) -> list[bytes]:
+            check()
+            return self._run([(name, sources[name]) for name in batch])
+
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            compiled = pool.map(
-                lambda batch: self._run([(name, sources[name]) for name in batch]), batches
-            )
+            compiled = pool.map(run, batches)
             codes = [code for batch in compiled for code in batch]
         return {name: code for name, code in zip(names, codes, strict=True) if code}
 

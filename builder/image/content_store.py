@@ -66,9 +66,11 @@ class ContentStore:
         """Return the file of a layer's blob."""
         return self.folder / blob_path(layer.blob.digest)
 
-    def lock(self, key: str) -> contextlib.AbstractContextManager[None]:
-        """Let no other process make the layer of this key meanwhile."""
-        return files.locked(self.folder / "keys" / f"{key}.lock")
+    def lock(
+        self, key: str, check: Callable[[], object] | None = None
+    ) -> contextlib.AbstractContextManager[None]:
+        """Let no other process make the layer of this key meanwhile. check: of `files.locked`."""
+        return files.locked(self.folder / "keys" / f"{key}.lock", check=check)
 
     @property
     def unfinished(self) -> str:

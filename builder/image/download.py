@@ -77,7 +77,7 @@ def fetch(
     It can be read even where another run removes the file meanwhile. Raises OutsideError where no
     address has it, or where its bytes are not the lock's.
     """
-    with files.locked(file.path.with_suffix(".lock")):
+    with files.locked(file.path.with_suffix(".lock"), check=lambda: progress(0)):
         if opened := _opened(file):
             progress(os.fstat(opened.fileno()).st_size)
             return opened

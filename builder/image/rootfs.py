@@ -17,9 +17,10 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from builder.core.errors import OutsideError
 from builder.core.events import Event, OnEvent, RunningStep, StepProgress, ignore, step
@@ -125,10 +126,10 @@ def make(
     a package cannot be had or configured, or where the engine refuses.
     """
     key = rootfs.plan(compression).key
-    with store.lock(key):
+    stop = stop or threading.Event()
+    with store.lock(key, partial(_check, stop)):
         if layer := store.find(key):
             return layer
-        stop = stop or threading.Event()
         on_event = _until(stop, on_event)
         store.sweep()
         paths = fetch_debs(rootfs.packages, archives, on_event)
@@ -147,7 +148,7 @@ def make(
         ):
             exported = Path(scratch) / "exported.tar"
             _install(rootfs, paths, newest, engine, exported, making, stop)
-            writer = LayerWriter(out, compression)
+            writer = LayerWriter(_stopping(out, stop), compression)
             with exported.open("rb") as file:
                 normalize(file, newest, writer)
             layer = store.keep(out, writer.close(key))
@@ -163,6 +164,7 @@ def container_of(
     store: ContentStore,
     command: Sequence[str],
     network: str,
+    on_event: OnEvent = ignore,
 ) -> Iterator[Container]:
     """Yield a container of one layer that was not started. At the end both are removed.
 
@@ -174,7 +176,7 @@ def container_of(
     labels = containers.labels(kind, name)
     container = None
     try:
-        load(engine, assemble([(layer, kind)], {"Labels": labels}), store, name)
+        load(engine, assemble([(layer, kind)], {"Labels": labels}), store, name, on_event)
         container = engine.client.containers.create(
             name,
             list(command[1:]),
@@ -210,12 +212,14 @@ def _install(
     required = [(package.name, paths[package]) for package in sorted(rootfs.required)]
     added = [(package.name, paths[package]) for package in sorted(rootfs.added)]
     with store.writing() as out:
-        writer = LayerWriter(out, Compression("gzip", 0))  # it goes no further than the engine
+        # it goes no further than the engine
+        writer = LayerWriter(_stopping(out, stop), Compression("gzip", 0))
         write_start(writer, rootfs.suite, required, added)
         layer = store.keep(out, writer.close(_SCRIPT))
     command = ["/usr/bin/env", "-i", *_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}"]
     command += ["/bin/sh", f"/{_SCRIPT}"]
-    with container_of(engine, KIND, layer, store, command, "none") as container:
+    until = _until(stop, ignore)
+    with container_of(engine, KIND, layer, store, command, "none", until) as container:
         lines: list[str] = []
 
         def hear(line: str) -> None:
@@ -263,6 +267,20 @@ def _until(stop: threading.Event, on_event: OnEvent) -> OnEvent:
         on_event(event)
 
     return reported
+
+
+def _stopping(out: IO[bytes], stop: threading.Event) -> IO[bytes]:
+    """Return a file that refuses to be written to once something else has ended."""
+
+    class Stopping:
+        def write(self, data: bytes) -> int:
+            _check(stop)
+            return out.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(out, name)
+
+    return cast(IO[bytes], Stopping())
 
 
 def _failed(engine: Engine, status: int, lines: Sequence[str]) -> OutsideError:

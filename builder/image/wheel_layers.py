@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -53,18 +53,21 @@ def make(
     compiler: Compiler,
     on_event: OnEvent = ignore,
     on_layer: OnLayer = lambda _: None,
+    stop: threading.Event | None = None,
 ) -> tuple[Layer, ...]:
     """Return the layers, made where the store lacks them; those of several bases at once.
 
-    They are begun in this order. Raises OutsideError for a wheel that cannot be had or is damaged,
-    InputError where there is nothing to prune. Then, and whatever else ends the run, the store has
-    the layers that were whole, and a later run goes on.
+    They are begun in this order. stop: ends the run; it is set before anything is waited for where
+    the run ends early. Raises OutsideError for a wheel that cannot be had or is damaged, InputError
+    where there is nothing to prune. Then, and whatever else ends the run, the store has the layers
+    that were whole, and a later run goes on.
     """
     wheels.folder.mkdir(parents=True, exist_ok=True)
     wheels.tidy()
     store.sweep()
     distinct = {layer.plan.key: layer for layer in layers}
-    run = _Run(store, wheels, compiler, on_event, on_layer, tuple(distinct.values()))
+    stop = stop or threading.Event()
+    run = _Run(store, wheels, compiler, on_event, on_layer, tuple(distinct.values()), stop)
     pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
     try:
         futures = {key: pool.submit(run.make, layer) for key, layer in distinct.items()}
@@ -73,8 +76,10 @@ def make(
             if future.exception() and not isinstance(future.exception(), _Stopped):
                 future.result()
         return tuple(futures[layer.plan.key].result() for layer in layers)
+    except BaseException:
+        stop.set()
+        raise
     finally:
-        run.stop.set()
         pool.shutdown(cancel_futures=True)
 
 
@@ -88,7 +93,7 @@ class _Run:
     on_event: OnEvent
     on_layer: OnLayer
     layers: tuple[WheelLayer, ...]
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
 
     def __post_init__(self) -> None:
         self.processors = threading.Semaphore(os.cpu_count() or 1)
@@ -97,7 +102,7 @@ class _Run:
 
     def make(self, layer: WheelLayer) -> Layer:
         """Return a layer from the store, or make it. A process that makes it is waited for."""
-        with self.store.lock(layer.plan.key), contextlib.ExitStack() as stack:
+        with self.store.lock(layer.plan.key, self._check), contextlib.ExitStack() as stack:
             made = self.store.find(layer.plan.key)
             if made is None:
                 running = stack.enter_context(step(layer.plan.name, self.on_event))
@@ -151,7 +156,7 @@ def write(
     pruned, one at a time. check: is called between pieces, and may raise.
     """
     content = _installed(layer, opened)
-    content |= _compiled(layer, content, compiler)
+    content |= _compiled(layer, content, compiler, check)
     pruning = _Pruning(layer, scratch)
     if layer.keep:
         content = {path: pruning.pruned(file) for path, file in content.items()}
@@ -196,7 +201,10 @@ def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, Inst
 
 
 def _compiled(
-    layer: WheelLayer, content: Mapping[str, InstalledFile], compiler: Compiler
+    layer: WheelLayer,
+    content: Mapping[str, InstalledFile],
+    compiler: Compiler,
+    check: Callable[[], None],
 ) -> dict[str, InstalledFile]:
     """Return the bytecode of every source below site-packages, by path."""
     site = site_packages(layer.python) + "/"
@@ -207,7 +215,7 @@ def _compiled(
     }
     compiled = {
         bytecode.path_of(path[1:], layer.python): code
-        for path, code in compiler.compile(sources).items()
+        for path, code in compiler.compile(sources, check).items()
     }
     return {path: InstalledFile.of(path, code) for path, code in compiled.items()}
 
