@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from builder.config import debian_packages, pins, uv
 from builder.core.errors import OutsideError
 from builder.core.retry import Retry
 from builder.image import deb, layers_lock, wheel
@@ -175,6 +176,41 @@ def statements(number: int) -> None:
     provenance.base_of(changed(chance, {"buildDefinition": {"externalParameters": {"base": "b"}}}))
 
 
+def indexes(number: int) -> None:
+    """What an index of Python, or Debian's lists, made of a damaged page, as uv and apt give it
+    out: what gets into a lock is read from there as it was written."""
+    from bench.fuzz import changed, own_errors
+
+    chance = random.Random(number)
+
+    def text(value: str) -> str:
+        return damaged(chance, value.encode()).decode(errors="replace")
+
+    hashed = "a" * 64
+    name, address = "one-1.0-py3-none-any.whl", "https://a.example/f/one-1.0-py3-none-any.whl"
+    wheel: dict[str, Any] = {"name": name, "url": address, "size": 9, "hashes": {"sha256": hashed}}
+    wheel |= {key: text(wheel[key]) for key in ("name", "url") if chance.random() < 0.4}
+    wheel["hashes"] = {"sha256": text(hashed) if chance.random() < 0.2 else hashed}
+    wheel["size"] = changed(chance, 9) if chance.random() < 0.2 else 9
+    package = {"name": "one", "version": "1.0", "wheels": [wheel, wheel]}
+    package |= {key: text(str(package[key])) for key in ("version",) if chance.random() < 0.4}
+    with own_errors():
+        pin = uv._pin(package, uv.Platform("3.11", 36))
+        if pins.parse(pins.dump([pin], "x")) != (pin,):
+            raise AssertionError("wrong content accepted: another pin than was written")
+    address = "http://a.example/debian/pool/main/a/ab/ab_1%3a2_all.deb"
+    uris = f"'{address}' ab_1%3a2_all.deb 9 SHA256:{hashed}\n"
+    for _ in range(2):
+        uris += text(uris.splitlines()[0]) + "\n"
+    with own_errors():
+        chosen = debian_packages.from_apt(uris, dict.fromkeys(debian_packages.ARCHIVES, _DATE))
+        if debian_packages.parse(debian_packages.dump(chosen)) != chosen:
+            raise AssertionError("wrong content accepted: other packages than were written")
+
+
+_DATE = "Sat, 11 Jul 2026 22:16:37 UTC"
+
+
 class _Raw(Handler):
     """Sends the bytes that it is told to, as its whole answer."""
 
@@ -247,6 +283,7 @@ KINDS: dict[str, Any] = {
     "wheels": wheels,
     "debs": debs,
     "caches": caches,
+    "indexes": indexes,
     "bundles": bundles,
     "statements": statements,
     "http": http,

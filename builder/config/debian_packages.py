@@ -20,6 +20,7 @@ from functools import cache
 from typing import Final
 from urllib.parse import unquote
 
+from builder.core.errors import OutsideError
 from builder.core.files import hash_of
 
 ARCHIVE, SECURITY = "debian", "debian-security"
@@ -94,13 +95,13 @@ def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
     """Return the records of the packages that `apt-get --print-uris` names.
 
     uris: apt's output with ForceHash SHA256. dates: for each of ARCHIVES, the newest `Date` of its
-    signed lists.
+    signed lists. Raises OutsideError for a package that no record can hold.
     """
     from email.utils import parsedate_to_datetime
 
     packages = []
     for match in _URI.finditer(uris):
-        name, version, _ = match["file"].split("_")
+        name, version = (*match["file"].split("_"), "")[:2]
         archive = SECURITY if match["path"].startswith(_SECURITY_POOL) else ARCHIVE
         time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
         packages.append(
@@ -114,7 +115,17 @@ def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
                 int(match["bytes"]),
             )
         )
-    return tuple(sorted(packages))
+    records = tuple(sorted(packages))
+    try:
+        readable = parse(dump(records)) == records
+    except ValueError:
+        readable = False
+    if not readable:
+        raise OutsideError(
+            "Debian's lists name a package that no lock can hold, such as one outside of pool/",
+            "take another mirror: debian_mirror in builder.toml",
+        )
+    return records
 
 
 def checksum(packages: Iterable[DebianPackage]) -> str:

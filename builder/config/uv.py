@@ -6,6 +6,7 @@ builds install the same file. No address of an index is kept, because each build
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -21,10 +22,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builder.config.network import BuildNetwork
-from builder.config.pins import Pin
+from builder.config.pins import Pin, dump, parse
 from builder.core.errors import InputError, OutsideError
 
 SIZE_TIMEOUT = 5.0
@@ -221,13 +222,19 @@ def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
             "name a version that an index has as a wheel; images hold no compiler",
         )
     wheel = wheels[name]
-    return Pin(
+    pin = Pin(
         name=canonicalize_name(package["name"]),
         version=package["version"],
         sha256=wheel["hashes"]["sha256"],
         bytes=wheel.get("size"),
         url=wheel.get("url", ""),
     )
+    if parse(dump([pin], "")) != (pin,):
+        raise OutsideError(
+            f"the index describes {package['name']} in a way that no lock can hold",
+            "name another index in UV_DEFAULT_INDEX",
+        )
+    return pin
 
 
 def _file_name(wheel: Mapping[str, Any]) -> str:
@@ -237,12 +244,11 @@ def _file_name(wheel: Mapping[str, Any]) -> str:
 def best_wheel(names: Iterable[str], platform: Platform) -> str | None:
     """Return the wheel's file name that an installer prefers (PEP 425), None where none fits."""
     order = _tags(platform)
-    ranks = {
-        name: min(
-            (order[tag] for tag in parse_wheel_filename(name)[3] if tag in order), default=None
-        )
-        for name in names
-    }
+    ranks: dict[str, int | None] = {}
+    for name in names:
+        with contextlib.suppress(InvalidWheelFilename):  # no installer takes such a file
+            tags = parse_wheel_filename(name)[3]
+            ranks[name] = min((order[tag] for tag in tags if tag in order), default=None)
     return min(
         ((rank, name) for name, rank in ranks.items() if rank is not None), default=(0, None)
     )[1]
