@@ -27,9 +27,10 @@ from builder.image import (
 )
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
+from builder.image.download import Wheels
 from builder.image.layer import AssembledImage, Layer
 from builder.image.layer import assemble as image_of
-from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
+from builder.image.plan import APP, VENV, Availability, BasePlan, Environment, WheelLayer
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer
 
@@ -131,9 +132,7 @@ def assemble(
                     maker.compiler(same[0]) as compiler,
                     download.wheels_of(pins, platform) as wheels,
                 ):
-                    made = wheel_layers.make(
-                        group, store, wheels, compiler, on_event, on_made, maker.stop
-                    )
+                    made = maker.wheels(group, wheels, compiler)
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []
@@ -178,6 +177,14 @@ class _Maker:
         )
         self.on_layer(layer)
         return layer
+
+    def wheels(
+        self, group: Sequence[WheelLayer], wheels: Wheels, compiler: Compiler
+    ) -> tuple[Layer, ...]:
+        """Return the layers of these wheels; where that ends early, nothing else goes on."""
+        return wheel_layers.make(
+            group, self.store, wheels, compiler, self.on_event, self.on_layer, self.stop
+        )
 
     def environment(self, plan: BasePlan, root: Layer) -> Layer:
         """Return the top layer of a base. root: the layer of its rootfs."""
