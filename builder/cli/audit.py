@@ -3,7 +3,7 @@
 The package device-code-audit installs `builder audit` as a program of its own (`main`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -13,8 +13,8 @@ from builder.cli.common import (
     EngineChoice,
     Json,
     Registry,
-    out,
     reporter,
+    results,
     root,
     say,
     settings,
@@ -107,10 +107,8 @@ def audit(
             gpu or (),
             shown.on_event,
         )
-    if as_json:
-        out([report.as_dict(source) for source in audited])
-    for line in () if as_json else (report.github_lines if github else report.table)(audited):
-        show(line)
+    lines = (report.github_lines if github else report.table)(audited)
+    results(as_json, [report.as_dict(source) for source in audited], lines)
     if ptx:
         _compile(sources or (), gpu or (), ptx)
     auditing.require(audited)
@@ -191,38 +189,35 @@ def report(
             on_event=shown.on_event,
         )
     packages = by_package(audited.libraries.libraries)
-    if as_json:
-        out(
-            [
-                {
-                    "package": package.name,
-                    "library": library.path,
-                    "bytes": library.size,
-                    "device_code_bytes": library.device_code,
-                    "carries": carries(library),
-                }
-                for package in packages
-                for library in package.libraries
-            ]
-        )
-        return
-    _show_packages(packages)
+    rows = [
+        {
+            "package": package.name,
+            "library": library.path,
+            "bytes": library.size,
+            "device_code_bytes": library.device_code,
+            "carries": carries(library),
+        }
+        for package in packages
+        for library in package.libraries
+    ]
+    results(as_json, rows, _lines(packages))
 
 
-def _show_packages(packages: Sequence["PackageSize"]) -> None:
-    """Show each package with its large libraries."""
+def _lines(packages: Sequence["PackageSize"]) -> Iterator[str]:
+    """Yield each package with its large libraries."""
     from builder.devicecode.verdict import carries
 
     for package in packages:
         count = f"{len(package.libraries)} libraries"
-        show(f"{package.name or 'no package'}: {size(package.size)} in {count}")
+        yield f"{package.name or 'no package'}: {size(package.size)} in {count}"
         for library in package.libraries:
             if library.size >= 1_000_000:
-                line = f"    {size(library.size):>9}  {library.name}"
-                if library.device_code:
-                    targets = ", ".join(carries(library))
-                    line += f", {size(library.device_code)} device code: {targets}"
-                show(line)
+                targets = ", ".join(carries(library))
+                code = f", {size(library.device_code)} device code: {targets}"
+                yield (
+                    f"    {size(library.size):>9}  {library.name}"
+                    f"{code if library.device_code else ''}"
+                )
 
 
 def _page(target: str, file: Path, osv: str | None) -> None:

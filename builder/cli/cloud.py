@@ -19,6 +19,7 @@ from builder.cli.common import (
     cloud_clients,
     out,
     reporter,
+    results,
     root,
     say,
     settings,
@@ -212,10 +213,8 @@ def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
     from builder.cloudbuild import triggers
 
     rows = triggers.overview(root(), cloud_clients(cloud))
-    if as_json:
-        out(rows)
-    for row in () if as_json else rows:
-        show(f"{row['name']:<32} {row['state']:<12} {row['event']}")
+    lines = (f"{row['name']:<32} {row['state']:<12} {row['event']}" for row in rows)
+    results(as_json, rows, lines)
 
 
 @triggers_app.command("apply")

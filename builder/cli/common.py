@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,6 +61,15 @@ def show(text: str) -> None:
 def out(data: Any) -> None:
     """Write data for machines to stdout, as JSON."""
     sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+
+
+def results(as_json: bool, data: Any, lines: Iterable[str]) -> None:
+    """Write a command's result to stdout: as JSON, or as lines for people."""
+    if as_json:
+        out(data)
+        return
+    for line in lines:
+        show(line)
 
 
 def root() -> Path:

@@ -1,5 +1,6 @@
 """`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -17,18 +18,16 @@ from builder.cli.common import (
     chosen,
     out,
     reporter,
+    results,
     root,
     say,
     settings,
-    show,
 )
 from builder.cli.console import duration, size
 from builder.cli.job_sent import Module, Package
 from builder.cli.registry import show_push
 
 if TYPE_CHECKING:
-    from builder.core.settings import Settings
-    from builder.engine import Engine
     from builder.pipeline.records import ImageRecord
     from builder.prove.receipts import Receipt
 
@@ -121,6 +120,9 @@ def build(
     A base is assembled from locked packages, layer by layer. A layer that this machine or the
     registry has is taken from there.
     """
+    from builder.engine.discovery import connect
+    from builder.pipeline import export, make, repository
+
     names, where = chosen(targets, everything), settings(registry, engine)
     if dry_run and (to_registry or to_layout):
         from builder.core.errors import InputError
@@ -129,89 +131,39 @@ def build(
             "--dry-run says what a build onto the engine takes",
             "leave out --to-registry/--to-layout",
         )
-    if dry_run:
-        show_plan(names, where, no_cache, as_json)
-    elif to_registry or to_layout:
-        build_elsewhere(names, where, base_only, to_layout, as_json)
-    else:
-        build_on_engine(names, where, base_only, no_cache, as_json)
-
-
-def show_plan(names: tuple[str, ...], where: "Settings", no_cache: bool, as_json: bool) -> None:
-    """Run `builder build --dry-run`."""
-    from builder.engine.discovery import connect
-    from builder.pipeline import make, repository
-
+    made: Sequence[export.Exported | make.Base]
     with reporter() as shown:
-        targets = [make.prepare(root(), name) for name in names]
-        engine, check = connect(where, on_event=shown.on_event), repository.base_check(where)
-        options = make.BuildOptions(where, check, shown.on_event, no_cache)
-        planned = make.plan_load(targets, options, engine)
-    tags = list(dict.fromkeys(target.base.tag for target in targets if target.base))
-    if as_json:
-        out({"bases": tags, **asdict(planned.estimate)})
-    else:
-        show(f"{', '.join(tags)}: {planned.estimate}")
-
-
-def build_on_engine(
-    names: tuple[str, ...], where: "Settings", base_only: bool, no_cache: bool, as_json: bool
-) -> None:
-    """Run `builder build`, also with `--base-only`."""
-    from builder.engine.discovery import connect
-    from builder.pipeline import make, repository
-
-    with reporter() as shown:
-        targets = [make.prepare(root(), name) for name in names]
-        engine, check = connect(where, on_event=shown.on_event), repository.base_check(where)
-        options = make.BuildOptions(where, check, shown.on_event, no_cache)
-        if base_only:
-            bases = make.load_bases(targets, options, engine).values()
+        docker = cache(lambda: connect(where, on_event=shown.on_event))
+        options = make.BuildOptions(where, repository.base_check(where), shown.on_event, no_cache)
+        if to_layout:
+            made = export.to_layout(root(), names, options, docker, base_only, to_layout)
+        elif to_registry:
+            send = export.bases_to_registry if base_only else export.to_registry
+            made = send(root(), names, options, docker)
         else:
-            built = make.build(root(), targets, options, engine)
-    if base_only:
-        rows = [
-            {"reference": base.reference, "digest": base.image.digest, "origin": base.origin}
-            for base in bases
-        ]
+            prepared = [make.prepare(root(), name) for name in names]
+            if dry_run:
+                planned = make.plan_load(prepared, options, docker())
+            elif base_only:
+                made = tuple(make.load_bases(prepared, options, docker()).values())
+            else:
+                records = make.build(root(), prepared, options, docker())
+    if dry_run:
+        tags = list(dict.fromkeys(target.base.tag for target in prepared if target.base))
+        plan = {"bases": tags, **asdict(planned.estimate)}
+        results(as_json, plan, [f"{', '.join(tags)}: {planned.estimate}"])
+        return
+    if to_layout or to_registry or base_only:
+        rows = [image.row for image in made]
         for row in rows:
-            say(f"{row['reference']}  {row['digest']}  ({row['origin']})")
+            origin = f"  ({row['origin']})" if "origin" in row else ""
+            say(f"{row['reference']}  {row['digest']}{origin}")
     else:
-        rows = [image_json(record) for record in built]
-        for record in built:
+        rows = [image_json(record) for record in records]
+        for record in records:
             show_image(record)
     if as_json:
         out(rows)
-
-
-def build_elsewhere(
-    names: tuple[str, ...],
-    where: "Settings",
-    base_only: bool,
-    folder: Path | None,
-    as_json: bool,
-) -> None:
-    """Run `builder build --to-registry` and `--to-layout`. folder: of the layout."""
-    from builder.pipeline import export, repository
-    from builder.pipeline.make import BuildOptions
-
-    def engine() -> "Engine":
-        from builder.engine.discovery import connect
-
-        return connect(where, on_event=shown.on_event)
-
-    with reporter() as shown:
-        options = BuildOptions(where, repository.base_check(where), shown.on_event)
-        if folder:
-            exported = export.to_layout(root(), names, options, engine, base_only, folder)
-        elif base_only:
-            exported = export.bases_to_registry(root(), names, options, engine)
-        else:
-            exported = export.to_registry(root(), names, options, engine)
-    for image in exported:
-        say(f"{image.reference}  {image.digest}")
-    if as_json:
-        out([asdict(image) for image in exported])
 
 
 def smoke(
@@ -246,14 +198,12 @@ def list_targets(as_json: Json = False) -> None:
     from builder.pipeline import proof
 
     rows = proof.overview(root())
-    if as_json:
-        out(rows)
-        return
-    for row in rows:
-        show(
-            f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
-            f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}"
-        )
+    lines = (
+        f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
+        f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}"
+        for row in rows
+    )
+    results(as_json, rows, lines)
 
 
 def show_image(record: "ImageRecord") -> None:

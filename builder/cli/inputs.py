@@ -1,11 +1,10 @@
 """`builder lock`, `render`, `explain`, `check`, `schema`: what a person writes, what follows."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, Targets, chosen, out, reporter, root, say, show
+from builder.cli.common import Json, Targets, chosen, out, reporter, results, root, say
 
 
 def lock(
@@ -139,12 +138,12 @@ def explain(
 
     spec = image_yaml.load(root(), target)
     facts = (*compatibility.explain(spec), *device_code.explain(root(), spec))
-    if as_json:
-        out([asdict(fact) for fact in facts])
-        return
-    for fact in facts:
-        mark = "" if fact.verified else "  (not verified)"
-        show(f"{fact.statement}: {fact.value}{mark}\n    {fact.source}")
+    lines = (
+        f"{fact.statement}: {fact.value}{'' if fact.verified else '  (not verified)'}\n"
+        f"    {fact.source}"
+        for fact in facts
+    )
+    results(as_json, [asdict(fact) for fact in facts], lines)
 
 
 def check(
@@ -197,28 +196,15 @@ def _check_advisories(osv: str | None) -> None:
             " fail",
             "take newer versions: builder lock --upgrade; or accept them in image.yaml: advisories",
         )
-    accepted = any(report.targets.values())
-    say(
-        f"{report.packages} locked packages: "
-        + (
-            "what is known against them is accepted"
-            if accepted
-            else "nothing is known against them"
-        )
-    )
+    known = "what is known" if any(report.targets.values()) else "nothing is known"
+    accepted = " is accepted" if any(report.targets.values()) else ""
+    say(f"{report.packages} locked packages: {known} against them{accepted}")
 
 
-def schema(
-    stdout: Annotated[
-        bool, typer.Option("--stdout", help="Print it instead of writing it.")
-    ] = False,
-) -> None:
+def schema() -> None:
     """Write images/schema.json, for editors of image.yaml."""
     from builder.config.schema import schema_text
     from builder.core.files import write
 
-    if stdout:
-        sys.stdout.write(schema_text())
-        return
     write(root() / "images" / "schema.json", schema_text())
     say("wrote images/schema.json")

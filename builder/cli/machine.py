@@ -10,8 +10,8 @@ from builder.cli.common import (
     EngineChoice,
     Json,
     Registry,
-    out,
     reporter,
+    results,
     root,
     say,
     settings,
@@ -68,13 +68,12 @@ def doctor(
         findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
     if not (cloud or job or where.backend):
         findings += examine(machine.Machine(chosen))
-    if as_json:
-        out([asdict(finding) for finding in findings])
-    else:
-        for finding in findings:
-            show(f"{finding.severity:<8} {finding.name}: {finding.message}")
-            if finding.remedy:
-                show(f"         {finding.remedy}")
+    lines = (
+        f"{finding.severity:<8} {finding.name}: {finding.message}"
+        + (f"\n         {finding.remedy}" if finding.remedy else "")
+        for finding in findings
+    )
+    results(as_json, [asdict(finding) for finding in findings], lines)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
@@ -130,11 +129,8 @@ def cache(
 
     freed = content_store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
     sizes = files.sizes(files.cache_home())
-    if as_json:
-        out({"folder": str(files.cache_home()), "sizes": sizes, "freed": freed})
-        return
-    for name, count in sizes.items():
-        show(f"{name:<12} {size(count)}")
+    content = {"folder": str(files.cache_home()), "sizes": sizes, "freed": freed}
+    results(as_json, content, (f"{name:<12} {size(count)}" for name, count in sizes.items()))
     say(f"{files.cache_home()}: {size(sum(sizes.values()))}")
     if prune:
         say(f"freed {size(freed)}")
@@ -170,9 +166,7 @@ def engine_status(as_json: Json = False) -> None:
     from builder.engine import private
 
     status = private.status()
-    if as_json:
-        out({"state": status.state, "data": status.data, "version": status.version})
-        return
-    show(f"{status.state} {status.version} {status.detail}\ndata: {status.data}")
-    if status.engine:
-        show(f"export DOCKER_HOST={status.engine.host}")
+    lines = [f"{status.state} {status.version} {status.detail}", f"data: {status.data}"]
+    lines += [f"export DOCKER_HOST={status.engine.host}"] if status.engine else []
+    content = {"state": status.state, "data": status.data, "version": status.version}
+    results(as_json, content, lines)

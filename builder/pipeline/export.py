@@ -37,6 +37,11 @@ class Exported:
     reference: str
     digest: str
 
+    @property
+    def row(self) -> dict[str, str]:
+        """For machines."""
+        return {"reference": self.reference, "digest": self.digest}
+
 
 def to_registry(
     root: Path, names: Sequence[str], options: BuildOptions, engine: Connect

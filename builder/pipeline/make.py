@@ -191,6 +191,12 @@ class Base:
     origin: str
     phases: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def row(self) -> dict[str, str]:
+        """For machines."""
+        known = {"reference": self.reference, "digest": self.image.digest}
+        return {**known, "origin": self.origin}
+
 
 @dataclass(frozen=True)
 class LoadPlan:
