@@ -6,19 +6,17 @@ Google's own JSON reader checks names and types. What else Cloud Build would ref
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from builder.core.errors import InputError
 from builder.core.yamlfile import check_bounds
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
-
-_PLAIN = re.compile(r"\$(?:\$|(\w+)|\{(\w+)\})")
-_DYNAMIC = re.compile(r"\$(?:\$|(\w+)|\{#?(\w+))")
 
 
 def load(path: Path) -> Build:
@@ -64,19 +62,9 @@ def used(build: Build, names: Iterable[str]) -> tuple[str, ...]:
     dynamic = options.dynamic_substitutions
     if not dynamic:
         value.pop("substitutions", None)
-    shape = _DYNAMIC if dynamic else _PLAIN
-    references = {
-        name for text in _texts(value) for pair in shape.findall(text) for name in pair if name
-    }
-    return tuple(name for name in names if name in references)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
+    text = json.dumps(value).replace("$$", "")
+    shape = r"\$(?:%s\b|\{#?%s\b)" if dynamic else r"\$(?:%s\b|\{%s\})"
+    return tuple(name for name in names if re.search(shape % (name, name), text))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:

@@ -228,15 +228,6 @@ def _signer(value: object) -> object:
     )
 
 
-def _anybody(value: object) -> object:
-    if value == []:
-        raise refuse(
-            "it names nobody, and would ask for no signature",
-            'write prove = ["keys/prover.pub"], or take the line out',
-        )
-    return value
-
-
 Signers = tuple[Annotated[str | Identity, BeforeValidator(_signer)], ...]
 
 
@@ -251,12 +242,8 @@ class TrustSettings(FileModel):
     """
 
     key: str | None = None
-    prove: Annotated[Signers, BeforeValidator(_anybody)] = Field(
-        default=(), examples=[["keys/prover.pub"]]
-    )
-    build: Annotated[Signers, BeforeValidator(_anybody)] = Field(
-        default=(), examples=[["keys/builder.pub"]]
-    )
+    prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
+    build: Signers = Field(default=(), examples=[["keys/builder.pub"]])
     suite: Suite | None = None
     age: Annotated[float | None, BeforeValidator(_seconds)] = None
     trusted_root: str | None = None
@@ -264,6 +251,9 @@ class TrustSettings(FileModel):
 
     @model_validator(mode="after")
     def _judges(self) -> TrustSettings:
+        for name in self.model_fields_set & {"prove", "build"}:
+            if not getattr(self, name):
+                raise refuse(f"{name} names nobody", 'write prove = ["keys/prover.pub"]')
         useless = [name for name in ("build", "suite", "age") if getattr(self, name)]
         if useless and not self.prove:
             raise refuse(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -20,7 +19,6 @@ from builder.prove.receipts import Receipt
 from builder.trust import sbom
 from builder.trust.advisories import Finding
 
-_NAME_AND_VERSION = re.compile(r"[\w.+-]+ [\w.+!~:-]*\d[\w.+!~:-]*")
 Findings = Mapping[Finding, AcceptedAdvisory | None]
 
 

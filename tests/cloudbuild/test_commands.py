@@ -27,7 +27,7 @@ steps:
   name: busybox
   args: ['echo', '${_GPU}', '${_REGISTRY}']
 options:
-  logging: GCS_ONLY
+  logging: CLOUD_LOGGING_ONLY
 """
 Run = Callable[..., tuple[int, str, str]]
 
@@ -106,7 +106,7 @@ def test_a_clean_tree_sends_only_what_the_file_uses_of_its_commit(
 def test_a_dry_run_prints_the_very_request_and_writes_nothing(
     checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
-    text = FILE.replace("GCS_ONLY", "CLOUD_LOGGING_ONLY") + "  diskSizeGb: 200\ntags: [ours]\n"
+    text = FILE + "  diskSizeGb: 200\ntags: [ours]\n"
     (checkout / "cloudbuild.yaml").write_text(text)
     before = sorted(checkout.rglob("*"))
     (checkout / "builder.toml").write_text('[cloud]\nmachine_type = "E2_HIGHCPU_32"\n')
@@ -232,7 +232,7 @@ def one_error(result: tuple[int, str, str], code: int) -> str:
         ("args:", "arguments:", "cloudbuild.yaml:7: steps[0].arguments: unknown field"),
         ("${_REGISTRY}", "${_MISSING}", "cloudbuild.yaml:3: substitutions._REGISTRY: _REGISTRY"),
         ("'echo'", "'" + "x" * 10_001 + "'", "cloudbuild.yaml:7"),
-        ("logging: GCS_ONLY", "diskSizeGb: 5000", "cloudbuild.yaml:9"),
+        ("logging: CLOUD_LOGGING_ONLY", "diskSizeGb: 5000", "cloudbuild.yaml:9"),
         ("options:", "timeout: 90000s\noptions:", "cloudbuild.yaml:8"),
     ],
 )

@@ -27,7 +27,7 @@ DIGEST = "sha256:" + "a" * 64
 LINES = (*(f"line {number} ✓" for number in range(200)), "", "x" * 300, "\tthe end")
 
 
-def build(logging: object = GCS, **fields: object) -> api.Build:
+def build(logging: object = LOGGING, **fields: object) -> api.Build:
     step = api.BuildStep(name="busybox", id="say")
     return api.Build(steps=[step], options=api.BuildOptions(logging=logging), **fields)
 
@@ -41,12 +41,9 @@ def run(clients: Clients, message: api.Build | None = None) -> tuple[Outcome, li
 # Following ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("logging", [GCS, LOGGING])
-def test_a_build_is_created_followed_and_ends(
-    cloud: LoopbackCloud, connected: Connect, logging: object
-) -> None:
+def test_a_build_is_created_followed_and_ends(cloud: LoopbackCloud, connected: Connect) -> None:
     cloud.build.executor = Script(LINES, seconds=0.0005)
-    done, lines = run(connected(), build(logging))
+    done, lines = run(connected())
     assert (done.status, done.note) == ("SUCCESS", "")
     assert lines == list(LINES)
 
@@ -59,23 +56,24 @@ def test_its_steps_are_events(cloud: LoopbackCloud, connected: Connect) -> None:
     assert isinstance(events[-1], StepDone)
 
 
-@pytest.mark.parametrize("logging", [GCS, LOGGING])
 def test_a_log_that_may_not_be_read_is_never_a_failed_build(
-    cloud: LoopbackCloud, connected: Connect, logging: object
+    cloud: LoopbackCloud, connected: Connect
 ) -> None:
     cloud.build.executor = Script(LINES)
-    cloud.faults.log_status = cloud.faults.logging_status = 403
-    done, lines = run(connected(), build(logging))
-    assert outcome.judged(done).status == "SUCCESS"
-    assert lines == []
-    assert "may not be read (HTTP 403)" in done.note
+    done, lines = run(connected(), build(GCS))
+    assert (outcome.judged(done).status, lines) == ("SUCCESS", [])
+    assert "not in Cloud Logging (logging: GCS_ONLY)" in done.note
+    cloud.faults.logging_status = 403
+    done, lines = run(connected())
+    assert (outcome.judged(done).status, lines) == ("SUCCESS", [])
+    assert done.note == "Cloud Logging may not be read (HTTP 403)"
 
 
 def test_entries_that_come_late_out_of_order_and_long_ago_are_shown_once(
     cloud: LoopbackCloud, connected: Connect
 ) -> None:
     clients = connected()
-    done, lines = run(clients, build(LOGGING))
+    done, lines = run(clients)
     first, last = cloud.build.entries
     first["timestamp"], last["timestamp"] = "2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z"
     cloud.build.entries = [last]
@@ -86,17 +84,13 @@ def test_entries_that_come_late_out_of_order_and_long_ago_are_shown_once(
     assert log.complete
 
 
-def test_transient_errors_and_cut_connections_cost_nothing_but_time(
-    cloud: LoopbackCloud, connected: Connect
-) -> None:
+def test_transient_errors_cost_nothing_but_time(cloud: LoopbackCloud, connected: Connect) -> None:
     cloud.build.executor = Script(LINES)
-    cloud.faults.bursts = [("GET /v1/.*builds/", 503, 2), ("GET .*log-", 503, 1)]
-    cloud.faults.cut_log = (1000, 1)
+    cloud.faults.bursts = [("GET /v1/.*builds/", 503, 2), ("POST .*entries:list", 503, 1)]
     done, lines = run(connected())
     assert (done.status, done.note) == ("SUCCESS", "")
     assert lines == list(LINES)
     assert [left for *_, left in cloud.faults.bursts] == [0, 0]
-    assert cloud.faults.cut_log == (1000, 0)
 
 
 def test_a_service_that_does_not_answer_any_more_is_left_and_the_build_goes_on(
@@ -116,12 +110,6 @@ def test_a_service_that_does_not_answer_any_more_is_left_and_the_build_goes_on(
 def test_a_build_that_nobody_knows(connected: Connect) -> None:
     with pytest.raises(OutsideError, match="build no-such: not found"):
         builds.get(connected(), "no-such")
-
-
-def test_where_a_log_is() -> None:
-    stored = api.Build(id="b1", logs_bucket="gs://logs/of/builds")
-    assert logs.address(stored) == ("logs", "of/builds/log-b1.txt")
-    assert logs.address(api.Build(id="b1", logs_bucket="gs://logs")) == ("logs", "log-b1.txt")
 
 
 # Submitting ---------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         (PROVE + 'age = "0 days"', ":3: trust.age: '0 days' is no age", '"30 days"'),
         (PROVE + 'suite = "best"', ":3: trust.suite: 'best' is not one of program, trainer", ""),
         ('[trust]\nprove = "a.pub"', ":2: trust.prove: expected a list", "keys/prover.pub"),
-        ("[trust]\nprove = []", ":2: trust.prove: it names nobody", "take the line out"),
+        ("[trust]\nprove = []", ":1: trust: prove names nobody", "keys/prover.pub"),
         ('[trust]\nprove = [""]', "expected a key or an identity, found ''", "keys/prover.pub"),
         ('[trust]\nprove = ["a.pub", 7]', "expected a key or an identity, found 7", "identity ="),
         ('[trust]\nprove = [{ identity = "a" }]', "expected a key or an identity", "issuer ="),

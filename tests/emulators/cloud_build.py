@@ -47,17 +47,13 @@ ENDED = {
 class Faults:
     """What goes wrong, set by a test at any time.
 
-    log_status: of every read of a log (403: the bucket is closed); logging_status: of Cloud
-    Logging. bursts: (pattern of `METHOD path`, HTTP status, how often). cut_log: each answer of a
-    log breaks off after so many bytes, so many times. cut_create: a build is created, and the
-    connection breaks before the answer. stay_queued: for ever. end_as: how a build ends, whatever
-    its steps did. disabled: the API is off.
+    logging_status: of Cloud Logging. bursts: (pattern of `METHOD path`, HTTP status, how often).
+    cut_create: a build is created, and the connection breaks before the answer. stay_queued: for
+    ever. end_as: how a build ends, whatever its steps did. disabled: the API is off.
     """
 
-    log_status: int | None = None
     logging_status: int | None = None
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
-    cut_log: tuple[int, int] = (0, 0)
     cut_create: int = 0
     stay_queued: bool = False
     end_as: Status | None = None
@@ -248,9 +244,6 @@ class CloudBuild:
                 build.status = self.faults.end_as or good
 
     def _writer(self, build: api.Build) -> Callable[[str], None]:
-        bucket, _, folder = build.logs_bucket.removeprefix("gs://").partition("/")
-        name = f"{folder}/log-{build.id}.txt".lstrip("/")
-
         def write(line: str) -> None:
             entry = {
                 "logName": f"projects/{PROJECT}/logs/cloudbuild",
@@ -262,8 +255,6 @@ class CloudBuild:
             if build.options.logging != Mode.NONE:
                 with self.lock:
                     self.entries.append(entry)
-            if bucket:
-                self.storage.append(bucket, name, f"{line}\n".encode())
 
         return write
 

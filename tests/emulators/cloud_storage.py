@@ -59,11 +59,6 @@ class Storage:
             self.generation += 1
             self.buckets[bucket][name] = Object(data, self.generation, metadata)
 
-    def append(self, bucket: str, name: str, data: bytes) -> None:
-        with self.lock:
-            old = self.buckets.get(bucket, {}).get(name)
-            self.put(bucket, name, (old.data if old else b"") + data)
-
     def get(self, bucket: str, name: str) -> Object:
         with self.lock:
             if name not in self.buckets.get(bucket, {}):
@@ -128,28 +123,8 @@ class StorageHandler(BaseHTTPRequestHandler):
             with storage.lock:
                 del storage.buckets[bucket][name]
             self.send(b"", 204, {})
-        elif self.query.get("alt") == "media":
-            self._media(bucket, name)
         else:
             self.json(self._metadata(bucket, name))
-
-    def _media(self, bucket: str, name: str) -> None:
-        """Answer with the content of an object from a byte on, as a log is read."""
-        faults, data = self.cloud.faults, self.cloud.storage.get(bucket, name).data
-        if faults.log_status:
-            raise Refused(faults.log_status, "AccessDenied", "Access denied.")
-        match = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        start, size = int(match[1]) if match else 0, len(data)
-        if start >= size:
-            self.send(b"InvalidRange", 416, {"Content-Range": f"bytes */{size}"})
-            return
-        cut, times = faults.cut_log
-        if not times or size - start <= cut:
-            cut = 0
-        else:
-            faults.cut_log = (cut, times - 1)
-        headers = {"Content-Range": f"bytes {start}-{size - 1}/{size}"}
-        self.send(data[start:], 206 if match else 200, headers, cut)
 
     def _upload(self, bucket: str) -> None:
         """Take a resumable upload, with ifGenerationMatch. The client sends small files the same
