@@ -1,6 +1,6 @@
 """`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,9 @@ from builder.cli.job_sent import Module, Package
 from builder.cli.registry import show_push
 
 if TYPE_CHECKING:
+    from builder.engine import Engine
+    from builder.pipeline.export import Exported
+    from builder.pipeline.make import Base, BuildOptions
     from builder.pipeline.records import ImageRecord
     from builder.prove.receipts import Receipt
 
@@ -86,31 +89,35 @@ def image(
         out([image_json(proven.record, proven.receipt) for proven in made])
 
 
+ToRegistry = Annotated[
+    bool,
+    typer.Option(
+        "--to-registry",
+        help="Put the image onto its base in the registry, without pulling the base. With "
+        "--base-only, put the base there. Neither needs an engine.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say what the bases would take: bytes to download, to make and to send to the "
+        "engine. Build nothing.",
+    ),
+]
+
+
 def build(
     targets: Targets = None,
     everything: All = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every layer.")] = False,
-    to_registry: Annotated[
-        bool,
-        typer.Option(
-            "--to-registry",
-            help="Put the image onto its base in the registry, without pulling the base. With "
-            "--base-only, put the base there. Neither needs an engine.",
-        ),
-    ] = False,
+    to_registry: ToRegistry = False,
     to_layout: Annotated[
         Path | None,
         typer.Option("--to-layout", help="Write an OCI image layout into this new folder."),
     ] = None,
     base_only: Annotated[bool, typer.Option("--base-only", help="Only the base.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Say what the bases would take: bytes to download, to make and to send to the "
-            "engine. Build nothing.",
-        ),
-    ] = False,
+    dry_run: DryRun = False,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
@@ -120,50 +127,56 @@ def build(
     A base is assembled from locked packages, layer by layer. A layer that this machine or the
     registry has is taken from there.
     """
+    from builder.core.errors import InputError
     from builder.engine.discovery import connect
-    from builder.pipeline import export, make, repository
+    from builder.pipeline import make, records, repository
 
     names, where = chosen(targets, everything), settings(registry, engine)
     if dry_run and (to_registry or to_layout):
-        from builder.core.errors import InputError
-
-        raise InputError(
-            "--dry-run says what a build onto the engine takes",
-            "leave out --to-registry/--to-layout",
-        )
-    made: Sequence[export.Exported | make.Base]
+        fix = "leave out --to-registry/--to-layout"
+        raise InputError("--dry-run says what a build onto the engine takes", fix)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
         options = make.BuildOptions(where, repository.base_check(where), shown.on_event, no_cache)
-        if to_layout:
-            made = export.to_layout(root(), names, options, docker, base_only, to_layout)
-        elif to_registry:
-            send = export.bases_to_registry if base_only else export.to_registry
-            made = send(root(), names, options, docker)
-        else:
+        if dry_run:
             prepared = [make.prepare(root(), name) for name in names]
-            if dry_run:
-                planned = make.plan_load(prepared, options, docker())
-            elif base_only:
-                made = tuple(make.load_bases(prepared, options, docker()).values())
-            else:
-                records = make.build(root(), prepared, options, docker())
+            estimate = make.plan_load(prepared, options, docker()).estimate
+        else:
+            made = _make(names, options, docker, base_only, to_registry, to_layout)
     if dry_run:
         tags = list(dict.fromkeys(target.base.tag for target in prepared if target.base))
-        plan = {"bases": tags, **asdict(planned.estimate)}
-        results(as_json, plan, [f"{', '.join(tags)}: {planned.estimate}"])
+        plan = {"bases": tags, **asdict(estimate)}
+        results(as_json, plan, [f"{', '.join(tags)}: {estimate}"])
         return
-    if to_layout or to_registry or base_only:
-        rows = [image.row for image in made]
-        for row in rows:
-            origin = f"  ({row['origin']})" if "origin" in row else ""
-            say(f"{row['reference']}  {row['digest']}{origin}")
-    else:
-        rows = [image_json(record) for record in records]
-        for record in records:
-            show_image(record)
+    for image in made:
+        if isinstance(image, records.ImageRecord):
+            show_image(image)
+        else:
+            say("  ".join(image.row.values()))
     if as_json:
-        out(rows)
+        out([image_json(i) if isinstance(i, records.ImageRecord) else i.row for i in made])
+
+
+def _make(
+    names: Sequence[str],
+    options: "BuildOptions",
+    engine: Callable[[], "Engine"],
+    base_only: bool,
+    to_registry: bool,
+    folder: Path | None,
+) -> "Sequence[Exported | Base | ImageRecord]":
+    """Build on the engine, into the registry, or into a folder."""
+    from builder.pipeline import export, make
+
+    if folder:
+        return export.to_layout(root(), names, options, engine, base_only, folder)
+    if to_registry:
+        send = export.bases_to_registry if base_only else export.to_registry
+        return send(root(), names, options, engine)
+    targets = [make.prepare(root(), name) for name in names]
+    if base_only:
+        return tuple(make.load_bases(targets, options, engine()).values())
+    return make.build(root(), targets, options, engine())
 
 
 def smoke(
