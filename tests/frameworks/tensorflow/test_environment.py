@@ -89,6 +89,9 @@ def test_an_image_for_the_cpu_may_hide_gpus_but_may_not_misspell() -> None:
     assert messages(variables, "cpu") == []
     assert len(messages(variables, "tpu")) == 2
     assert len(messages({"TF_XLA_FLAG": "--tf_xla_auto_jit=2"}, "cpu")) == 1
+    assert messages({"PYTHONUNBUFFERED": "1"}, "cpu") == []
+    (line,) = messages({"PYTHONUNBUFFERED": ""}, "cpu")
+    assert line.startswith("PYTHONUNBUFFERED is empty in the image: lines reach the log late")
 
 
 def asked(

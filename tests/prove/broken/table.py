@@ -111,6 +111,7 @@ TABLE = (
     _env("environment", "does not know", "ENV XLA_FLAGS=--xla_gpu_nonsense=1"),
     _env("environment", "does not know", "ENV TF_XLA_FLAGS=--tf_xla_auto_git=2"),
     _env("environment", "cannot be loaded", "ENV LD_PRELOAD=/usr/lib/libtcmalloc.so.4"),
+    _env("environment", "lines reach the log late", "ENV PYTHONUNBUFFERED="),
     _env("contents", "a W&B key", "ENV WANDB_API_KEY=" + "0a1b2c3d4e" * 4),
     _env("contents", "runs as root", "USER 0"),
     _files(

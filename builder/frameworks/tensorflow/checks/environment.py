@@ -107,6 +107,12 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     for variable in _FLAGS:
         yield from _flags(variable, environment.get(variable, ""))
     yield from _misspelt(environment)
+    if environment.get("PYTHONUNBUFFERED") == "":
+        yield Defect(
+            message="PYTHONUNBUFFERED is empty in the image: lines reach the log late, and the "
+            "last ones of a job that is killed never do",
+            fix="set it to 1",
+        )
 
 
 def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[Defect]:
