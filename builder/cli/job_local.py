@@ -112,17 +112,14 @@ def _study(docker: "Engine", job: "LocalJob", wanted: "Study", as_json: bool) ->
 
 def _line_writer(names: list[str]) -> Any:
     """Return a callback that writes each line with its replica's name and colour to stderr."""
-    from rich.console import Console
-
     from builder.jobs import show
+    from builder.jobs.running import Note
 
-    console = Console(stderr=True, highlight=False)
-    colours = show.colours(names)
-    width = max(len(name) for name in (*names, "job"))
+    write = show.writer(names)
 
     def tell(event: "JobEvent") -> None:
         if not OPTIONS.quiet:
-            console.print(show.event_text(event, colours, width), soft_wrap=True)
+            write(event.replica, "*" if isinstance(event, Note) else "|", event.text)
 
     return tell
 

@@ -23,7 +23,6 @@ from builder.cli.common import (
 )
 from builder.cli.console import duration
 from builder.cli.option_groups import Cluster, Where, expanded
-from builder.core.display import plain
 
 if TYPE_CHECKING:
     from builder.jobs.backends.protocol import Backend, JobStatus, LogLine, RemoteBackend
@@ -116,26 +115,17 @@ def _json(job: "JobStatus") -> dict[str, Any]:
 
 def _line_writer(job: "JobStatus") -> Any:
     """Return a callback that writes each line with its replica's name, in its colour."""
-    from rich.console import Console
-    from rich.text import Text
-
     from builder.jobs import show
     from builder.jobs.backends.protocol import SERVICE
     from builder.jobs.pools import replica_names
 
-    names = [*replica_names(job.pools), SERVICE]
-    colours = show.colours(names)
-    width = max(len(name) for name in names)
-    console = Console(stderr=True, highlight=False)
+    write = show.writer([*replica_names(job.pools), SERVICE])
 
-    def write(line: "LogLine") -> None:
-        if OPTIONS.quiet:
-            return
-        who = f"{line.replica}" + (f"/{line.trial}" if line.trial else "")
-        text = Text(f"{who:<{width}} ", style=colours.get(line.replica, "dim"))
-        console.print(text.append(plain(line.text), style="none"), soft_wrap=True)
+    def tell(line: "LogLine") -> None:
+        if not OPTIONS.quiet:
+            write(f"{line.replica}/{line.trial}" if line.trial else line.replica, "|", line.text)
 
-    return write
+    return tell
 
 
 # --- waiting --------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import difflib
 import json
 import re
 import shutil
-import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,24 +148,19 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
 def _copy_program(program: PythonProgram, home: Path) -> None:
     """Put the folder's files, as an image gets them, in place of what was there."""
     text, source = requirements(program)
-    home.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=home, prefix=".program."))
-    try:
-        for path in programs.walk(program.folder):
-            programs.check(program.folder, path)
-            to = new / path.relative_to(program.folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, to)
-    except InputError:
-        shutil.rmtree(new)
-        raise
+    paths = list(programs.walk(program.folder))
+    for path in paths:
+        programs.check(program.folder, path)
+    copy = home / program.copy
+    if copy.is_dir():
+        shutil.rmtree(copy)
+    copy.mkdir(parents=True)
+    for path in paths:
+        to = copy / path.relative_to(program.folder)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, to)
     if source:
-        (new / image_yaml.REQUIREMENTS).write_text(text, encoding="utf-8")
-    old = home / program.copy
-    if old.is_dir():
-        shutil.rmtree(old)
-    new.chmod(0o755)
-    new.replace(old)
+        (copy / image_yaml.REQUIREMENTS).write_text(text, encoding="utf-8")
 
 
 def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:

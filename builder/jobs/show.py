@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from builder import contract
 from builder.core.display import plain
-from builder.jobs.running import JobEvent, Note, Outcome, ReplicaLine
+from builder.jobs.running import Outcome
 
 if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
     from builder.jobs.backends.local.study import StudyOutcome
 
@@ -20,28 +19,26 @@ _STYLES = {"succeeded": "green", "failed": "red"}
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 
-def message(line: str) -> tuple[str, str]:
-    """Return severity and text of a line, read as Cloud Logging does: a JSON object, or a text."""
-    fields = contract.fields(line)
-    if "message" in fields:
-        return str(fields.get("severity", "INFO")), str(fields["message"])
-    return "", line
+def writer(names: Sequence[str]) -> Callable[[str, str, str], None]:
+    """Return a function that writes a line of a replica to stderr: its name, a mark, its text.
 
-
-def event_text(event: JobEvent, colours: Mapping[str, str], width: int) -> Text:
-    """Return `worker-0 | step 10 of 200: loss 0.1`, in the replica's colour."""
+    A line of JSON is its message, in the colour of its severity. The mark is `*` for a line of the
+    runner itself.
+    """
+    from rich.console import Console
     from rich.text import Text
 
-    colour = colours.get(event.replica, "bold")
-    text = Text(f"{event.replica or 'job':<{width}} ", style=colour)
-    match event:
-        case Note(_, words):
-            text.append(f"* {words}", style="bold")
-        case ReplicaLine(_, words):
-            severity, words = message(words)
-            text.append("| ", style=colour)
-            text.append(plain(words), style=_SEVERITIES.get(severity, "" if severity else "dim"))
-    return text
+    console = Console(stderr=True, highlight=False)
+    colour_of, width = colours(names), max(len(name) for name in (*names, "job"))
+
+    def write(name: str, mark: str, line: str) -> None:
+        colour = colour_of.get(name, "bold")
+        severity = str(contract.fields(line).get("severity", ""))
+        style = "bold" if mark == "*" else _SEVERITIES.get(severity, "")
+        text = Text(f"{name or 'job':<{width}} {mark} ", style=colour)
+        console.print(text.append(plain(contract.words(line)), style=style), soft_wrap=True)
+
+    return write
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:

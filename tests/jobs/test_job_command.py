@@ -228,14 +228,6 @@ def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback
     assert code == 0 and "trial 1  succeeded" in page and "trial 2: rate=0." in page
 
 
-def test_watch_where_the_log_may_not_be_read(run: Run, loopback: emulator.Loopback) -> None:
-    assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 0
-    loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
-    code, _, page = run("job", "status", "cats", "--watch")
-    assert code == 0 and "succeeded" in page
-    assert "the log cannot be read: logs: not allowed" in page
-
-
 def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
     line = "OOM when allocating tensor with shape[64]"
     loopback.service.executor = emulator.Script((("workerpool0-0", line),), code=1)

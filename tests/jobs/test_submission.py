@@ -203,58 +203,12 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
     assert VertexAI(where).find(ended.id).name == ended.name
 
 
-@pytest.mark.parametrize(
-    ("refusal", "said", "fix"),
-    [
-        (
-            emulator.Refused(403, "PERMISSION_DENIED", "Permission 'x' denied"),
-            "not allowed",
-            "roles/aiplatform.user",
-        ),
-        (
-            emulator.Refused(
-                403, "PERMISSION_DENIED", "Vertex AI API has not been used in project 1 before"
-            ),
-            "not enabled",
-            "gcloud services enable",
-        ),
-        (
-            emulator.Refused(429, "RESOURCE_EXHAUSTED", "Quota custom_model_training_v100 is 0"),
-            "no quota left",
-            "another region",
-        ),
-        (
-            emulator.Refused(400, "INVALID_ARGUMENT", "worker_pool_specs[0] is bad"),
-            "worker_pool_specs[0] is bad",
-            "builder job render",
-        ),
-        (
-            emulator.Refused(
-                403,
-                "PERMISSION_DENIED",
-                "Your application is authenticating by using local Application Default "
-                "Credentials. The aiplatform.googleapis.com API requires a quota project, which is "
-                "not set by default.",
-                "SERVICE_DISABLED",
-            ),
-            "no quota project",
-            "gcloud auth application-default set-quota-project",
-        ),
-        (
-            emulator.Refused(400, "FAILED_PRECONDITION", "The service agent has no access to it"),
-            "service agent",
-            "no job was made",
-        ),
-    ],
-)
-def test_each_refusal_is_one_line_and_a_way_out(
-    loopback, where, ready, tmp_path, refusal, said, fix
-) -> None:
-    loopback.service.faults.refusal = refusal
-    with pytest.raises(OutsideError) as caught:
+def test_a_refusal_is_one_line_and_a_way_out(loopback, where, ready, tmp_path) -> None:
+    quota = emulator.Refused(429, "RESOURCE_EXHAUSTED", "Quota custom_model_training_v100 is 0")
+    loopback.service.faults.refusal = quota
+    with pytest.raises(OutsideError, match="no quota left") as caught:
         send(where, ready, tmp_path)
-    assert said in caught.value.message and "\n" not in caught.value.message
-    assert fix in caught.value.fix
+    assert "\n" not in caught.value.message and "another region" in caught.value.fix
 
 
 def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) -> None:

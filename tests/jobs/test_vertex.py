@@ -42,10 +42,7 @@ scheduling: {timeout: 2h, restarts: job}
 labels: {team: vision}
 vertex:
   reservation: projects/my-project/zones/us-central1-a/reservations/mine
-  experiment: cats
-  experiment_run: first
   web_access: true
-  dashboard_access: true
   encryption_key: projects/p/locations/us-central1/keyRings/r/cryptoKeys/k
   nfs: [{server: 10.0.0.2, path: /exports/data, name: data}]
 """
@@ -113,8 +110,7 @@ def test_every_field_arrives() -> None:
     assert spec["tensorboard"].endswith("/tensorboards/42")
     assert sent["labels"]["team"] == "vision"
     assert sent["encryptionSpec"]["kmsKeyName"].endswith("/cryptoKeys/k")
-    assert spec["enableWebAccess"] and spec["enableDashboardAccess"]
-    assert spec["experimentRun"].endswith("/contexts/cats-first")
+    assert spec["enableWebAccess"]
     affinity = chief["machineSpec"]["reservationAffinity"]
     assert affinity["reservationAffinityType"] == "SPECIFIC_RESERVATION"
     mount = {"server": "10.0.0.2", "path": "/exports/data", "mountPoint": "data"}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from builder.core.errors import InputError
 from builder.engine import containers
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local.backend import ThisMachine
@@ -37,8 +36,6 @@ def folder(tmp_path: Path) -> Path:
     lines = [line(step, 1 / step) for step in (10, 20, 30)]
     (here / "chief-0.log").write_text("".join(lines))
     (here / "worker-0.log").write_text("2026-11-21T07:00:01.000+00:00 plain <b>words</b>\n")
-    stats = {"time": 1795244405.0, "cpu": 1.5, "memory": 400_000_000, "gpu": 0.7}
-    (here / "chief-0.stats").write_text(json.dumps(stats) + "\n")
     return tmp_path
 
 
@@ -80,15 +77,3 @@ def test_only_what_is_new_is_read_and_half_a_line_waits(folder: Path) -> None:
         with path.open("a") as file:
             file.write(part)
         assert step in shown(watch)
-
-
-def test_a_job_whose_builder_is_gone_is_lost(folder: Path) -> None:
-    host = containers.owner(os.getpid()).partition(":")[0]
-    write_state(folder, "running", owner=f"{host}:1:12345")
-    watch = watched(folder)
-    assert "lost" in shown(watch) and not watch.job.active
-
-
-def test_a_folder_without_a_job_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no job has run there"):
-        watched(tmp_path)

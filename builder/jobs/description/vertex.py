@@ -17,7 +17,6 @@ _Address = Annotated[
     str, matches(r"[0-9]{1,3}(\.[0-9]{1,3}){3}", "an IP address", "write 10.0.0.2")
 ]
 _Folder = Annotated[str, matches(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)*", "a folder's name", "write data")]
-_Context = Annotated[str, matches(r"[a-z0-9][a-z0-9-]{0,127}", "an experiment", "write cats")]
 _Resource = Annotated[
     str, matches(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", "a persistent resource", "write cluster")
 ]
@@ -66,17 +65,8 @@ class Vertex(WrittenModel):
     persistent_resource: _Resource | None = Field(None, examples=["cluster"])
     """The id of a persistent resource of the region, on whose machines the job runs."""
 
-    experiment: _Context | None = Field(None, examples=["cats"])
-    """The experiment of Vertex AI that the job belongs to."""
-
-    experiment_run: _Context | None = Field(None, examples=["first"])
-    """The run of that experiment."""
-
     web_access: bool = Field(False, examples=[True])
     """Allow an interactive shell in each replica."""
-
-    dashboard_access: bool = Field(False, examples=[True])
-    """Allow access to a dashboard that the chief serves."""
 
     encryption_key: _Key | None = Field(
         None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"]
@@ -90,8 +80,6 @@ class Vertex(WrittenModel):
 
     @model_validator(mode="after")
     def _check(self) -> Vertex:
-        if self.experiment_run and not self.experiment:
-            raise refuse("experiment_run needs experiment", "add experiment: NAME")
         names = [mount.name for mount in self.nfs]
         if len(set(names)) < len(names):
             raise refuse("two NFS folders have one name", "give each a name of its own")

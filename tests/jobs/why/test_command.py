@@ -141,5 +141,5 @@ def test_a_study_is_asked_about_by_its_trials(run: Run, tmp_path: Path) -> None:
     (folder / "3/local/state.json").write_text("{}")
     (folder / "study.json").write_text("{}")
     code, _, err = run("tuned")
-    assert code == 2 and "a study; name one of its trials (3)" in err
+    assert code == 2 and "a study; name one of its trials" in err
     assert "build/jobs/tuned/3" in err

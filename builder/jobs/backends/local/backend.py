@@ -52,12 +52,9 @@ class ThisMachine:
         """
         folder = folder_of(self.root, name)
         if (folder / STUDY).is_file():
-            trials = {path.parents[1].name for path in folder.glob(f"*/{LOCAL}/{STATE}")}
-            ordered = sorted(trials, key=lambda trial: (len(trial), trial))
             raise InputError(
-                f"{folder}: a study; name one of its trials ({', '.join(ordered) or 'none yet'})",
-                f"{folder}/{ordered[-1] if ordered else 1}; builder tensorboard {folder.name} "
-                "shows all",
+                f"{folder}: a study; name one of its trials",
+                f"{folder}/1; builder tensorboard {folder.name} shows all",
             )
         if not (folder / LOCAL / STATE).is_file():
             raise InputError(f"{folder}: no job has run there", "builder job local JOB")

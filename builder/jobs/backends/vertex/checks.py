@@ -31,7 +31,7 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     problems.attempt(strategy, lambda: _check_strategy(job, placements))
     problems.attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
     problems.attempt(("disk", "type"), lambda: _check_disk(job, placements))
-    problems.attempt(("vertex",), lambda: _check_own(job, where.project))
+    problems.attempt(("vertex",), lambda: _check_own(job))
     problems.attempt(("region",), lambda: _check_region(placements, region))
     if region is not None:
         problems.attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
@@ -199,17 +199,12 @@ def _check_timeout(job: Job) -> None:
 # --- the table `vertex`. Source: aiplatform v1, CustomJobSpec -------------------------------------
 
 
-def _check_own(job: Job, project: str | None) -> None:
+def _check_own(job: Job) -> None:
     own, strategy = job.vertex, job.scheduling.strategy
     if own.nfs and not job.network:
         raise InputError(
             "an NFS server is reached through a network, and the job names none",
             "add network: projects/NUMBER/global/networks/NAME",
-        )
-    if own.experiment and project is None:
-        raise InputError(
-            "an experiment belongs to a project, and none is known",
-            "give --project, or add project: to the job",
         )
     if own.reservation and own.persistent_resource:
         raise InputError("a persistent resource has its machines already", "remove reservation")

@@ -96,7 +96,6 @@ def _spec(ready: Ready, folder: str | None) -> Values:
         disableRetries=plan.restarts == "never",
         maxWaitDuration=f"{plan.max_wait}s" if plan.max_wait is not None else None,
     )
-    run = f"{own.experiment}-{own.experiment_run}" if own.experiment_run else None
     return {
         "workerPoolSpecs": pools,
         "scheduling": scheduling,
@@ -107,20 +106,8 @@ def _spec(ready: Ready, folder: str | None) -> Values:
             tensorboard=job.tensorboard,
             persistentResourceId=own.persistent_resource,
             enableWebAccess=own.web_access,
-            enableDashboardAccess=own.dashboard_access,
-            experiment=_context(ready, own.experiment),
-            experimentRun=_context(ready, run),
         ),
     }
-
-
-def _context(ready: Ready, name: str | None) -> str | None:
-    """Return the whole name of an experiment or of a run of one, whose store is always `default`.
-
-    Source: aiplatform v1, CustomJobSpec.experiment and experiment_run.
-    """
-    store = f"projects/{ready.project or '-'}/locations/{ready.region}/metadataStores/default"
-    return f"{store}/contexts/{name}" if name else None
 
 
 def _reservation(written: str | None) -> Values | None:
