@@ -142,4 +142,4 @@ def test_a_study_is_asked_about_by_its_trials(run: Run, tmp_path: Path) -> None:
     (folder / "study.json").write_text("{}")
     code, _, err = run("tuned")
     assert code == 2 and "a study; name one of its trials" in err
-    assert "build/jobs/tuned/3" in err
+    assert "build/jobs/tuned/1" in err
