@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -23,8 +24,8 @@ from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideEr
 from builder.core.events import StepDone, StepLog, StepStarted
 
 COMMANDS = {
-    "": "image build smoke push verify rebuild promote lock render audit report explain check "
-    "schema list tensorboard doctor cache show engine cloud job sign",
+    "": "init image build smoke push verify rebuild promote lock render audit report "
+    "explain check schema list tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
     "show": "base vex",
 }
@@ -78,10 +79,8 @@ def test_an_error_is_two_lines_and_an_exit_code(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fails() -> Path:
-        raise kind("it went wrong", "do this instead")
-
-    monkeypatch.setattr("builder.cli.images.root", fails)
+    error = kind("it went wrong", "do this instead")
+    monkeypatch.setattr("builder.cli.images.root", Mock(side_effect=error))
     assert left(monkeypatch, "list") == code
     assert capsys.readouterr().err == "error: it went wrong\nfix:   do this instead\n"
 
@@ -116,12 +115,9 @@ def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def fails() -> Path:
-        raise error
-
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    monkeypatch.setattr("builder.cli.images.root", fails)
+    monkeypatch.setattr("builder.cli.images.root", Mock(side_effect=error))
     assert left(monkeypatch, "list") == 3
     message, fix = capsys.readouterr().err.splitlines()
     assert message == f"error: {first}"
@@ -129,20 +125,22 @@ def test_what_the_operating_system_refuses_is_no_fault_of_the_factory(
     assert "bug" not in fix
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ssl.SSLError(1, "[SSL] a library's own number"), FileNotFoundError(2, "No such file", "/a")],
-    ids=["ssl", "missing"],
-)
-def test_what_the_factory_should_have_handled_stays_a_bug(
-    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_the_factory_should_have_handled_is_a_bug_and_debug_shows_where(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails() -> Path:
-        raise error
-
-    monkeypatch.setattr("builder.cli.images.root", fails)
-    assert left(monkeypatch, "list") == 1
-    assert "this is a bug" in capsys.readouterr().err
+    errors = [
+        ssl.SSLError(1, "[SSL] a library's own number"),
+        FileNotFoundError(2, "No such file", "/a"),
+        ZeroDivisionError("by zero"),
+    ]
+    for error in errors:
+        monkeypatch.setattr("builder.cli.images.root", Mock(side_effect=error))
+        assert left(monkeypatch, "list") == 1
+        first, second = capsys.readouterr().err.splitlines()
+        assert first == f"error: {type(error).__name__}: {error}"
+        assert second == "fix:   this is a bug in the factory; builder --debug shows where"
+    assert left(monkeypatch, "--debug", "list") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == "ZeroDivisionError: by zero"
 
 
 STREAMS = {
@@ -200,21 +198,21 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_error_shows_no_password_and_no_escape_sequence(
+def test_nothing_that_is_shown_holds_a_password_or_moves_the_cursor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BUILDER_REGISTRY", "https://me:s3cret@host.example/\x1b[2Jx")
-    assert left(monkeypatch, "verify", "v100") == 2
-    printed = capsys.readouterr().err
-    assert "***@host.example/" in printed
-    assert "s3cret" not in printed
-    assert "\x1b" not in printed
-
-
-def test_a_line_for_people_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["verify", "v100"], ["--debug", "verify", "v100"]):
+        assert left(monkeypatch, *words) == 2
+        printed = capsys.readouterr().err
+        assert "***@host.example/" in printed
+        assert "s3cret" not in printed and "\x1b" not in printed
     say("torn\x1b[2J.so")
     Reporter().line("torn\x1b[2J.so")
-    assert capsys.readouterr().err == "torn.so\ntorn.so\n"
+    show("lib\x1b[2J.so of https://me:hidden@host/x\x07")
+    streams = capsys.readouterr()
+    assert streams.err == "torn.so\ntorn.so\n"
+    assert streams.out == "lib.so of https://***@host/x?\n"
 
 
 @pytest.mark.parametrize("proxy", ["me:s3cret@proxy:1", "http://me:s3/cret@proxy:1"])
@@ -225,56 +223,24 @@ def test_doctor_shows_no_password_of_a_proxy(proxy: str, monkeypatch: pytest.Mon
     assert not any("cret" in line for line in lines)
 
 
-def test_a_bug_says_that_it_is_one_and_debug_shows_where(
+def test_options_that_exclude_each_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def breaks() -> Path:
-        raise ZeroDivisionError("by zero")
-
-    monkeypatch.setattr("builder.cli.images.root", breaks)
-    assert left(monkeypatch, "list") == 1
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == "error: ZeroDivisionError: by zero"
-    assert second == "fix:   this is a bug in the factory; builder --debug shows where"
-    assert left(monkeypatch, "--debug", "list") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "ZeroDivisionError: by zero"
+    for words, message in (
+        (["build", "cpu", "--dry-run", "--to-registry"], "--dry-run says what a build onto"),
+        (["promote", "v100"], "--back and a tag"),
+        (["promote", "v100", "production", "--back"], "--back and a tag"),
+    ):
+        assert left(monkeypatch, *words) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_a_plan_is_of_a_build_onto_the_engine(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert left(monkeypatch, "build", "cpu", "--dry-run", "--to-registry") == 2
-    assert "--dry-run says what a build onto the engine takes" in capsys.readouterr().err
-
-
-def test_promote_takes_an_image_and_a_tag_or_a_tag_to_move_back(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert left(monkeypatch, "promote", "v100") == 2
-    assert "--back and a tag" in capsys.readouterr().err
-    assert left(monkeypatch, "promote", "v100", "production", "--back") == 2
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "unknown"),
-        (999, "999 B"),
-        (1_000, "1 kB"),
-        (1_234_567, "1.2 MB"),
-        (2.5e12, "2,500.0 GB"),
-    ],
-)
-def test_sizes_are_decimal(count: int | None, text: str) -> None:
-    assert size(count) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.44, "0.4 s"), (12.3, "12 s"), (119.6, "120 s"), (185, "3 min 05 s")]
-)
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+def test_sizes_are_decimal_and_durations_short() -> None:
+    counts = (None, 999, 1_000, 1_234_567, 2.5e12)
+    texts = ["unknown", "999 B", "1 kB", "1.2 MB", "2,500.0 GB"]
+    assert [size(count) for count in counts] == texts  # type: ignore[arg-type]
+    texts = ["0.4 s", "12 s", "120 s", "3 min 05 s"]
+    assert [duration(seconds) for seconds in (0.44, 12.3, 119.6, 185)] == texts
 
 
 def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
@@ -284,7 +250,8 @@ def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
     with Reporter() as shown:
         for event in events:
             shown.on_event(event)
-    assert capsys.readouterr().err == "  = build  3.0 s\n"
+        shown.on_event(StepDone("push", 0.2, error="refused"))
+    assert capsys.readouterr().err == "  = build  3.0 s\n  x push  0.2 s  refused\n"
     with Reporter(verbose=True) as shown:
         for event in events:
             shown.on_event(event)
@@ -293,27 +260,3 @@ def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
         for event in events:
             shown.on_event(event)
     assert capsys.readouterr().err == ""
-
-
-def test_a_step_that_failed_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
-    with Reporter() as shown:
-        shown.on_event(StepDone("push", 0.2, error="refused"))
-    assert capsys.readouterr().err == "  x push  0.2 s  refused\n"
-
-
-def test_a_result_moves_no_cursor_and_shows_no_login(capsys: pytest.CaptureFixture[str]) -> None:
-    show("lib\x1b[2J.so of https://me:hidden@host/x\x07")
-    assert capsys.readouterr().out == "lib.so of https://***@host/x?\n"
-
-
-def test_a_traceback_shows_no_login(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails() -> Path:
-        raise OutsideError("https://me:hidden@host/x: no")
-
-    monkeypatch.setattr("builder.cli.images.root", fails)
-    assert left(monkeypatch, "--debug", "list") == 3
-    printed = capsys.readouterr().err
-    assert "Traceback" in printed and "https://***@host/x: no" in printed
-    assert "hidden" not in printed

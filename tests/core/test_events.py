@@ -44,14 +44,6 @@ def test_an_error_ends_the_step_and_goes_on(error: BaseException, message: str) 
     assert events[-1].error == message
 
 
-def test_a_check_that_did_not_pass_is_an_error_without_an_exception() -> None:
-    events: list[Event] = []
-    with step("check", events.append) as checking:
-        checking.error = "no kernel for sm_70"
-    assert isinstance(events[-1], StepDone)
-    assert events[-1].error == "no kernel for sm_70"
-
-
 def test_a_step_that_runs_elsewhere_is_begun_and_ended_by_what_is_heard_of_it() -> None:
     seen: list[Event] = []
     running = begin("build", seen.append)

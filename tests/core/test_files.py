@@ -34,15 +34,6 @@ def test_a_file_is_written_whole_or_not_at_all(
     assert path.stat().st_mode & 0o777 == 0o755
 
 
-def test_write_replaces_and_leaves_nothing_else(tmp_path: Path) -> None:
-    path = tmp_path / "a/b"
-    files.write(path, "one")
-    files.write(path, "two", 0o755)
-    assert path.read_text() == "two"
-    assert path.stat().st_mode & 0o777 == 0o755
-    assert list(path.parent.iterdir()) == [path]
-
-
 def test_a_lock_makes_other_processes_wait(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     program = "import pathlib\nfrom builder.core import files\n"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import socket
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from urllib3.exceptions import HTTPError
 
 from builder.core import web
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.web import Client, proxy_of
 from builder.registry import Registry
@@ -33,13 +34,7 @@ def basic(words: str) -> str:
     return "Basic " + base64.b64encode(words.encode()).decode()
 
 
-def test_an_answer_of_any_status_is_an_answer() -> None:
-    with serving({"/here": (200, {}, b"yes")}) as server, Client() as client:
-        assert client.request("GET", f"{server.address}/here").data == b"yes"
-        assert client.request("GET", f"{server.address}/gone").status == 404
-
-
-def test_one_connection_serves_many_requests() -> None:
+def test_an_answer_of_any_status_is_an_answer_and_one_connection_serves_many_requests() -> None:
     ports = set()
 
     class Counting(Handler):
@@ -49,10 +44,11 @@ def test_one_connection_serves_many_requests() -> None:
 
         do_GET = do_PUT = answer  # noqa: N815
 
-    with serving({"/": (200, {}, b"")}) as server, Client() as client:
+    with serving({"/": (200, {}, b"yes")}) as server, Client() as client:
         server.RequestHandlerClass = Counting
-        for method in ("GET", "PUT", "GET"):
-            client.request(method, f"{server.address}/", body=b"x" if method == "PUT" else None)
+        assert client.request("GET", f"{server.address}/").data == b"yes"
+        assert client.request("PUT", f"{server.address}/", body=b"x").status == 200
+        assert client.request("GET", f"{server.address}/gone").status == 404
     assert len(ports) == 1
 
 
@@ -63,24 +59,23 @@ def test_what_listens_nowhere_is_an_error_at_once() -> None:
         client.request("GET", f"http://127.0.0.1:{port}/")
 
 
-def test_a_redirect_is_followed_where_that_is_asked_for() -> None:
+def test_redirects_are_followed_to_an_end_and_credentials_not_to_another_host() -> None:
+    known = {"Authorization": "Bearer x"}
     answers = {"/a": (307, {"Location": "b?c=1"}, b""), "/b?c=1": (200, {}, b"there")}
-    with serving(answers) as server, Client() as client:
-        assert client.request("GET", f"{server.address}/a").status == 307
-        known = {"Authorization": "Bearer x"}
-        answer = client.request("GET", f"{server.address}/a", headers=known, follow=True)
-        assert answer.data == b"there"
-        assert server.seen[-1][2]["Authorization"] == "Bearer x"
-
-
-def test_credentials_do_not_follow_to_another_host() -> None:
+    answers["/loop"] = (302, {"Location": "/loop"}, b"")
     with serving({"/blob": (200, {}, b"bytes")}) as storage:
-        away = {"/v2/blob": (307, {"Location": f"{storage.address}/blob"}, b"")}
-        with serving(away) as server, Client() as client:
-            known = {"Authorization": "Bearer x"}
-            answer = client.request("GET", f"{server.address}/v2/blob", headers=known, follow=True)
-        assert answer.data == b"bytes"
-        assert "Authorization" not in storage.seen[0][2]
+        answers["/away"] = (307, {"Location": f"{storage.address}/blob"}, b"")
+        with serving(answers) as server, Client() as client:
+            assert client.request("GET", f"{server.address}/a").status == 307
+            answer = client.request("GET", f"{server.address}/a", headers=known, follow=True)
+            assert answer.data == b"there"
+            assert server.seen[-1][2]["Authorization"] == "Bearer x"
+            answer = client.request("GET", f"{server.address}/away", headers=known, follow=True)
+            assert answer.data == b"bytes"
+            assert "Authorization" not in storage.seen[0][2]
+            server.seen.clear()
+            assert client.request("GET", f"{server.address}/loop", follow=True).status == 302
+            assert len(server.seen) == 1 + web.REDIRECTS
 
 
 def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
@@ -112,12 +107,6 @@ def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
     assert web.origin("https://Registry.Example:443/x") == web.origin("https://registry.example")
 
 
-def test_redirects_without_an_end_end() -> None:
-    with serving({"/a": (302, {"Location": "/a"}, b"")}) as server, Client() as client:
-        assert client.request("GET", f"{server.address}/a", follow=True).status == 302
-        assert len(server.seen) == 1 + web.REDIRECTS
-
-
 def test_user_and_password_of_an_address_are_sent_as_basic() -> None:
     with serving({"/simple": (200, {}, b"")}) as server, Client() as client:
         client.request("HEAD", server.address.replace("//", "//me:p%40ss@") + "/simple")
@@ -125,38 +114,21 @@ def test_user_and_password_of_an_address_are_sent_as_basic() -> None:
         assert (method, path, headers["Authorization"]) == ("HEAD", "/simple", basic("me:p@ss"))
 
 
-@pytest.mark.parametrize(
-    ("environment", "url", "expected"),
-    [
-        ({}, "https://a.example/v2/", None),
-        ({"HTTPS_PROXY": "http://proxy:3128"}, "https://a.example/v2/", "http://proxy:3128"),
-        ({"https_proxy": "proxy:3128"}, "https://a.example", "http://proxy:3128"),
-        ({"HTTPS_PROXY": "http://proxy:3128"}, "http://a.example", None),
-        ({"ALL_PROXY": "http://proxy:3128"}, "http://a.example", "http://proxy:3128"),
-        (
-            {"ALL_PROXY": "http://proxy", "NO_PROXY": "b.example,.example"},
-            "https://a.example",
-            None,
-        ),
-        (
-            {"ALL_PROXY": "http://proxy", "NO_PROXY": "a.example:5000"},
-            "https://a.example:5000",
-            None,
-        ),
-        ({"ALL_PROXY": "http://proxy", "NO_PROXY": "*"}, "https://a.example", None),
-        (
-            {"ALL_PROXY": "http://proxy", "NO_PROXY": "b.example"},
-            "https://a.example",
-            "http://proxy",
-        ),
-    ],
-)
-def test_the_proxy_that_the_environment_names(
-    environment: dict[str, str], url: str, expected: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    assert proxy_of(url) == expected
+def test_the_proxy_that_the_environment_names() -> None:
+    proxy, here = "http://proxy:3128", "https://a.example"
+    for environment, url, expected in (
+        ({}, here, None),
+        ({"HTTPS_PROXY": proxy}, f"{here}/v2/", proxy),
+        ({"https_proxy": "proxy:3128"}, here, proxy),
+        ({"HTTPS_PROXY": proxy}, "http://a.example", None),
+        ({"ALL_PROXY": proxy}, "http://a.example", proxy),
+        ({"ALL_PROXY": proxy, "NO_PROXY": "b.example,.example"}, here, None),
+        ({"ALL_PROXY": proxy, "NO_PROXY": "a.example:5000"}, f"{here}:5000", None),
+        ({"ALL_PROXY": proxy, "NO_PROXY": "*"}, here, None),
+        ({"ALL_PROXY": proxy, "NO_PROXY": "b.example"}, here, proxy),
+    ):
+        with patch.dict("os.environ", environment):
+            assert proxy_of(url) == expected
 
 
 def test_a_proxy_is_asked_for_a_tunnel_with_its_login(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,54 +154,34 @@ def test_no_proxy_where_none_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.request("GET", f"{server.address}/").status == 200
 
 
-@pytest.mark.parametrize("status", [403, 407, 502])
-def test_a_proxy_that_refuses_is_one_line(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    retries: list[str] = []
-    with (
-        serving(tunnel=status) as proxy,
-        Registry("registry.example", QUICK, retries.append) as there,
-    ):
-        monkeypatch.setenv("HTTPS_PROXY", proxy.address)
-        with pytest.raises(OutsideError) as caught:
+def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(proxy: str) -> FactoryError:
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        with Registry("registry.example", QUICK) as there, pytest.raises(FactoryError) as caught:
             there.head("x", "y")
-    refused = f"registry.example: the proxy refused: Tunnel connection failed: {status}"
-    assert refused in caught.value.message
-    assert "HTTPS_PROXY" in caught.value.fix
-    assert retries == []  # asking again would not help
+        return caught.value
 
-
-def test_a_proxy_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for status in (403, 407, 502):  # asking again would not help
+        with serving(tunnel=status) as proxy:
+            error = refused(proxy.address)
+        known = f"registry.example: the proxy refused: Tunnel connection failed: {status}"
+        assert known in error.message and "tried" not in error.message
+        assert "HTTPS_PROXY" in error.fix
     with socket.create_server(("127.0.0.1", 0)) as free:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{free.getsockname()[1]}")
-    with (
-        Registry("registry.example", QUICK) as there,
-        pytest.raises(
-            OutsideError, match=r"through HTTPS_PROXY: .*Connection refused.* \(tried 2 times\)"
-        ),
-    ):
-        there.head("x", "y")
+        address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert "through HTTPS_PROXY" in (message := refused(address).message)
+    assert "Connection refused" in message and message.endswith("(tried 2 times)")
+    error = refused("socks5://proxy:1080")
+    assert isinstance(error, InputError) and "socks5://proxy" in error.message
+    assert "NO_PROXY" in error.fix
 
-
-def test_a_proxy_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.invalid:3128")
-    with Registry("registry.example", QUICK) as there, pytest.raises(OutsideError) as caught:
-        there.head("x", "y")
-    assert "registry.example through HTTPS_PROXY: no such host" in caught.value.message
-    assert caught.value.fix == "correct the name of the proxy"
-
-
-def test_a_proxy_of_another_kind_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALL_PROXY", "socks5://proxy:1080")
-    with (
-        Registry("registry.example", QUICK) as there,
-        pytest.raises(InputError, match="socks5://proxy") as caught,
-    ):
-        there.head("x", "y")
-    assert "NO_PROXY" in caught.value.fix
+    error = refused("http://proxy.invalid:3128")
+    assert "registry.example through HTTPS_PROXY: no such host" in error.message
+    assert error.fix == "correct the name of the proxy"
 
 
 def test_a_host_that_says_nothing_is_given_up_on() -> None:
@@ -271,18 +223,9 @@ def test_a_named_host_may_show_any_certificate(tmp_path: Path) -> None:
             assert client.request("GET", f"https://{host}/").data == b"yes"
 
 
-@pytest.mark.parametrize(
-    ("named", "is_meant"),
-    [
-        ("index.example", True),
-        ("index.example:8443", True),
-        ("https://index.example:8443", True),
-        ("*", True),
-        ("index.example:443", False),
-        ("http://index.example", False),
-        ("example", False),
-        ("index.example:port", False),
-    ],
-)
-def test_hosts_whose_certificates_are_not_looked_at(named: str, is_meant: bool) -> None:
-    assert web.matches_host(named, "https://index.example:8443/simple/one.whl") is is_meant
+def test_hosts_whose_certificates_are_not_looked_at() -> None:
+    meant = ("index.example", "index.example:8443", "https://index.example:8443", "*")
+    others = ("index.example:443", "http://index.example", "example", "index.example:port")
+    for named in (*meant, *others):
+        url = "https://index.example:8443/simple/one.whl"
+        assert web.matches_host(named, url) is (named in meant)
