@@ -37,7 +37,10 @@ The steps of an image, each a command:
 """
 
 COMMANDS: Final = {
-    "init": ("init:init", "Make a repository a project: write its first image.yaml."),
+    "init": (
+        "init:init",
+        "Make this repository a project: write builder.toml and images/TARGET/image.yaml.",
+    ),
     "image": ("images:image", "Build and prove images, in one go."),
     "build": ("images:build", "Build images; targets that share a base make it once."),
     "smoke": ("images:smoke", "Prove images with a real training run."),

@@ -44,11 +44,11 @@ def test_an_answer_of_any_status_is_an_answer_and_one_connection_serves_many_req
 
         do_GET = do_PUT = answer  # noqa: N815
 
-    with serving({"/": (200, {}, b"yes")}) as server, Client() as client:
+    with serving({"/here": (200, {}, b"yes")}) as server, Client() as client:
         server.RequestHandlerClass = Counting
-        assert client.request("GET", f"{server.address}/").data == b"yes"
-        assert client.request("PUT", f"{server.address}/", body=b"x").status == 200
+        assert client.request("GET", f"{server.address}/here").data == b"yes"
         assert client.request("GET", f"{server.address}/gone").status == 404
+        assert client.request("PUT", f"{server.address}/here", body=b"x").status == 200
     assert len(ports) == 1
 
 
