@@ -213,8 +213,7 @@ def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
     from builder.cloudbuild import triggers
 
     rows = triggers.overview(root(), cloud_clients(cloud))
-    lines = (f"{row['name']:<32} {row['state']:<12} {row['event']}" for row in rows)
-    results(as_json, rows, lines)
+    results(as_json, rows, (f"{row['name']:<32} {row['state']}" for row in rows))
 
 
 @triggers_app.command("apply")

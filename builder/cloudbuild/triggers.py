@@ -185,7 +185,7 @@ def _carry_out(clients: Clients, change: Planned) -> None:
 
 
 def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
-    """Return a row for each trigger of the project or of builder.toml: name, state, event."""
+    """Return a row for each trigger of the project or of builder.toml: its name and state."""
     ours, theirs = declared(root, clients.settings), existing(clients)
     states = {"create": "missing", "update": "differs"}
     rows = []
@@ -194,18 +194,5 @@ def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
         if name in ours:
             action = planned(name, ours[name], theirs.get(name)).action
             state = states.get(action, "as written")
-        event = _event(ours.get(name) or content(theirs[name]))
-        rows.append({"name": name, "state": state, "event": event})
+        rows.append({"name": name, "state": state})
     return rows
-
-
-def _event(trigger: Mapping[str, Any]) -> str:
-    """Return what starts a trigger, in words."""
-    keys = ("github", "repositoryEventConfig", "pubsubConfig")
-    event: dict[str, Any] = next((trigger[key] for key in keys if key in trigger), {})
-    if "pullRequest" in event:
-        return f"pull request to {event['pullRequest'].get('branch')}"
-    if push := event.get("push"):
-        kind = "branch" if "branch" in push else "tag"
-        return f"push to {kind} {push.get(kind)}"
-    return f"topic {event['topic']}" if "topic" in event else "by hand"

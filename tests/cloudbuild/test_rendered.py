@@ -108,20 +108,6 @@ def test_targets_with_the_same_base_share_its_step(checkout: Path) -> None:
             assert "grep -xE 'cpu|cpu2'" in step.script
 
 
-def test_disk_and_time_grow_with_what_is_built(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cloud, "KEPT", 30)  # as if there were ten times as many bases
-    whole = rendered(checkout).build
-    for target in image_yaml.targets(checkout):
-        if target != "cpu":
-            shutil.rmtree(checkout / "images" / target)
-    small = rendered(checkout).build
-    assert small.options.disk_size_gb == 100, "what the service gives anyway"
-    assert whole.options.disk_size_gb > small.options.disk_size_gb
-    assert whole.timeout > small.timeout
-
-
 def test_the_disk_is_reckoned_from_the_plans(checkout: Path) -> None:
     v100, t4, a100, cpu = (
         dockerfiles.load(checkout, name) for name in ("v100", "t4", "a100", "cpu")
@@ -183,17 +169,16 @@ def test_settings_reach_the_file(checkout: Path) -> None:
     assert value["substitutions"]["_REGISTRY"] == "h.test/team/training"
 
 
-def test_a_project_without_the_factory_s_source_gets_no_cloudbuild_yaml(checkout: Path) -> None:
-    (checkout / "requirements/build.txt").unlink()
-    assert cloud.texts(checkout, dockerfiles.load_all(checkout)) == {}
-
-
-def test_a_template_of_the_project_wins(checkout: Path) -> None:
+def test_a_template_of_the_project_wins_and_one_without_the_source_gets_no_file(
+    checkout: Path,
+) -> None:
     path = checkout / "templates/cloud/cloudbuild.yaml.j2"
     path.parent.mkdir(parents=True)
     template = (PACKAGED / "cloud/cloudbuild.yaml.j2").read_text()
     path.write_text(template.replace("- training-images", "- ours"))
     assert "ours" in rendered(checkout).value["tags"]
+    (checkout / "requirements/build.txt").unlink()
+    assert cloud.texts(checkout, dockerfiles.load_all(checkout)) == {}
 
 
 STUB = """#!/bin/sh

@@ -14,7 +14,7 @@ from builder.cloudbuild import buildfile, builds, follow, logs, outcome, submit
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.outcome import Outcome, PushedImage
 from builder.cloudbuild.staging import staged
-from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
+from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepStarted
 from builder.core.settings import CloudSettings
 from tests.cloudbuild.conftest import Connect
@@ -131,11 +131,6 @@ def test_what_the_service_refuses_is_explained(cloud: LoopbackCloud, connected: 
         builds.create(clients, api.Build(steps=[api.BuildStep(name="busybox")] * 301))
     with pytest.raises(OutsideError, match=r"_NO_ONE.*not matched"):
         builds.create(clients, build(substitutions={"_NO_ONE": "reads this"}))
-    cloud.faults.disabled = True
-    with pytest.raises(OutsideError) as raised:
-        builds.create(clients, build())
-    assert "the API cloudbuild.googleapis.com is not enabled" in raised.value.message
-    assert raised.value.fix.startswith("run: gcloud services enable cloudbuild.googleapis.com")
 
 
 COMMIT = {"COMMIT_SHA": "a" * 40, "SHORT_SHA": "a" * 7, "BRANCH_NAME": "main"}
@@ -264,30 +259,6 @@ def test_nothing_of_somebody_else_is_written_to(
     with pytest.raises(FactoryError, match=f"gs://{BUCKET}: refused"):
         staged(connected(), tmp_path).__enter__()
     assert cloud.storage.get(BUCKET, "source/1.000000-same.tgz").data == b"someone else's"
-
-
-# Judging ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "what"),
-    [
-        (Status.FAILURE, CheckFailed, "failed in say"),
-        (Status.TIMEOUT, OutsideError, "took longer than its timeout"),
-        (Status.EXPIRED, OutsideError, "waited in the queue longer"),
-        (Status.INTERNAL_ERROR, OutsideError, "internal error of Cloud Build"),
-        (Status.CANCELLED, OutsideError, "was cancelled"),
-    ],
-)
-def test_a_build_that_did_not_succeed_is_an_error(
-    cloud: LoopbackCloud, connected: Connect, status: Status, error: type[Exception], what: str
-) -> None:
-    cloud.build.executor = Script(ok=status != Status.FAILURE)
-    cloud.faults.end_as = status
-    done, lines = run(connected())
-    assert lines == ["Starting", "Done"], "its log is shown all the same"
-    with pytest.raises(error, match=what):
-        outcome.judged(done)
 
 
 def test_the_images_that_steps_pushed_are_reported(

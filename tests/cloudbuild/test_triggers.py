@@ -101,11 +101,7 @@ def test_what_the_service_adds_is_no_difference_and_what_a_person_changed_is(
         '- github.push: {"branch": "^other$"}',
         '+ github.push: {"branch": "^main$"}',
     )
-    assert triggers.overview(project, clients)[0] == {
-        "name": "main",
-        "state": "differs",
-        "event": "push to branch ^main$",
-    }
+    assert triggers.overview(project, clients)[0] == {"name": "main", "state": "differs"}
 
 
 def test_what_a_table_cannot_name_survives_a_change(
