@@ -72,7 +72,7 @@ def test_only_what_is_proven_is_promoted_and_newer_checks_close_no_way_back(
     for tag in ("first", "second"):
         promote(tag, "production", repository.settings(ours))
     monkeypatch.setattr(suites, "of_image", lambda _: NEWER)
-    with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
+    with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
         promote("second", "staging", repository.settings(ours))
     assert repository.head("staging") is None
     with pytest.raises(CheckFailed, match="signed by none"):

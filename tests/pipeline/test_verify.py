@@ -32,7 +32,7 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
 
     made = repository.proven()
     assert verify("v100", settings).receipt == receipt(made)
-    with pytest.raises(CheckFailed, match="check loader is version 1, now it is 2"):
+    with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
         verify(made.digest, settings, suite=NEWER)
     repository.client.put_manifest(
         repository.reference.repository, "list", registry.index((made.descriptor,))

@@ -57,13 +57,14 @@ def settings(
     key: Pair | None = None,
 ) -> Settings:
     """Return settings with a [trust] table: `prove` are those whose receipts count."""
-    trust = TrustSettings(
-        key=str(key.path) if key else None,
-        prove=tuple(str(each.public) for each in prove),
-        suite=suite,
-        age=age,
-    )
-    return Settings(registry=f"{host}/{REPOSITORY}", trust=trust)
+    table = {
+        "key": str(key.path) if key else None,
+        "prove": tuple(str(each.public) for each in prove) or None,
+        "suite": suite,
+        "age": age,
+    }
+    written = {name: value for name, value in table.items() if value is not None}
+    return Settings(registry=f"{host}/{REPOSITORY}", trust=TrustSettings(**written))
 
 
 def at(host: str) -> Reference:
