@@ -25,7 +25,7 @@ RULES: tuple[tuple[str, tuple[bytes, ...], float, bytes], ...] = (
     ("artifactory-reference-token", (b"cmvmd", ), 4.5, rb"\bcmVmd[A-Za-z0-9]{59}\b"),
     ("aws-access-token", (b"a3t", b"akia", b"asia", b"abia", b"acca", ), 3.0, rb"\b((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b"),
     ("aws-amazon-bedrock-api-key-long-lived", (b"absk", ), 3.0, rb"\b(ABSK[A-Za-z0-9+/]{109,269}={0,2})(?!\w)"),
-    ("aws-amazon-bedrock-api-key-short-lived", (b"bedrock-api-key-", ), 3.0, rb"bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t"),
+    ("aws-amazon-bedrock-api-key-short-lived", (b"bedrock-api-key-", ), 3.0, rb"[b]edrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t"),
     ("databricks-api-token", (b"dapi", ), 3.0, rb"\b(dapi[a-f0-9]{32}(?:-\d)?)(?!\w)"),
     ("digitalocean-access-token", (b"doo_v1_", ), 3.0, rb"\b(doo_v1_[a-f0-9]{64})(?!\w)"),
     ("digitalocean-pat", (b"dop_v1_", ), 3.0, rb"\b(dop_v1_[a-f0-9]{64})(?!\w)"),

@@ -124,3 +124,7 @@ def test_nothing_left_of_a_source_is_an_error(tmp_path: Path) -> None:
     (tmp_path / ".gcloudignore").write_text("*\n")
     with pytest.raises(InputError, match="nothing is left of the source"):
         packed(tmp_path)
+
+
+def test_this_repository_may_leave_the_machine() -> None:
+    assert source.archive(Path(__file__).parents[2], io.BytesIO()) > 500
