@@ -12,6 +12,7 @@ NAMES = (
     "startup",
     "devicecode",
     "image",
+    "hashing",
     "prune",
     "trainer_loop",
     "input_pipeline",
@@ -21,7 +22,9 @@ NAMES = (
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--target", default="v100", help="the target of `image`: v100, cpu ...")
+    parser.add_argument(
+        "--target", default="v100", help="the target of `image` and `hashing`: v100, cpu ..."
+    )
     parser.add_argument(
         "--folder",
         type=Path,
@@ -48,6 +51,10 @@ def run(name: str, chosen: argparse.Namespace) -> int:
         from bench import image
 
         return image.main(chosen.target, chosen.folder)
+    if name == "hashing":
+        from bench import hashing
+
+        return hashing.main(chosen.target)
     if name == "prune":
         from bench import prune
 

@@ -1,0 +1,111 @@
+"""Poisoned layers, wheels and packages: in the cache, at the source, and in both."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.core import files, web
+from builder.core.errors import CheckFailed, OutsideError
+from builder.core.retry import Retry
+from builder.core.settings import Settings
+from builder.image import base, layers_lock, registry_layers
+from builder.image.content_store import ContentStore
+from builder.image.download import Wheels, fetch_debs
+from builder.image.layer import LayerPlan
+from builder.registry import Registry
+from tests.emulators.index import Files
+from tests.image import layers
+from tests.registry.server import RegistryServer
+
+STATES = ("good", "absent", "poisoned")
+QUICK = Retry(attempts=1, first=0.01)
+GOOD = layers.package(("one", b"1" * 5000))
+EVIL = GOOD[:-1] + bytes([GOOD[-1] ^ 1])  # as large as the good one
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("registry", STATES)
+@pytest.mark.parametrize("cache", [*STATES, "another layer"])
+def test_a_layer_is_the_committed_one_or_is_made(
+    registry_server: RegistryServer, tmp_path: Path, cache: str, registry: str
+) -> None:
+    store = ContentStore(tmp_path / "cache")
+    committed = layers.layer(store, {"site/a.py": secrets.token_bytes(9)})
+    lock = layers_lock.read(tmp_path / "layers.lock")
+    lock.check(committed, "a")
+    name, path = f"tests/{secrets.token_hex(6)}", store.path(committed)
+    with Registry(registry_server.host) as client:
+        if registry != "absent":
+            registry_layers.offer(client, name, [committed], store, lambda _: None)
+        if registry == "poisoned":
+            blob = registry_server.blob_file(committed.blob.digest)
+            blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+        if cache == "another layer":
+            evil = layers.layer(store, {"site/a.py": b"1", "site/zz_evil.pth": b"import os"})
+            entry = store._entry(evil.key).read_text().replace(evil.key, committed.key)
+            store._entry(committed.key).write_text(entry)
+        elif cache == "absent":
+            store._entry(committed.key).unlink()
+            path.unlink()
+        elif cache == "poisoned":
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        plan: Any = SimpleNamespace(layers=[LayerPlan(committed.key, "a", (), 0, "")])
+        settings = Settings(registry=f"{registry_server.host}/{name}")
+        available = base.look_up([plan], store, settings, lock)
+        if available.offered:
+            try:
+                registry_layers.fetch(client, name, [*available.offered.values()], store)
+            except CheckFailed as error:
+                assert registry == "poisoned", error
+                return
+        expected = committed if cache == "good" or registry == "good" else None
+        assert {**available.stored, **available.offered}.get(committed.key) == expected
+        assert bool(available.missing) == (expected is None), "else it is made"
+        assert expected is None or store.find(committed.key) == committed
+
+
+@pytest.mark.parametrize("source", STATES)
+@pytest.mark.parametrize("cache", STATES)
+@pytest.mark.parametrize("kind", ["wheel", "deb"])
+def test_a_package_is_the_locked_one_or_an_error(
+    index: Files,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    cache: str,
+    source: str,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pin, record = layers.pin(GOOD), layers.record("a", GOOD)
+    folder = files.cache_home() / f"{kind}s"
+    folder.mkdir(parents=True)
+    content = {"good": GOOD, "poisoned": EVIL}
+    if cache in content:
+        suffix = "whl" if kind == "wheel" else "deb"
+        (folder / f"{pin.sha256}.{suffix}").write_bytes(content[cache])
+    if source in content:
+        index.content = dict.fromkeys(("/a.whl", f"/debian/{record.path}"), content[source])
+
+    def fetched() -> bytes:
+        if kind == "deb":
+            return fetch_debs([record], layers.archives(index.url("")), retry=QUICK)[
+                record
+            ].read_bytes()
+        with (
+            web.Client(proxied=False) as client,
+            Wheels(folder, client, {pin.sha256: index.url("/a.whl")}, QUICK).fetch(
+                pin, lambda _: None
+            ) as file,
+        ):
+            return file.read()
+
+    if "good" in (cache, source):
+        assert fetched() == GOOD
+    else:
+        with pytest.raises(OutsideError, match=r"not those of the lock|not to be had"):
+            fetched()
