@@ -41,13 +41,11 @@ def good(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
     command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
     subprocess.run(command, cwd=ROOT, check=True)
     variables = image_config(lockfile.read(ROOT, "v100"))["Env"]
-    rendered = (ROOT / "images/v100/Dockerfile").read_text()
-    lines = (
-        "".join(f"ENV {pair}\n" for pair in variables)
-        + rendered.partition("ENV ")[2].join(("ENV ", "")).partition("\n\n")[0]
-    )
+    rendered = (ROOT / "images/v100/Dockerfile").read_text().partition("\nENV ")[2]
+    own = rendered.partition("\n\n")[0]
+    lines = "".join(f"ENV {pair}\n" for pair in (*variables, own))
     tag = f"broken-test:gpu-{os.getpid()}"
-    build(engine, tmp_path_factory.mktemp("gpu"), f"FROM training:cpu\n{lines}\n", tag)
+    build(engine, tmp_path_factory.mktemp("gpu"), f"FROM training:cpu\n{lines}", tag)
     yield {"cpu": "training:cpu", "gpu": tag}
     engine.client.images.remove(tag, force=True)
 
