@@ -75,6 +75,7 @@ def common(
     problems, notes = Problems(job), list[str]()
     placements = place_pools(job, problems)
     problems.attempt(("replicas",), lambda: check_tpu(job, placements))
+    problems.attempt(("scheduling", "timeout"), lambda: check_flex_start(job))
     with problems.at(("image",)):
         if len(placements) == len(job.pools):
             notes += check_image(image, placements, targets)
@@ -100,6 +101,13 @@ def field_of(pool: Pool) -> Field:
     if pool.role == "chief":
         return ("accelerators",) if pool.accelerator else ("machine",)
     return ("replicas", ROLE_FIELDS[pool.role])  # type: ignore[index]
+
+
+def check_flex_start(job: Job) -> None:
+    """Raise InputError for a job that runs longer than Google's flex-start machines do."""
+    days = machines.offer().flex_start_days
+    if job.scheduling.strategy == "flex-start" and job.scheduling.timeout > days * 86_400:
+        raise InputError(f"flex-start machines run {days} days at most", f"write timeout: {days}d")
 
 
 def check_no_plain_secrets(job: Job, fix: str) -> None:

@@ -87,7 +87,6 @@ class Handler(BaseHTTPRequestHandler):
         task = re.search(r'resource\.labels\.task_name="([^"]+)"', text)
         since = re.findall(r'\b(timestamp|receiveTimestamp)>="([^"]+)"', text)
         faults = self.service.faults
-        self._count_read()
         with self.service.lock:
             seen = self.service.entries[: len(self.service.entries) - faults.late_entries]
             faults.late_entries = max(0, faults.late_entries - 1)
@@ -108,17 +107,6 @@ class Handler(BaseHTTPRequestHandler):
         end = start + min(int(wanted.get("pageSize") or 50), self.service.entries_page)
         more = {"nextPageToken": str(end)} if end < len(found) else {}
         self._json({"entries": found[start:end], **more})
-
-    def _count_read(self) -> None:
-        """Refuse a read of the log beyond what the service allows in a minute."""
-        service = self.service
-        with service.lock:
-            now = service.faults.clock()
-            service.reads = [read for read in service.reads if read > now - 60]
-            most = service.faults.reads_a_minute
-            if most is not None and len(service.reads) >= most:
-                raise Refused(429, "RESOURCE_EXHAUSTED", "Quota exceeded for 'Read requests'")
-            service.reads.append(now)
 
     def _bucket(self, name: str) -> None:
         if name not in self.service.buckets:

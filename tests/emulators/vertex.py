@@ -54,8 +54,7 @@ class Faults:
     many of the newest log entries are not seen yet. double_entries: each is delivered twice.
     list_lag: so many lists do not show a job that is new.
     bad_credentials: every call ends as gRPC ends it where the credentials have expired.
-    age: what a replica prints was said so long ago. reads_a_minute: more reads of the log are
-    refused; `clock` tells the seconds.
+    age: what a replica prints was said so long ago.
     """
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -68,8 +67,6 @@ class Faults:
     double_entries: bool = False
     bad_credentials: bool = False
     age: timedelta = timedelta()
-    reads_a_minute: int | None = None
-    clock: Callable[[], float] = time.monotonic
 
 
 # --- carrying jobs out ----------------------------------------------------------------------------
@@ -143,7 +140,6 @@ class JobService:
         self.cancels: dict[str, threading.Event] = {}
         self.unseen: dict[str, int] = {}
         self.calls: list[str] = []
-        self.reads: list[float] = []
         self.workers = ThreadPoolExecutor(4)
         self.page = 2
         self.entries_page = 50

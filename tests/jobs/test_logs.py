@@ -44,20 +44,7 @@ def sent(where: Service, tmp_path: Path) -> str:
 
 
 def follower(where: Service, job: str, replica: str | None = None) -> CloudLog:
-    client, clock = service.logging_client(where), Clock()
-    return CloudLog(client, emulator.PROJECT, job, replica, clock=clock, sleep=clock.sleep)
-
-
-class Clock:
-    """Seconds that pass only while somebody sleeps."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
+    return CloudLog(service.logging_client(where), emulator.PROJECT, job, replica)
 
 
 def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
@@ -104,19 +91,6 @@ def test_a_line_that_arrives_minutes_late(loopback, where, tmp_path) -> None:
     loopback.service.tell(job, "workerpool1-0", "said long ago")
     assert [line.text for line in reader.read()] == ["said long ago"]
     assert reader.read() == ()
-
-
-def test_a_long_log_keeps_to_the_reads_that_the_service_allows(loopback, where, tmp_path) -> None:
-    many = tuple(("workerpool0-0", f"step {number}") for number in range(300))  # 100 pages
-    loopback.service.executor = emulator.Script(lines=many)
-    clock = Clock()
-    loopback.service.faults.reads_a_minute, loopback.service.faults.clock = 60, clock
-    job = sent(where, tmp_path)
-    loopback.settle()
-    client = service.logging_client(where)
-    reader = CloudLog(client, emulator.PROJECT, job, clock=clock, sleep=clock.sleep)
-    assert [line.text for line in reader.read()] == [text for _, text in many]
-    assert clock.now >= 60
 
 
 def test_a_passing_error_repeats_one_page_and_not_all(loopback, where, tmp_path) -> None:

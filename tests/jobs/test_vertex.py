@@ -44,7 +44,6 @@ vertex:
   reservation: projects/my-project/zones/us-central1-a/reservations/mine
   web_access: true
   encryption_key: projects/p/locations/us-central1/keyRings/r/cryptoKeys/k
-  nfs: [{server: 10.0.0.2, path: /exports/data, name: data}]
 """
 STUDY = """\
 study:
@@ -113,8 +112,6 @@ def test_every_field_arrives() -> None:
     assert spec["enableWebAccess"]
     affinity = chief["machineSpec"]["reservationAffinity"]
     assert affinity["reservationAffinityType"] == "SPECIFIC_RESERVATION"
-    mount = {"server": "10.0.0.2", "path": "/exports/data", "mountPoint": "data"}
-    assert chief["nfsMounts"] == [mount]
 
 
 def test_a_replica_is_told_what_its_machine_carries() -> None:

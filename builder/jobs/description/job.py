@@ -205,7 +205,7 @@ class Job(WrittenModel):
     """A hyperparameter study over this job."""
 
     vertex: Vertex = Field(Vertex.model_validate({}), examples=[{"web_access": "true"}])
-    """What only Vertex AI has: reservations, NFS, keys."""
+    """What only Vertex AI has: a reservation, a shell, a key."""
 
     kubernetes: Kubernetes = Field(Kubernetes.model_validate({}), examples=[{"priority": "high"}])
     """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""

@@ -15,7 +15,7 @@ from builder.jobs.backends.kubernetes.nodes import TPUS
 from builder.jobs.backends.kubernetes.pod import INDEX, buckets
 from builder.jobs.checks import check_no_plain_secrets, common, field_of, names_buckets
 from builder.jobs.description import Job
-from builder.jobs.machines import Placement, offer
+from builder.jobs.machines import Placement
 from builder.jobs.ready import Image, Ready
 
 _FAST_NETWORK = ("a3-highgpu-8g", "a3-megagpu", "a3-ultragpu", "a4-")
@@ -103,12 +103,6 @@ def _check_strategy(job: Job, cluster: Cluster) -> None:
         raise InputError(
             f"{strategy} nodes have no label outside of GKE, and nodes is any",
             "give --nodes gke, or write strategy: standard",
-        )
-    days = offer().flex_start_days
-    if strategy == "flex-start" and job.scheduling.timeout > days * 24 * 3600:
-        raise InputError(
-            f"flex-start machines run {days} days at most",
-            f"write scheduling: {{strategy: flex-start, timeout: {days}d}}",
         )
 
 

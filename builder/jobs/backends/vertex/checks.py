@@ -29,15 +29,10 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     problems.attempt(("environment",), lambda: _check_environment(job))
     problems.attempt(("network",), lambda: _check_network(job))
     problems.attempt(strategy, lambda: _check_strategy(job, placements))
-    problems.attempt(("scheduling", "timeout"), lambda: _check_timeout(job))
-    problems.attempt(("disk", "type"), lambda: _check_disk(job, placements))
-    problems.attempt(("vertex",), lambda: _check_own(job))
+    problems.attempt(("vertex",), lambda: _check_reservation(job))
     problems.attempt(("region",), lambda: _check_region(placements, region))
-    if region is not None:
-        problems.attempt(("tensorboard",), lambda: _check_tensorboard(job, region))
-        problems.attempt(("vertex",), lambda: _check_places(job, region))
-        if region not in machines.offer().regions:
-            notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
+    if region is not None and region not in machines.offer().regions:
+        notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
     if where.endpoint is None and image.in_registry:  # Google's own service pulls it
         problems.attempt(("image",), lambda: _check_registry(image))
     problems.stop()
@@ -120,46 +115,13 @@ def _check_environment(job: Job) -> None:
 
 
 def _check_network(job: Job) -> None:
-    network = job.network or ""
-    if not job.network or re.fullmatch(
-        r"projects/[0-9]+/global/networks/[a-z]([a-z0-9-]{0,61}[a-z0-9])?", network
-    ):
-        return
-    named = re.fullmatch(r"projects/([^/]+)/global/networks/([^/]+)", network)
-    project, name = (named[1], named[2]) if named else ("PROJECT", "NAME")
-    raise InputError(
-        f"{network!r} does not name the project by its number"
-        if named
-        else f"{network!r} is not the name of a network",
-        f"write projects/NUMBER/global/networks/{name}; `gcloud projects describe {project}` says "
-        "the number",
-    )
-
-
-def _check_tensorboard(job: Job, region: str) -> None:
-    if not job.tensorboard:
-        return
-    match = re.fullmatch(r"projects/[^/]+/locations/([^/]+)/tensorboards/[0-9]+", job.tensorboard)
-    if match is None:
+    shape = r"projects/[0-9]+/global/networks/[a-z][a-z0-9-]*"
+    if job.network and not re.fullmatch(shape, job.network):
         raise InputError(
-            f"{job.tensorboard!r} is not the name of a TensorBoard",
-            "write projects/PROJECT/locations/REGION/tensorboards/NUMBER",
+            f"{job.network!r} is not a network with its project by its number",
+            "write projects/NUMBER/global/networks/NAME; `gcloud projects describe PROJECT` says "
+            "the number",
         )
-    if match[1] != region:
-        raise InputError(
-            f"the TensorBoard is in {match[1]}, the job in {region}",
-            f"write region: {match[1]}, or a TensorBoard of {region}",
-        )
-
-
-def _check_disk(job: Job, placements: tuple[Placement, ...]) -> None:
-    only = machines.offer().hyperdisk_only
-    for placement in placements:
-        if placement.machine in only and job.disk.type not in (None, "hyperdisk-balanced"):
-            raise InputError(
-                f"{placement.machine} takes hyperdisk-balanced only",
-                "write type: hyperdisk-balanced",
-            )
 
 
 def _check_strategy(job: Job, placements: tuple[Placement, ...]) -> None:
@@ -188,45 +150,11 @@ def _check_strategy(job: Job, placements: tuple[Placement, ...]) -> None:
         )
 
 
-def _check_timeout(job: Job) -> None:
-    days = machines.offer().flex_start_days
-    if job.scheduling.strategy == "flex-start" and job.scheduling.timeout > days * 86_400:
-        raise InputError(
-            f"a flex-start job runs for {days} days at most", f"write timeout: {days}d"
-        )
-
-
-# --- the table `vertex`. Source: aiplatform v1, CustomJobSpec -------------------------------------
-
-
-def _check_own(job: Job) -> None:
-    own, strategy = job.vertex, job.scheduling.strategy
-    if own.nfs and not job.network:
-        raise InputError(
-            "an NFS server is reached through a network, and the job names none",
-            "add network: projects/NUMBER/global/networks/NAME",
-        )
-    if own.reservation and own.persistent_resource:
-        raise InputError("a persistent resource has its machines already", "remove reservation")
-    reserved = own.persistent_resource or own.reservation not in (None, "none")
-    if reserved and strategy != "standard":
-        kind = "persistent_resource" if own.persistent_resource else "reservation"
+def _check_reservation(job: Job) -> None:
+    """Source: aiplatform v1, Scheduling.strategy."""
+    strategy = job.scheduling.strategy
+    if job.vertex.reservation not in (None, "none") and strategy != "standard":
         raise InputError(
             f"{strategy} takes no reserved machines",
-            f"write strategy: standard, or remove {kind}",
-        )
-
-
-def _check_places(job: Job, region: str) -> None:
-    """Raise InputError for a reservation or a key in another region."""
-    zone = re.search(r"/zones/(.+)-[a-z]/", job.vertex.reservation or "")
-    if zone and zone[1] != region:
-        raise InputError(
-            f"the reservation is in {zone[1]}, the job in {region}", f"write region: {zone[1]}"
-        )
-    location = re.search(r"/locations/([^/]+)/", job.vertex.encryption_key or "")
-    if location and location[1] != region:
-        raise InputError(
-            f"the key is in {location[1]}, and the service takes one of the job's region",
-            f"name a key in {region}",
+            "write strategy: standard, or remove reservation",
         )

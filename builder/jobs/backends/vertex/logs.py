@@ -9,9 +9,7 @@ earlier, and skips what it has returned already. Filter and labels are those of
 from __future__ import annotations
 
 import re
-import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -25,8 +23,6 @@ from builder.jobs.pools import ROLES, role_of
 OVERLAP = timedelta(seconds=60)
 PAGE = 1000
 """The most entries of one answer. Source: Cloud Logging, quotas."""
-READS_A_MINUTE = 30
-"""Half of the reads that a project has in a minute. Source: Cloud Logging, quotas."""
 
 
 @dataclass
@@ -43,9 +39,6 @@ class CloudLog:
     replica: str | None = None
     since: datetime | None = None
     returned: dict[str, datetime] = field(default_factory=dict)
-    reads: deque[float] = field(default_factory=lambda: deque(maxlen=READS_A_MINUTE))
-    clock: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
 
     def read(self) -> tuple[LogLine, ...]:
         """Return the lines since the last call, by time. Raises OutsideError."""
@@ -72,7 +65,7 @@ class CloudLog:
             "orderBy": "timestamp asc",
             "pageSize": PAGE,
         }
-        read = googleapi.read_retry()(self._page)
+        read = googleapi.read_retry()(self.client)
         while True:
             answer = read(body)
             yield from answer.get("entries", ())
@@ -88,14 +81,6 @@ class CloudLog:
             back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
             words.append(f'receiveTimestamp>="{back}"')
         return " AND ".join(words)
-
-    def _page(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Read a page, as soon as the service's limit of reads in a minute allows it."""
-        now = self.clock()
-        if len(self.reads) == self.reads.maxlen and (wait := self.reads[0] + 60 - now) > 0:
-            self.sleep(wait)
-        self.reads.append(self.clock())
-        return self.client(body)
 
 
 def task(replica: str) -> str:

@@ -104,7 +104,6 @@ def _spec(ready: Ready, folder: str | None) -> Values:
             serviceAccount=job.service_account,
             network=job.network,
             tensorboard=job.tensorboard,
-            persistentResourceId=own.persistent_resource,
             enableWebAccess=own.web_access,
         ),
     }
@@ -140,15 +139,10 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         args=list(arguments(job, job_dir)),
         env=[{"name": name, "value": value} for name, value in variables],
     )
-    mounts = [
-        {"server": mount.server, "path": mount.path, "mountPoint": mount.name}
-        for mount in job.vertex.nfs
-    ]
     return {
         "machineSpec": machine,
         "replicaCount": pool.count,
         **({"diskSpec": disk} if disk else {}),  # else the service takes the one that fits
-        **given(nfsMounts=mounts),
         "containerSpec": container,
     }
 
