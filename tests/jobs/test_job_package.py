@@ -275,7 +275,7 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
             "builder explain cpu",
         ),
         ("accelerators: 1 x T4\n", "cpu is an image for CPU; the job runs on", "image: t4"),
-        ("machine: n1-standard-5\n", "no machine type n1-standard-5", "n1-standard-4"),
+        ("machine: n1-standard-5\n", "training has no n1-standard-5", "n1-standard-4"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_built_or_pushed(
