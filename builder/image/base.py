@@ -27,10 +27,9 @@ from builder.image import (
 )
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
-from builder.image.download import Wheels
 from builder.image.layer import AssembledImage, Layer
 from builder.image.layer import assemble as image_of
-from builder.image.plan import APP, VENV, Availability, BasePlan, Environment, WheelLayer
+from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer
 
@@ -118,13 +117,9 @@ def assemble(
 
     maker = _Maker(store, settings, engine, on_event, on_made)
     roots = {key: plan for plan in plans if (key := plan.layers[0].key) in available.missing}
-    platforms: dict[Platform, list[BasePlan]] = {}  # that wheels are for
-    for plan in plans:
-        platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
-        platforms.setdefault(platform, []).append(plan)
     with ThreadPoolExecutor(1) as thread, maker.stopped_at_the_end():
         making = [thread.submit(maker.rootfs, plan) for plan in roots.values()]
-        for platform, same in platforms.items():
+        for platform, same in _by_platform(plans).items():
             wheel_plans = [layer for plan in same for layer in plan.wheels]
             if group := [layer for layer in wheel_plans if layer.plan.key in available.missing]:
                 pins = [pin for layer in group for pin in layer.pins]
@@ -132,7 +127,9 @@ def assemble(
                     maker.compiler(same[0]) as compiler,
                     download.wheels_of(pins, platform) as wheels,
                 ):
-                    made = maker.wheels(group, wheels, compiler)
+                    made = wheel_layers.make(
+                        group, store, wheels, compiler, on_event, on_made, maker.stop
+                    )
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []
@@ -143,6 +140,15 @@ def assemble(
         images.append(image_of(history, plan.config))
         store.keep_image(plan.tag, images[-1])
     return tuple(images)
+
+
+def _by_platform(plans: Sequence[BasePlan]) -> dict[Platform, list[BasePlan]]:
+    """Return the plans, by the platform that their wheels are for."""
+    platforms: dict[Platform, list[BasePlan]] = {}
+    for plan in plans:
+        platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
+        platforms.setdefault(platform, []).append(plan)
+    return platforms
 
 
 @dataclass(frozen=True)
@@ -177,14 +183,6 @@ class _Maker:
         )
         self.on_layer(layer)
         return layer
-
-    def wheels(
-        self, group: Sequence[WheelLayer], wheels: Wheels, compiler: Compiler
-    ) -> tuple[Layer, ...]:
-        """Return the layers of these wheels; where that ends early, nothing else goes on."""
-        return wheel_layers.make(
-            group, self.store, wheels, compiler, self.on_event, self.on_layer, self.stop
-        )
 
     def environment(self, plan: BasePlan, root: Layer) -> Layer:
         """Return the top layer of a base. root: the layer of its rootfs."""
