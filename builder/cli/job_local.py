@@ -11,8 +11,6 @@ from builder.cli.console import duration
 from builder.cli.job_sent import Arguments, Module, Package
 
 if TYPE_CHECKING:
-    from builder.core.events import OnEvent
-    from builder.core.settings import Settings
     from builder.engine import Engine
     from builder.jobs.backends.local.replicas import LocalJob
     from builder.jobs.description import Study
@@ -32,13 +30,6 @@ EnvFile = Annotated[
     Path | None,
     typer.Option(help="NAME=VALUE lines: the values of variables that name a secret."),
 ]
-
-
-def connected(where: "Settings", on_event: "OnEvent") -> "Engine":
-    """Return the engine of these settings."""
-    from builder.engine.discovery import connect
-
-    return connect(where, on_event=on_event)
 
 
 def local(
@@ -62,6 +53,7 @@ def local(
     the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
     each trial, a few at a time; the same command continues an interrupted study.
     """
+    from builder.engine.discovery import connect
     from builder.jobs.backends.local import prepare
 
     given = prepare.LocalOptions(
@@ -75,7 +67,12 @@ def local(
     where = settings(engine=engine)
     with reporter() as shown:
         docker, prepared, study = prepare.described(
-            root(), job, given, where, lambda: connected(where, shown.on_event), shown.on_event
+            root(),
+            job,
+            given,
+            where,
+            lambda: connect(where, on_event=shown.on_event),
+            shown.on_event,
         )
     if study is not None:
         _study(docker, prepared, study, as_json)
@@ -145,8 +142,6 @@ def image_of_package(
     targets: tuple[str, ...], package: Path, module: str | None, push: bool, where: Any, json: bool
 ) -> None:
     """Run `builder image TARGET --package DIR --module NAME`."""
-    from dataclasses import asdict
-
     from builder.engine.discovery import connect
     from builder.jobs import package as packages
 

@@ -1,7 +1,6 @@
 """`builder doctor` and `builder engine`: the machine that builds."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,9 +39,6 @@ def doctor(
     job: Annotated[
         str | None, typer.Option(metavar="JOB", help="Check a job and the backend that gets it.")
     ] = None,
-    file: Annotated[
-        Path | None, typer.Option(help="--cloud: another file than cloudbuild.yaml.")
-    ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
@@ -63,7 +59,7 @@ def doctor(
     chosen = settings(registry=registry, engine=engine)
     findings: list[Finding] = []
     if cloud:
-        findings += _cloud(file, chosen.registry, where)
+        findings += _cloud(chosen.registry, where)
     if job or where.backend:
         findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
     if not (cloud or job or where.backend):
@@ -79,11 +75,11 @@ def doctor(
         raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
 
 
-def _cloud(file: Path | None, registry: str | None, where: Where) -> "Iterable[Finding]":
+def _cloud(registry: str | None, where: Where) -> "Iterable[Finding]":
     from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild, examine
 
-    path = file or root() / "cloudbuild.yaml"
+    path = root() / "cloudbuild.yaml"
     cloud = load_cloud(root(), project=where.project, region=where.region)
     needs = cloudbuild.needs(root(), path)
     build = cloudbuild.BuildOptions.read(path)

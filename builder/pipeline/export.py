@@ -19,7 +19,7 @@ from builder.image.layer import AssembledImage
 from builder.image.plan import estimate
 from builder.image.registry_layers import base_in_registry
 from builder.pipeline import repository
-from builder.pipeline.make import BuildOptions, Target, prepare
+from builder.pipeline.make import BuildOptions, Target, prepare, report_plan
 from builder.registry import Reference, Registry
 
 if TYPE_CHECKING:
@@ -145,10 +145,7 @@ def _assemble(
     plans, store, lock = [target.base], content_store.of_this_machine(), target.layers
     with step("plan", on_event) as planning:
         available = base.look_up(plans, store, options.settings, lock)
-        takes = estimate(plans, available)
-        planning.detail, planning.cached = str(takes), takes.nothing
-        for name in available.refused:
-            planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
+        report_plan(planning, estimate(plans, available), available)
     return base.assemble(plans, available, store, options.settings, lock, engine, on_event)[0]
 
 

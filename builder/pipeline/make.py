@@ -21,7 +21,7 @@ from builder.config.lockfile import Lock
 from builder.config.stack import Stack
 from builder.core import files
 from builder.core.errors import CheckFailed
-from builder.core.events import OnEvent, ignore, prefixed, step
+from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import hash_of
 from builder.core.project import templates_of
 from builder.core.settings import LOCAL_REPOSITORY, Settings
@@ -251,9 +251,7 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     together = _of_base(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
     with step("plan", together) as planning:
         planned = plan_load(targets, options, engine)
-        planning.detail, planning.cached = str(planned.estimate), planned.estimate.nothing
-        for name in planned.available.refused:
-            planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
+        report_plan(planning, planned.estimate, planned.available)
     bases = dict(planned.loaded)
     store, began = content_store.of_this_machine(), time.monotonic()
     plans = list(planned.plans.values())
@@ -278,6 +276,13 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
             phases = {"assemble base": assembled, "load base": time.monotonic() - began}
             bases[plan.hash] = Base(name, image, origins[plan.hash], phases)
     return bases
+
+
+def report_plan(planning: RunningStep, takes: Estimate, available: Availability) -> None:
+    """Show at a step what some bases take, and which entries of the cache do not count."""
+    planning.detail, planning.cached = str(takes), takes.nothing
+    for name in available.refused:
+        planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
 
 
 def _origin(plan: BasePlan, available: Availability) -> str:

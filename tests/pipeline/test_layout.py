@@ -30,16 +30,11 @@ ROOT = Path(__file__).resolve().parents[2]
 NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "builder", *arguments]
-
-
 def builder(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command line in this repository."""
     given = {**os.environ, **environment}
-    return subprocess.run(
-        command(*arguments), cwd=ROOT, env=given, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "builder", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
 
 
 def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
@@ -221,6 +216,3 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
     assert (proven["base_digest"], proven["base_origin"]) == (digest, "registry")
     assert proven["receipt"]["digest"] == proven["digest"] == whole, "as root's"
     assert seen.returncode == 0, seen.stdout + seen.stderr
-
-
-# --- broken on purpose ----------------------------------------------------------------------------
