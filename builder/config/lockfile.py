@@ -87,15 +87,6 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A version, and the fact of the compatibility tables that it follows from."""
-
-    what: str
-    value: str
-    source: str
-
-
-@dataclass(frozen=True)
 class Lock:
     """All that decides an image's content, besides the trainer and the template.
 
@@ -114,7 +105,6 @@ class Lock:
     apt: Mapping[str, tuple[DebianPackage, ...]]
     wheels: Mapping[str, tuple[Pin, ...]]
     moved: tuple[Moved, ...]
-    chosen: tuple[Chosen, ...]
 
     @property
     def packages(self) -> dict[str, Pin]:
@@ -142,7 +132,6 @@ class Lock:
         content = {
             "written_by": _WRITTEN,
             "schema": _SCHEMA,
-            "checksum": checksum(_canonical(self.configuration)),
             "configuration": dict(self.configuration),
             "tensorflow": self.tensorflow,
             "python": self.python,
@@ -150,7 +139,6 @@ class Lock:
             "cudnn": self.cudnn,
             "root": root,
             "moved": [asdict(library) for library in self.moved],
-            "chosen": [asdict(version) for version in self.chosen],
             "files": {name: checksum(text) for name, text in sorted(self.files.items())},
         }
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -224,7 +212,6 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
         },
         wheels={name: pins.parse(texts[name]) for name in WHEELS if name in texts},
         moved=tuple(Moved(**library) for library in content["moved"]),
-        chosen=tuple(Chosen(**version) for version in content["chosen"]),
     )
 
 
@@ -260,10 +247,6 @@ def write_root(root: Path, made: LockedRootfs) -> None:
 def _write(path: Path, text: str) -> None:
     if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
         files.write(path, text)
-
-
-def _canonical(value: object) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def checksum(text: str) -> str:

@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements, uv
 from builder.config.debian_packages import DebianPackage
-from builder.config.lockfile import APT, APT_EXTRA, Chosen, Lock, LockedRootfs
+from builder.config.lockfile import APT, APT_EXTRA, Lock, LockedRootfs
 from builder.config.stack import OWN_PYTHON
 from builder.core import files, project
 from builder.core.errors import InputError
@@ -129,7 +129,6 @@ def _make(
         apt=on_top,
         wheels=wheels,
         moved=moved,
-        chosen=tuple(Chosen(f.statement, f.value, f.source) for f in stack.facts),
     )
     return made, left
 

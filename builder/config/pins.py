@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 _PIN = re.compile(
@@ -43,18 +43,3 @@ def parse(text: str) -> tuple[Pin, ...]:
         Pin(m["name"], m["version"], m["sha256"], int(m["bytes"]) if m["bytes"] else None)
         for m in _PIN.finditer(text)
     )
-
-
-def moved(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Return package -> its version before and after, where they differ, by name; "" for none."""
-    return {
-        name: (before.get(name, ""), after.get(name, ""))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    }
-
-
-def moves(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a line for each version that differs: `nvidia-cudnn-cu12 9.3.0.75 -> 9.10.2.21`."""
-    changes = moved(before, after).items()
-    return tuple(f"{name} {old or '(new)'} -> {new or '(gone)'}" for name, (old, new) in changes)

@@ -468,7 +468,7 @@ def test_what_is_no_shared_object_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a/libx.so").write_text("/* GNU ld script */ INPUT(libx.so.1)")
     real = shared_object(tmp_path / "b/libx.so")
-    caller = elf.Elf(str(tmp_path / "caller"), "caller", (), ())
+    caller = elf.Elf(str(tmp_path / "caller"), (), ())
     looking = search.Loader((str(tmp_path / "a"), str(real.parent)), {}, (), None)
     assert looking.find("libx.so", caller) == search.SearchResult(
         str(real), (str(tmp_path / "a"), str(real.parent))

@@ -1,4 +1,4 @@
-"""What ld.so reads of a shared object: its name, and where it looks for others."""
+"""What ld.so reads of a shared object: where it looks for others."""
 
 # The paths here are text, from ELF headers, /proc/self/maps and ld.so.cache
 # ruff: noqa: PTH123
@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 
 class Elf(NamedTuple):
-    """What the loader reads of a shared object: its own name and where it looks for others."""
+    """What the loader reads of a shared object: where it looks for others."""
 
     path: str
-    soname: str
     rpath: tuple[str, ...]
     runpath: tuple[str, ...]
 
@@ -51,7 +50,7 @@ def read_elf(path: str) -> Elf | None:
         # Bazel repeats each entry dozens of times; the first one decides
         return tuple(dict.fromkeys(part for part in text(tag).split(":") if part))
 
-    return Elf(path, text(14), folders(15), folders(29))
+    return Elf(path, folders(15), folders(29))
 
 
 def _unpack(kind: str, data: bytes, at: int) -> int:
