@@ -114,6 +114,55 @@ def audit(
     auditing.require(audited)
 
 
+def prove(
+    image: Annotated[
+        str, typer.Argument(help="An image: registry, engine, archive of docker save, OCI layout.")
+    ],
+    gpu: Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")] = None,
+    registry: Registry = None,
+    engine: EngineChoice = None,
+    as_json: Json = False,
+) -> None:
+    """Prove an image that anybody made, from its layers: nothing of it runs.
+
+    Each check says passed, refused, or that there was nothing to look at. An image in a registry is
+    read there: a layer that was read before is not read again.
+
+    \b
+    Exit codes:
+      0  no check refused it
+      2  the command is wrong: no such image, file or GPU
+      3  the outside world refused: a registry, an engine
+      4  a check refused it
+    """
+    from functools import cache
+
+    from builder.core.settings import load
+    from builder.devicecode import images
+    from builder.engine.discovery import connect
+    from builder.pipeline import any_image
+    from builder.prove import audit as auditing
+
+    device = auditing.gpu_named(gpu) if gpu else None
+    with reporter() as shown:
+        where = load(_project() or Path.cwd(), registry=registry, engine=engine)
+        connected = cache(lambda start: connect(where, start, shown.on_event))
+        content = (
+            images.of_archive(Path(image))
+            if Path(image).exists()
+            else auditing.image_content(where, connected, image, shown.on_event)
+        )
+        auditing.require_whole(image, content)
+        answers = any_image.prove(any_image.Image(content, device))
+    data = {
+        "image": image,
+        "gpu": device and device.name,
+        "checks": [answer.as_dict() for answer in answers],
+    }
+    results(as_json, data, any_image.lines(answers))
+    any_image.require(image, answers)
+
+
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
     """Compile PTX, and show what the compiler says."""
     from builder.core.errors import CheckFailed

@@ -10,9 +10,9 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Final, cast
+from typing import IO, Any, Final, cast
 
 from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
 from builder.devicecode import tars
@@ -49,12 +49,15 @@ class ImageContent:
     """What the layers of an image hold.
 
     libraries: those that a container would see. secrets: those of all layers, the lowest first.
-    unread: the diff ids of layers that could not be had.
+    unread: the diff ids of layers that could not be had. layers: the lowest first; none for what is
+    no image. configuration: the image's, as the OCI image specification writes it.
     """
 
     libraries: tuple[Library, ...]
     secrets: tuple[LayerSecret, ...] = ()
     unread: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 def of_registry(
@@ -74,11 +77,12 @@ def of_registry(
         image = _image(
             reference, lambda at: client.manifest(reference.repository, at), reference.target
         )
+        configuration = client.configuration(reference.repository, image)
         for blob in image.layers:
             known = cache.find(cache.diff_id(blob.digest) or "")
             on_layer(blob, known is not None)
             layers.append(known or _streamed(client, reference, blob, cache))
-    return _content(layers)
+    return replace(_content(layers), configuration=configuration)
 
 
 def of_saved(
@@ -130,7 +134,8 @@ def of_archive(path: Path, cache: LayerCache | None = None) -> ImageContent:
 
     try:
         texts = _texts(save())
-        content = of_saved(_diff_ids(str(path), texts), save, cache=cache)
+        configuration = _configuration(str(path), texts)
+        content = of_saved(manifests.diff_ids(configuration), save, cache=cache)
     except tars.BROKEN as error:
         raise InputError(f"{path}: no readable archive: {error}", _FIX) from None
     except OutsideError as error:  # the words for a registry's JSON of another shape
@@ -140,7 +145,7 @@ def of_archive(path: Path, cache: LayerCache | None = None) -> ImageContent:
             f"{path}: its layer {content.unread[0]} is missing or cannot be unpacked",
             "save the image again",
         )
-    return content
+    return replace(content, configuration=configuration)
 
 
 def is_layout(path: Path) -> bool:
@@ -190,7 +195,7 @@ def _content(layers: Sequence[Layer], unread: tuple[str, ...] = ()) -> ImageCont
     secrets = tuple(
         LayerSecret(path, kind, layer.diff_id) for layer in layers for path, kind in layer.secrets
     )
-    return ImageContent(merge(layers), secrets, unread)
+    return ImageContent(merge(layers), secrets, unread, tuple(layers))
 
 
 def _of_archive(path: Path) -> Blobs:
@@ -217,8 +222,8 @@ def _texts(blobs: Blobs) -> dict[str, bytes]:
     return texts
 
 
-def _diff_ids(name: str, texts: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Return the layers of the image that these indexes, manifests and configurations describe.
+def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return that of the image that these indexes, manifests and configurations describe.
 
     Formats: Docker's `manifest.json` (moby, image/spec/v1.2.md), and the OCI image specification
     1.1, "Image Layout". Raises InputError, OutsideError.
@@ -240,4 +245,4 @@ def _diff_ids(name: str, texts: Mapping[str, bytes]) -> tuple[str, ...]:
         raise InputError(f"{name}: holds no image: no manifest.json, no index.json", _FIX)
     if config not in texts:
         raise InputError(f"{name}: its configuration {config} is missing", _FIX)
-    return manifests.diff_ids(manifests.configuration_in(texts[config]))
+    return manifests.configuration_in(texts[config])

@@ -11,11 +11,13 @@ import gzip
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final, NamedTuple, cast
 
 from builder.core import confidential, files, secret_rules
 from builder.devicecode import damage, inventory, library, ptx, records, secrets, tars
@@ -26,21 +28,34 @@ from builder.devicecode.records import Line, Record
 from builder.devicecode.secrets import Secrets
 
 
+class Entry(NamedTuple):
+    """A file in a layer. size in bytes; mode: its rights, as chmod takes them; link: where a
+    symbolic link leads to; capable: it has capabilities (capabilities(7))."""
+
+    size: int
+    mode: int
+    uid: int
+    gid: int
+    link: str = ""
+    capable: bool = False
+
+
 @dataclass(frozen=True)
 class Layer:
     """The content of one layer. Paths are absolute.
 
     diff_id: the digest before compression. removed: paths that whiteouts remove, with everything
     below them. emptied: folders of which nothing below is seen. files: everything but folders; each
-    hides what had its name below. libraries: as they were read, not yet compared with `records`,
-    which may lie in another layer. secrets: path and kind of each, which the layer keeps whatever a
-    later one deletes.
+    hides what had its name below. hooks: `.pth` files with the lines that every start of Python
+    runs. libraries: as they were read, not yet compared with `records`, which may lie in another
+    layer. secrets: path and kind of each, which the layer keeps whatever a later one deletes.
     """
 
     diff_id: str
     removed: frozenset[str]
     emptied: frozenset[str]
-    files: frozenset[str]
+    files: Mapping[str, Entry]
+    hooks: Mapping[str, str]
     libraries: tuple[Library, ...]
     records: Mapping[str, Record]
     secrets: Secrets
@@ -49,7 +64,8 @@ class Layer:
 def read(packed: IO[bytes]) -> Layer:
     """Read a layer, plain or packed, to its end. Raises one of tars.BROKEN."""
     digest, search = hashlib.sha256(), secrets.Search()
-    removed, emptied, present = set[str](), set[str](), set[str]()
+    removed, emptied = set[str](), set[str]()
+    present, hooks = dict[str, Entry](), dict[str, str]()
 
     def contents() -> Iterator[tuple[str, IO[bytes]]]:
         for member, content in archive:
@@ -59,9 +75,12 @@ def read(packed: IO[bytes]) -> Layer:
             elif path.name.startswith(".wh."):
                 removed.add(str(path.parent / path.name.removeprefix(".wh.")))
             elif not member.isdir():
-                present.add(str(path))
+                present[str(path)] = _entry(member)
                 if content and not LIBRARY_NAME.search(path.name):
-                    content = io.BytesIO(search.look_into(str(path), content, member.size))
+                    text = search.look_into(str(path), content, member.size)
+                    if path.suffix == ".pth" and (lines := _RUN_BY_SITE.findall(text)):
+                        hooks[str(path)] = b"\n".join(lines).decode("utf-8", "replace")
+                    content = io.BytesIO(text)
                 if content:
                     yield str(path), content
 
@@ -71,32 +90,49 @@ def read(packed: IO[bytes]) -> Layer:
         diff_id=f"sha256:{digest.hexdigest()}",
         removed=frozenset(removed),
         emptied=frozenset(emptied),
-        files=frozenset(present),
+        files=present,
+        hooks=hooks,
         libraries=libraries.libraries,
         records=libraries.records,
         secrets=search.secrets(),
     )
 
 
-def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
-    """Return the libraries that a container of these layers would see, sorted by path.
+_RUN_BY_SITE: Final = re.compile(rb"^import[ \t].*$", re.MULTILINE)
+"""A line of a `.pth` file that Python's site module executes."""
+
+
+def _entry(member: tarfile.TarInfo) -> Entry:
+    link = member.linkname if member.issym() else ""
+    capable = "SCHILY.xattr.security.capability" in member.pax_headers
+    return Entry(member.size, member.mode & 0o7777, member.uid, member.gid, link, capable)
+
+
+def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bool]]]:
+    """Yield each layer, the highest first, and whether a container sees a path of it.
 
     layers: the lowest first.
     """
     hidden = set[str]()  # these paths, and everything below them
     emptied = set[str]()  # everything below these folders, not the folders themselves
-    libraries: list[Library] = []
-    recorded: dict[str, Record] = {}
 
-    def visible(path: str) -> bool:
+    def seen(path: str) -> bool:
         parents = set(map(str, PurePosixPath(path).parents))
         return path not in hidden and not parents & hidden and not parents & emptied
 
     for layer in reversed(layers):
-        libraries += (library for library in layer.libraries if visible(library.path))
-        recorded |= {path: record for path, record in layer.records.items() if visible(path)}
+        yield layer, seen
         hidden |= {*layer.removed, *layer.files}
         emptied |= layer.emptied
+
+
+def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
+    """Return the libraries that a container of these layers would see, sorted by path."""
+    libraries: list[Library] = []
+    recorded: dict[str, Record] = {}
+    for layer, seen in visible(layers):
+        libraries += (library for library in layer.libraries if seen(library.path))
+        recorded |= {path: record for path, record in layer.records.items() if seen(path)}
     libraries.sort(key=lambda library: library.path)
     return Inventory(tuple(libraries), recorded).compared()
 
@@ -162,7 +198,8 @@ def _as_json(layer: Layer) -> dict[str, Any]:
     return {
         "removed": sorted(layer.removed),
         "emptied": sorted(layer.emptied),
-        "files": sorted(layer.files),
+        "files": layer.files,
+        "hooks": layer.hooks,
         "libraries": [library.as_json(entry) for entry in layer.libraries],
         "records": layer.records,
         "secrets": layer.secrets,
@@ -174,7 +211,8 @@ def _from_json(diff_id: str, content: Mapping[str, Any]) -> Layer:
         diff_id,
         frozenset(content["removed"]),
         frozenset(content["emptied"]),
-        frozenset(content["files"]),
+        {path: Entry(*entry) for path, entry in content["files"].items()},
+        dict(content["hooks"]),
         tuple(map(library.from_json, content["libraries"])),
         {
             path: Record(package, version, tuple(Line(*line) for line in lines))

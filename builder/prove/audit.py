@@ -124,8 +124,13 @@ def of_engine(
     with refusals(name):
         image = client.images.get(name)
         diff_ids = image.attrs["RootFS"].get("Layers") or ()
+        steps = [
+            {"created_by": str(step.get("CreatedBy", "")), "empty_layer": not step.get("Size")}
+            for step in reversed(image.history())
+        ]
+        configuration = {"config": image.attrs.get("Config") or {}, "history": steps}
         try:
-            return images.of_saved(diff_ids, save, files)
+            return replace(images.of_saved(diff_ids, save, files), configuration=configuration)
         except tars.BROKEN as error:
             raise OutsideError(
                 f"{name}: the engine gives out an archive that cannot be read: {error}",
@@ -153,7 +158,7 @@ def audit(
     or the registry refuses.
     """
     targets = image_yaml.targets(root) if root else ()
-    chosen = tuple(map(_gpu, gpus))
+    chosen = tuple(map(gpu_named, gpus))
     if root and everything:
         names = (*names, *(spec.name for spec in image_yaml.load_all(root) if _is_for_gpu(spec)))
     names = tuple(dict.fromkeys(names))
@@ -188,12 +193,17 @@ def audit(
     return tuple(sources)
 
 
-def _audited(name: str, content: ImageContent, gpus: tuple[Gpu, ...]) -> Audited:
+def require_whole(name: str, content: ImageContent) -> None:
+    """Raise CheckFailed where a layer of an image could not be read."""
     if content.unread:
         raise CheckFailed(
             f"{name}: {len(content.unread)} of its layers could not be read",
             "pull or build the image again",
         )
+
+
+def _audited(name: str, content: ImageContent, gpus: tuple[Gpu, ...]) -> Audited:
+    require_whole(name, content)
     secrets = tuple(map(str, content.secrets))
     libraries = Audit(content.libraries)
     return Audited(name, libraries, gpus or _known_gpus(), bool(gpus), secrets=secrets)
@@ -222,7 +232,7 @@ def _target(
         )
     with step(f"audit {target}", on_event):
         content = of_engine(connected.client, image.image_id)
-    source = _audited(target, content, gpus or (_gpu(spec.accelerator),))
+    source = _audited(target, content, gpus or (gpu_named(spec.accelerator),))
     return replace(source, allow_ptx=spec.allow_ptx, is_target=True)
 
 
@@ -235,6 +245,17 @@ def _image(
     targets: Sequence[str],
 ) -> Audited:
     """Audit an image on the engine, else in a registry."""
+    return _audited(name, image_content(settings, engine, name, on_event, targets), gpus)
+
+
+def image_content(
+    settings: Settings,
+    engine: Callable[[bool], Engine],
+    name: str,
+    on_event: OnEvent,
+    targets: Sequence[str] = (),
+) -> ImageContent:
+    """Read an image on the engine, else in a registry. Raises InputError, OutsideError."""
     if _FILE.search(name):
         raise InputError(f"{name}: no such file or folder", "correct the path")
     in_registry = "/" in name or settings.registry
@@ -245,17 +266,15 @@ def _image(
     image = connected.image(name) if connected else None
     with step(f"audit {name}", on_event) as running:
         if connected and image:
-            content = of_engine(connected.client, image.image_id)
-        elif in_registry:
+            return of_engine(connected.client, image.image_id)
+        if in_registry:
             reference = registry.parse(name if "/" in name else f"{settings.registry}:{name}")
-            content = images.of_registry(reference, on_layer=partial(_log_layer, running))
-        else:
-            raise InputError(
-                f"{name} is no target, no file or folder, and no image on the engine",
-                f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
-                "image in a registry",
-            )
-    return _audited(name, content, gpus)
+            return images.of_registry(reference, on_layer=partial(_log_layer, running))
+        raise InputError(
+            f"{name} is no target, no file or folder, and no image on the engine",
+            f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
+            "image in a registry",
+        )
 
 
 def _log_layer(running: RunningStep, layer: registry.Descriptor, known: bool) -> None:
@@ -267,7 +286,7 @@ def _is_for_gpu(spec: image_yaml.ImageSpec) -> bool:
     return accelerators.find(spec.accelerator).kind == "gpu"
 
 
-def _gpu(name: str) -> Gpu:
+def gpu_named(name: str) -> Gpu:
     """Return a GPU by name (v100) or compute capability (7.0). Raises InputError."""
     if re.fullmatch(r"\d+\.\d", name):
         return Gpu(name, compute_capability(name))
@@ -279,7 +298,7 @@ def _gpu(name: str) -> Gpu:
 
 def capability(name: str) -> ComputeCapability:
     """Return the compute capability of a GPU by name (v100) or number (7.0). Raises InputError."""
-    return _gpu(name).capability
+    return gpu_named(name).capability
 
 
 def _known_gpus() -> tuple[Gpu, ...]:
@@ -287,7 +306,7 @@ def _known_gpus() -> tuple[Gpu, ...]:
     first: dict[str, Gpu] = {}
     for known in accelerators.accelerators().values():
         if known.compute_capability and not known.refused:
-            first.setdefault(known.compute_capability, _gpu(known.name))
+            first.setdefault(known.compute_capability, gpu_named(known.name))
     return tuple(first.values())
 
 

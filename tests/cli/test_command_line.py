@@ -24,7 +24,7 @@ from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideEr
 from builder.core.events import StepDone, StepLog, StepStarted
 
 COMMANDS = {
-    "": "init image build smoke push verify rebuild promote lock render audit report "
+    "": "init image build smoke push verify rebuild promote lock render audit prove report "
     "explain check schema list tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
     "show": "base vex",

@@ -202,7 +202,7 @@ def server() -> Iterator[Any]:
         f"{root}/manifests/v1": (200, oci, files["index.json"]),
         f"{root}/manifests/{digest(manifest)}": (200, {}, manifest),
     }
-    for blob in blobs:
+    for blob in (CONFIG, *blobs):
         answers[f"{root}/blobs/{digest(blob)}"] = (200, {}, blob)
     with serving(answers) as running:
         yield running
@@ -233,7 +233,7 @@ def test_bytes_that_are_not_the_layers_are_not_kept(server: Any, cache: LayerCac
     with pytest.raises(CheckFailed, match="the registry has other bytes"):
         of_registry(server)
     torn = gzip.compress(ABOVE)[:-90]
-    index = json.dumps({"layers": [descriptor(torn)]}).encode()
+    index = json.dumps({"config": descriptor(CONFIG), "layers": [descriptor(torn)]}).encode()
     server.answers["/v2/team/image/manifests/torn"] = (200, {}, index)
     server.answers[f"/v2/team/image/blobs/{digest(torn)}"] = (200, {}, torn)
     with pytest.raises(CheckFailed, match="a layer cannot be unpacked"):

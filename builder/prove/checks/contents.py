@@ -6,7 +6,8 @@ history and its single layers are read here: a layer keeps what a later one dele
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from builder.core.confidential import secret_in
 from builder.devicecode.pruning.prune import PRUNED
@@ -44,7 +45,8 @@ def run(session: Session) -> Answer:
     }
     run = session.probe(PROBE, request, as_root=True, imports=IMPORTS)
     defects, seen = probed(run)
-    return [*defects, *_in_layers(session, defects), *_in_texts(session)], seen
+    history = [str(step.get("CreatedBy", "")) for step in session.image.history()]
+    return [*defects, *_in_layers(session, defects), *in_texts(session.config, history)], seen
 
 
 def _own(session: Session) -> list[str]:
@@ -71,13 +73,13 @@ def _in_layers(session: Session, visible: Sequence[Defect]) -> Iterator[Defect]:
         )
 
 
-def _in_texts(session: Session) -> Iterator[Defect]:
-    """Yield the secrets in the image's configuration and in its history."""
-    texts = {f"environment ({e.partition('=')[0]})": e for e in session.config.get("Env") or ()}
-    for key, value in (session.config.get("Labels") or {}).items():
+def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defect]:
+    """Yield the secrets in the image's configuration and in the lines of its history."""
+    texts = {f"environment ({e.partition('=')[0]})": e for e in config.get("Env") or ()}
+    for key, value in (config.get("Labels") or {}).items():
         texts[f"label {key}"] = value
-    for number, step in enumerate(session.image.history()):
-        texts[f"history (step {number})"] = str(step.get("CreatedBy", ""))
+    for number, line in enumerate(history):
+        texts[f"history (step {number})"] = line
     for name, text in texts.items():
         kind = secret_in(text.encode(), True, variables=name.startswith("environment"))
         if kind is not None:

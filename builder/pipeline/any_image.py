@@ -1,0 +1,317 @@
+"""The static proof of an image that anybody made: read from its layers, and nothing of it runs.
+
+The questions are those of a smoke run's checks, and so are the rules where they need no container.
+What an image does not have is said, and not guessed.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from builder.core.errors import CheckFailed
+from builder.devicecode.images import ImageContent
+from builder.devicecode.tree import Tree
+from builder.devicecode.verdict import Audit, Support
+from builder.facts.accelerators import Kind
+from builder.frameworks.tensorflow import releases
+from builder.frameworks.tensorflow.checks import environment, machine
+from builder.frameworks.tensorflow.probes.loader.gpu import DRIVER_LIBRARIES
+from builder.frameworks.tensorflow.probes.loader.libraries import (
+    libraries,
+    parse_version,
+    soname,
+)
+from builder.prove.audit import Gpu, instead, passes
+from builder.prove.checks import contents
+from builder.prove.probes.permissions import SET_ID, listed
+from builder.prove.receipts import Defect
+from builder.registry import manifests
+
+Status = Literal["passed", "refused", "not there"]
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where runc looks for a program where the image sets no PATH."""
+_BUNDLES: Final = (machine.AUTHORITIES, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+"""Certificates of Debian, of Fedora, of Alpine."""
+_KNOWN_HOOKS: Final = re.compile(
+    r"import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = [^;]*; "
+    r"enabled and __import__\('_distutils_hack'\)(\.add_shim\(\))?;? *"
+    r"|import _virtualenv|import (\w+); \2\.install\(\)"
+    r"|import sys, types, os;has_mfs = (?!.*(exec|eval|open|system|base64|subprocess|urllib)).*"
+)
+"""Lines of setuptools, of virtualenv, of editable installs and of namespace packages."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one check says. note: what was seen, or why there was nothing to look at."""
+
+    check: str
+    status: Status
+    problems: tuple[Defect, ...] = ()
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON-ready data."""
+        problems = [problem.model_dump() for problem in self.problems]
+        return {**vars(self), "problems": problems}
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that was read, and the GPU that it is judged for, None for the CPU."""
+
+    content: ImageContent
+    gpu: Gpu | None = None
+
+    @cached_property
+    def tree(self) -> Tree:
+        return Tree(self.content.layers)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = self.content.configuration.get("config") or {}
+        return config
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return manifests.environment(self.config)
+
+    @property
+    def kind(self) -> Kind:
+        return "gpu" if self.gpu else "cpu"
+
+    @property
+    def tensorflow(self) -> str:
+        """The version of TensorFlow in it, "" for none."""
+        named = (lib for lib in self.content.libraries if lib.package.startswith("tensorflow"))
+        return next((lib.version for lib in named if "_framework.so" in lib.name), "")
+
+
+class _NotThereError(Exception):
+    """A check has nothing to look at; its text says why."""
+
+
+def prove(image: Image) -> tuple[Answer, ...]:
+    """Return what each check says."""
+    return tuple(_answer(name, check, image) for name, check in CHECKS.items())
+
+
+def require(name: str, answers: Sequence[Answer]) -> None:
+    """Raise CheckFailed where a check refused the image."""
+    problems = [problem for answer in answers for problem in answer.problems]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise CheckFailed(f"{name}: {problems[0].message}{more}", problems[0].fix)
+
+
+def lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield the answers for people."""
+    for answer in answers:
+        yield f"{answer.check:<13} {answer.status:<9} {answer.note}".rstrip()
+        for problem in answer.problems:
+            yield f"    {problem.message}"
+            yield f"    fix: {problem.fix}"
+
+
+def _answer(name: str, check: Check, image: Image) -> Answer:
+    notes: list[str] = []
+    try:
+        problems = tuple(check(image, notes.append))
+    except _NotThereError as reason:
+        return Answer(name, "not there", note=str(reason))
+    return Answer(name, "refused" if problems else "passed", problems, "; ".join(notes))
+
+
+Check = Callable[[Image, Callable[[str], None]], Iterator[Defect]]
+
+
+def _device_code(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    if image.gpu is None:
+        raise _NotThereError("no GPU is named (--gpu)")
+    verdict = Audit(image.content.libraries).verdict(image.gpu.capability)
+    if not passes(verdict, allow_ptx=True):
+        message = f"{image.gpu.name} {verdict}"
+        yield Defect(message=message, fix=instead(verdict))
+        return
+    driver = f"; driver {verdict.driver.driver} or newer" if verdict.driver else ""
+    slow = verdict.status == Support.PTX
+    compiles = f", about {verdict.ptx_seconds:.0f} s at the first start" if slow else ""
+    note(f"{image.gpu.name} {verdict}{compiles}{driver}")
+
+
+def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    """Look for each library that TensorFlow opens by name. Which one ld.so takes, a run shows."""
+    if image.gpu is None or not image.tensorflow:
+        raise _NotThereError("no GPU is named (--gpu)" if image.tensorflow else "no TensorFlow")
+    minor = ".".join(image.tensorflow.split(".")[:2])
+    release = next((one for one in releases.tables().releases if one.minor == minor), None)
+    if release is None:
+        raise _NotThereError(f"what TensorFlow {image.tensorflow} opens is not known")
+    cuda, cudnn = parse_version(release.cuda), parse_version(release.cudnn)[0]
+    for library in libraries(cuda[0], cudnn):
+        name = soname(library, cuda, cudnn)
+        if not any(image.tree.resolve(path) for path in image.tree.named(name)):
+            yield Defect(
+                message=f"TensorFlow {image.tensorflow} opens {name}, which is not in the image: "
+                f"{library.without}",
+                fix=f"install nvidia-{library.package}-cu{cuda[0]}, or take a base with CUDA "
+                f"{release.cuda} and cuDNN {release.cudnn}",
+            )
+    note("each library that TensorFlow opens is there; ld.so's way to it was not followed")
+
+
+def _environment(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    yield from environment.judge(image.environment, image.kind)
+    for path, message in environment.paths(image.environment, image.kind).items():
+        if image.tree.resolve(path) is None:
+            yield Defect(message=message, fix="take the variable out, or put the file in")
+    note(f"{len(image.environment)} variables")
+
+
+def _machine(image: Image, _: Callable[[str], None]) -> Iterator[Defect]:
+    return machine.judge(image.config, image.kind)
+
+
+def _certificates(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    needed = machine.certificates(image.environment)
+    there = [path for path in _BUNDLES if image.tree.resolve(path)]
+    if there and not image.tensorflow:  # other programs know their distribution's place
+        needed.pop(machine.AUTHORITIES, None)
+    for path, message in needed.items():
+        if image.tree.resolve(path) is None:
+            yield Defect(message=message, fix="install ca-certificates, or correct the variable")
+    note(", ".join(there))
+
+
+def _entry_point(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    command = [*(image.config.get("Entrypoint") or ()), *(image.config.get("Cmd") or ())]
+    if not command:
+        raise _NotThereError("the image names no command: whoever starts it has to")
+    search = image.environment.get("PATH") or _PATH
+    folder = str(image.config.get("WorkingDir") or "/")
+    program = image.tree.program(str(command[0]), search, folder)
+    if program is None:
+        where = "" if "/" in command[0] else f" in PATH ({search})"
+        yield Defect(
+            message=f"the image starts {command[0]}, which is not there{where}",
+            fix="correct ENTRYPOINT or CMD, or install the program",
+        )
+    elif not image.tree.files[program].mode & 0o111:
+        yield Defect(message=f"{program} may not be executed", fix=f"chmod +x {program}")
+    note(shlex.join(map(str, command))[:200])
+
+
+def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    user, _, group = str(image.config.get("User") or "").partition(":")
+    if user in ("", "0", "root"):
+        yield Defect(
+            message="the image runs as root: its outputs would belong to root",
+            fix="end the Dockerfile with USER 1000:1000",
+        )
+    files = image.tree.files
+    rising = [
+        path
+        for path, entry in files.items()
+        if entry.mode & 0o6000 and entry.mode & 0o111 and posixpath.basename(path) not in SET_ID
+    ]
+    capable = [path for path, entry in files.items() if entry.capable]
+    if rising := sorted({*rising, *capable}):
+        yield Defect(
+            message=f"programs that run with another user's rights: {listed(rising)}",
+            fix="take the bit away (chmod u-s,g-s), the capability (setcap -r), or the program",
+        )
+    searched = (image.environment.get("PATH") or _PATH).split(":")
+    writable = sorted(
+        path
+        for path, entry in files.items()
+        if entry.mode & 0o002
+        and not entry.link
+        and (posixpath.dirname(path) in searched or re.search("/(site|dist)-packages/", path))
+    )
+    if writable:
+        yield Defect(
+            message=f"everybody may write to what the image runs: {listed(writable)}",
+            fix="chmod o-w",
+        )
+    gid = int(group) if group.isdigit() else -1
+    own = [
+        path
+        for path in _accounts(image)
+        if user.isdigit()
+        and user != "0"
+        and (files[path].uid == int(user) or (files[path].mode & 0o020 and files[path].gid == gid))
+    ]
+    if own:
+        yield Defect(
+            message=f"the image's user {user} can change accounts or the loader: {listed(own)}",
+            fix="let root own them (chown root, chmod go-w)",
+        )
+    note(f"USER {user or 'root'}")
+
+
+def _accounts(image: Image) -> list[str]:
+    """Return the files by which whoever may change them becomes root."""
+    names = ("/etc/passwd", "/etc/shadow", "/etc/group", "/etc/sudoers", "/etc/ld.so.preload")
+    loader = re.compile(r"/etc/ld\.so\.(conf|cache|conf\.d/.*)$")
+    return [path for path in image.tree.files if path in names or loader.match(path)]
+
+
+def _driver(image: Image, _: Callable[[str], None]) -> Iterator[Defect]:
+    names = ("libcuda.so", *DRIVER_LIBRARIES)
+    remnants = sorted(
+        path
+        for path in image.tree.files
+        if posixpath.basename(path).startswith(names)
+        and not {"stubs", "compat"} & set(path.split("/"))
+        and "/cuda_compat" not in path
+    )
+    if remnants:
+        yield Defect(
+            message=f"the image holds libraries of the driver: {listed(remnants)}; the machine's "
+            "are mounted, and these are in their way or do not fit its kernel module",
+            fix="remove the driver's packages (libcuda1, libnvidia-*, nvidia-utils)",
+        )
+
+
+def _secrets(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    lines = [str(s.get("created_by", "")) for s in image.content.configuration.get("history") or ()]
+    yield from contents.in_texts(image.config, lines)
+    for secret in image.content.secrets:
+        yield Defect(
+            message=str(secret),
+            fix="a layer keeps what a later one deletes: build it again without it, and revoke it",
+        )
+    note(f"{len(image.content.layers)} layers")
+
+
+def _hooks(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
+    hooks = image.tree.hooks
+    for path, line in sorted(hooks.items()):
+        unknown = [each for each in line.splitlines() if not _KNOWN_HOOKS.fullmatch(each.strip())]
+        if unknown:
+            yield Defect(
+                message=f"{path} runs code at every start of Python: {unknown[0][:200]}",
+                fix="remove it, or the package that brings it",
+            )
+    note(f"{len(hooks)} known .pth hooks" if hooks else "no .pth file runs code")
+
+
+CHECKS: Final[Mapping[str, Check]] = {
+    "device-code": _device_code,
+    "loader": _loader,
+    "environment": _environment,
+    "machine": _machine,
+    "certificates": _certificates,
+    "entry-point": _entry_point,
+    "permissions": _permissions,
+    "driver": _driver,
+    "secrets": _secrets,
+    "pth": _hooks,
+}

@@ -1,0 +1,145 @@
+"""An image that anybody made: each check on a small one with a fault, and without."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli import app
+from tests.devicecode.packing import digest, layout, tar
+from tests.devicecode.writer import container, library, sass
+
+KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
+AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
+SITE = "opt/venv/lib/python3.11/site-packages"
+Files = dict[str, tuple[bytes, int, int]]
+"""Content, mode and owner of each file, by its path."""
+
+SOUND: Files = {
+    AUTHORITIES: (b"certificates", 0o644, 0),
+    "usr/bin/python3.11": (b"\x7fELF", 0o755, 0),
+    "usr/bin/su": (b"\x7fELF", 0o4755, 0),
+    "etc/passwd": (b"root:x:0:0::/:/bin/sh", 0o644, 0),
+    "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
+    f"{SITE}/_virtualenv.pth": (b"import _virtualenv\n", 0o644, 0),
+}
+CONFIG: dict[str, Any] = {
+    "Entrypoint": ["python", "-m", "train"],
+    "User": "1000:1000",
+    "Env": ["PATH=/opt/bin:/usr/bin", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"],
+}
+
+
+def layer(files: Files, links: dict[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, (content, mode, owner) in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.uid = len(content), mode, owner
+            archive.addfile(entry, io.BytesIO(content))
+        for name, target in links.items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            archive.addfile(entry)
+    return buffer.getvalue()
+
+
+def image(folder: Path, *layers: bytes, history: tuple[str, ...] = (), **config: Any) -> Path:
+    """An OCI layout in an archive, as `docker save` writes it, of a sound image with changes."""
+    below = layer(SOUND, {"opt/bin/python": "../../usr/bin/python3.11"})
+    stack = (below, *layers)
+    steps = [{"created_by": line} for line in ("COPY rootfs /", *history)]
+    configuration = {
+        "rootfs": {"diff_ids": list(map(digest, stack))},
+        "config": CONFIG | config,
+        "history": steps,
+    }
+    path = folder / "image.tar"
+    files = layout(json.dumps(configuration).encode(), *map(gzip.compress, stack))
+    path.write_bytes(tar(files))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def proven(path: Path | str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code of `builder prove`, its checks by name, and the error."""
+    result = CliRunner().invoke(app, ["prove", str(path), "--json", *options])
+    if not result.stdout:
+        return getattr(result.exception, "exit_code", result.exit_code), {}, str(result.exception)
+    data = json.loads(result.stdout)
+    code = getattr(result.exception, "exit_code", result.exit_code)
+    return code, {check["check"]: check for check in data["checks"]}, str(result.exception)
+
+
+def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
+    code, checks, _ = proven(image(tmp_path), "--gpu", "v100")
+    status = {name: check["status"] for name, check in checks.items()}
+    assert status.pop("loader") == "not there", "it holds no TensorFlow"
+    assert set(status.values()) == {"passed"}, checks
+    assert code == 0
+    assert checks["device-code"]["note"].startswith("V100 7.0: native")
+    _, checks, _ = proven(image(tmp_path))
+    assert checks["device-code"]["status"] == "not there", "no GPU is named"
+    shown = CliRunner().invoke(app, ["prove", str(image(tmp_path)), "--gpu", "v100"]).stdout
+    assert "entry-point   passed    python -m train" in shown
+
+
+FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
+    ("device-code", {"x.so": (library(container(sass(90))), 0o644, 0)}, {}, "missing"),
+    ("environment", {}, {"Env": ["CUDA_VISIBLE_DEVICES="]}, "hides every GPU"),
+    ("environment", {}, {"Env": ["CUDA_INJECTION64_PATH=/none.so"]}, "not in the image"),
+    ("machine", {}, {"StopSignal": "SIGQUIT"}, "STOPSIGNAL"),
+    ("certificates", {f"etc/ssl/certs/.wh.{Path(AUTHORITIES).name}": (b"", 0, 0)}, {}, "no /etc"),
+    ("entry-point", {}, {"Entrypoint": ["pyhton"]}, "starts pyhton, which is not there in PATH"),
+    ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
+    ("permissions", {}, {"User": ""}, "runs as root"),
+    ("permissions", {"opt/tool": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/tool"),
+    ("permissions", {f"{SITE}/a.py": (b"x", 0o666, 0)}, {}, "everybody may write to what"),
+    ("permissions", {"etc/passwd": (b"x", 0o644, 1000)}, {}, "can change accounts or the loader"),
+    ("driver", {"usr/lib/libcuda.so.550.1": (b"", 0o644, 0)}, {}, "libraries of the driver"),
+    ("secrets", {"root/id.pem": (KEY, 0o600, 0)}, {}, "holds a private key: /root/id.pem"),
+    ("secrets", {}, {"Env": ["A=ghp_" + "a1B2c3D4e" * 4]}, "environment (A) holds a token"),
+    ("pth", {f"{SITE}/a.pth": (b"import _virtualenv\nimport os; x()", 0o644, 0)}, {}, "x()"),
+    (
+        "loader",
+        {
+            f"{SITE}/tensorflow/libtensorflow_framework.so.2": (b"\x7fELF", 0o644, 0),
+            f"{SITE}/tensorflow-2.21.0.dist-info/RECORD": (
+                b"tensorflow/libtensorflow_framework.so.2,,4\n", 0o644, 0,
+            ),
+        },
+        {},
+        "TensorFlow 2.21.0 opens libcudart.so.12, which is not in the image",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "files", "config", "message"), FAULTS)
+def test_a_fault_is_refused_by_its_check(
+    check: str, files: Files, config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    code, checks, error = proven(image(tmp_path, layer(files, {}), **config), "--gpu", "v100")
+    assert code == 4
+    assert checks[check]["status"] == "refused"
+    assert any(message in problem["message"] for problem in checks[check]["problems"])
+    assert all(problem["fix"] for problem in checks[check]["problems"])
+    assert "image.tar" in error
+
+
+def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"x")
+    assert proven(tmp_path / "a.tar")[0] == 2
+    assert proven(image(tmp_path), "--gpu", "tpu-v3")[0] == 2
+    assert proven(tmp_path / "none.tar")[0] == 2
+    assert proven("127.0.0.1:1/a/b:c")[0] == 3
