@@ -1,13 +1,14 @@
 """Is what the image's environment names in the image, and does TensorFlow know its flags?
 
-Request: {"paths": ["/usr/local/cuda"], "flags": ["XLA_FLAGS"]}
-`paths` have to be there. `flags`: variables whose flags TensorFlow reads when it begins to compile,
-and ends if it does not know one. A library that LD_PRELOAD names and that is missing the loader
-itself reports on stderr, when this program starts.
+Request: {"paths": ["/usr/local/cuda"], "bundles": ["/etc/ssl/certs/ca-certificates.crt"],
+          "flags": ["XLA_FLAGS"]}
+`paths` and `bundles` have to be there; a bundle has to hold a certificate. `flags`: variables whose
+flags TensorFlow reads when it begins to compile, and ends if it does not know one. A library that
+LD_PRELOAD names and that is missing the loader itself reports on stderr, when this program starts.
 """
 
 # Paths are text here, as in the other probes
-# ruff: noqa: PTH110
+# ruff: noqa: PTH110, PTH123
 from __future__ import annotations
 
 import json
@@ -26,13 +27,21 @@ UNKNOWN = re.compile(r"Unknown flags? in (\w+): (.*)")
 
 
 def probe(request: dict[str, Any], program: str = COMPILE) -> dict[str, Any]:
-    """Return what does not exist, and flags that are not known.
+    """Return what does not exist, bundles without a certificate, and flags that are not known.
 
     program: what reads the flags; a test gives another one.
     """
-    missing = [path for path in request["paths"] if not os.path.exists(path)]
-    problems = unknown(program) if request.get("flags") else []
-    return {"problems": problems, "seen": {"missing": missing}}
+    bundles = request.get("bundles", ())
+    missing = [path for path in (*request["paths"], *bundles) if not os.path.exists(path)]
+    empty = [path for path in bundles if path not in missing and not _certificates(path)]
+    seen = {"missing": missing, "empty": empty}
+    problems = list(unknown(program)) if request.get("flags") else []
+    return {"problems": problems, "seen": seen}
+
+
+def _certificates(path: str) -> bool:
+    with open(path, "rb") as bundle:
+        return b"-----BEGIN " in bundle.read()
 
 
 def unknown(program: str) -> list[dict[str, str]]:
