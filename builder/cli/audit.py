@@ -4,6 +4,7 @@ The package device-code-audit installs `builder audit` as a program of its own (
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -126,7 +127,8 @@ def prove(
     """Prove an image that anybody made, from its layers: nothing of it runs.
 
     Each check says passed, refused, or that there was nothing to look at. An image in a registry is
-    read there: a layer that was read before is not read again.
+    read there: a layer that was read before is not read again. Then it says where the bytes go that
+    no container needs, and which step of the build made them.
 
     \b
     Exit codes:
@@ -142,6 +144,7 @@ def prove(
     from builder.engine.discovery import connect
     from builder.pipeline import any_image
     from builder.prove import audit as auditing
+    from builder.prove import waste
 
     device = auditing.gpu_named(gpu) if gpu else None
     with reporter() as shown:
@@ -154,12 +157,14 @@ def prove(
         )
         auditing.require_whole(image, content)
         answers = any_image.prove(any_image.Image(content, device))
+        wasted = waste.of_image(content, device.capability if device else None)
     data = {
         "image": image,
         "gpu": device and device.name,
         "checks": [answer.as_dict() for answer in answers],
+        "could_be_saved": list(map(asdict, wasted)),
     }
-    results(as_json, data, any_image.lines(answers))
+    results(as_json, data, (*any_image.lines(answers), *waste.lines(wasted)))
     any_image.require(image, answers)
 
 

@@ -30,13 +30,15 @@ from builder.devicecode.secrets import Secrets
 
 class Entry(NamedTuple):
     """A file in a layer. size in bytes; mode: its rights, as chmod takes them; link: where a
-    symbolic link leads to; capable: it has capabilities (capabilities(7))."""
+    symbolic link leads to; hard: the file that a hard link shares its bytes with; capable: it has
+    capabilities (capabilities(7))."""
 
     size: int
     mode: int
     uid: int
     gid: int
     link: str = ""
+    hard: str = ""
     capable: bool = False
 
 
@@ -104,8 +106,9 @@ _RUN_BY_SITE: Final = re.compile(rb"^import[ \t].*$", re.MULTILINE)
 
 def _entry(member: tarfile.TarInfo) -> Entry:
     link = member.linkname if member.issym() else ""
+    hard = f"/{member.linkname.lstrip('/')}" if member.islnk() else ""
     capable = "SCHILY.xattr.security.capability" in member.pax_headers
-    return Entry(member.size, member.mode & 0o7777, member.uid, member.gid, link, capable)
+    return Entry(member.size, member.mode & 0o7777, member.uid, member.gid, link, hard, capable)
 
 
 def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bool]]]:

@@ -246,7 +246,11 @@ def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
         for path in _accounts(image)
         if user.isdigit()
         and user != "0"
-        and (files[path].uid == int(user) or (files[path].mode & 0o020 and files[path].gid == gid))
+        and (
+            files[path].uid == int(user)
+            or files[path].mode & 0o002
+            or (files[path].mode & 0o020 and files[path].gid == gid)
+        )
     ]
     if own:
         yield Defect(

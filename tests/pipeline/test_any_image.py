@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from builder.cli import app
 from tests.devicecode.packing import digest, layout, tar
 from tests.devicecode.writer import container, library, sass
+from tests.emulators.answers import serving
 
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
@@ -137,9 +138,41 @@ def test_a_fault_is_refused_by_its_check(
     assert "image.tar" in error
 
 
+def test_where_the_bytes_go_and_which_step_made_them(tmp_path: Path) -> None:
+    """Each byte is counted once, and the line to change is named."""
+    pip = {
+        "root/.cache/pip/http/a": (bytes(2000), 0o644, 0),
+        "root/.cache/uv/b": (bytes(500), 0o644, 0),
+        "opt/conda/pkgs/c.conda": (bytes(300), 0o644, 0),
+        "var/lib/apt/lists/d": (bytes(200), 0o644, 0),
+        "usr/lib/libe.a": (bytes(100), 0o644, 0),
+        "data/big": (bytes(4000), 0o644, 0),
+        "tmp/wheel": (bytes(3000), 0o644, 0),
+        "opt/two.so": (library(container(sass(70), sass(90, size=640))), 0o644, 0),
+    }
+    chown: Files = {"data/big": (bytes(4000), 0o644, 1000), "tmp/.wh.wheel": (b"", 0, 0)}
+    lines = ("RUN pip install", "RUN chown -R 1000 /data")
+    path = image(tmp_path, layer(pip, {}), layer(chown, {}), history=lines)
+    result = CliRunner().invoke(app, ["prove", str(path), "--json", "--gpu", "v100"])
+    saved = json.loads(result.stdout)["could_be_saved"]
+    assert [(row["kind"], row["size"], row["line"]) for row in saved] == [
+        ("written again", 4000, lines[1]),
+        ("deleted later", 3000, lines[0]),
+        ("pip's cache", 2000, lines[0]),
+        ("device code of other GPUs", saved[3]["size"], lines[0]),
+        ("uv's cache", 500, lines[0]),
+        ("conda's cache", 300, lines[0]),
+        ("the system's packages", 200, lines[0]),
+        ("static libraries", 100, lines[0]),
+    ]
+    assert 640 <= saved[3]["size"] < 1000
+    assert all(row["fix"] and row["example"] for row in saved)
+
+
 def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"x")
     assert proven(tmp_path / "a.tar")[0] == 2
     assert proven(image(tmp_path), "--gpu", "tpu-v3")[0] == 2
     assert proven(tmp_path / "none.tar")[0] == 2
-    assert proven("127.0.0.1:1/a/b:c")[0] == 3
+    with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
+        assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
