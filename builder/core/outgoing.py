@@ -26,11 +26,10 @@ _PACKED: Final = (EOFError, OSError, zlib.error, zipfile.BadZipFile, RuntimeErro
 """What a file raises that begins as a gzip or zip, and is none."""
 
 
-def inside(root: Path, path: Path, shown: str = "") -> None:
+def inside(root: Path, path: Path) -> None:
     """Raise InputError, by name, for what is no regular file of the project: a link out of it, a
     pipe. A file that is not there is no link, and passes."""
-    shown = shown or path.relative_to(root).as_posix()
-    real = path.resolve()
+    shown, real = path.relative_to(root).as_posix(), path.resolve()
     if not real.exists():
         if path.is_symlink():
             raise InputError(f"{shown}: is a link to a file that is not there", "remove the link")

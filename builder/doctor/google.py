@@ -91,9 +91,9 @@ class Project:
         path = f"/v1/projects/{project or self.name}:testIamPermissions"
         return Question(_PROJECTS, path, {"permissions": list(permissions)})
 
-    def grant(self, member: str, role: str = "") -> str:
-        """Return the command that gives a member a role in the project."""
-        return f"gcloud projects add-iam-policy-binding {self.name} --member={member} --role={role}"
+    def grant(self, member: str) -> str:
+        """Return the command that gives a member a role in the project, without the role."""
+        return f"gcloud projects add-iam-policy-binding {self.name} --member={member} --role="
 
     def ask(self, question: Question) -> dict[str, Any]:
         """Return the answer of a service. Raises Unknown where it gives none."""

@@ -49,9 +49,9 @@ class LayerWriter:
         info.type = tarfile.DIRTYPE
         self.entry(info)
 
-    def link(self, name: str, target: str, owner: tuple[int, int] = (0, 0)) -> None:
+    def link(self, name: str, target: str) -> None:
         """Add a symbolic link."""
-        info = _info(name, 0o777, owner)
+        info = _info(name, 0o777)
         info.type, info.linkname = tarfile.SYMTYPE, target
         self.entry(info)
 
@@ -61,10 +61,9 @@ class LayerWriter:
         content: bytes | Iterable[bytes],
         size: int | None = None,
         mode: int = 0o644,
-        owner: tuple[int, int] = (0, 0),
     ) -> None:
         """Add a file. size: in bytes, for content in pieces; it has to be exact."""
-        info = _info(name, mode, owner)
+        info = _info(name, mode)
         pieces = (content,) if isinstance(content, bytes) else content
         info.size = len(content) if isinstance(content, bytes) else size or 0
         self.entry(info, pieces)
@@ -147,7 +146,7 @@ def unpacked(layer: IO[bytes]) -> IO[bytes]:
     return zstandard.ZstdDecompressor().stream_reader(layer, closefd=False)
 
 
-def _info(name: str, mode: int, owner: tuple[int, int]) -> tarfile.TarInfo:
+def _info(name: str, mode: int, owner: tuple[int, int] = (0, 0)) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.mode, info.mtime = mode, EPOCH
     info.uid, info.gid = owner
