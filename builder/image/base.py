@@ -117,7 +117,8 @@ def assemble(
 
     maker = _Maker(store, settings, engine, on_event, on_made)
     roots = {key: plan for plan in plans if (key := plan.layers[0].key) in available.missing}
-    with ThreadPoolExecutor(1) as thread, maker.stopped_at_the_end():
+    with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as end:
+        end.callback(maker.stop.set)  # whatever ends this, no rootfs is made any longer
         making = [thread.submit(maker.rootfs, plan) for plan in roots.values()]
         for platform, same in _by_platform(plans).items():
             wheel_plans = [layer for plan in same for layer in plan.wheels]
@@ -161,14 +162,6 @@ class _Maker:
     on_event: OnEvent
     on_layer: OnLayer
     stop: threading.Event = field(default_factory=threading.Event)
-
-    @contextlib.contextmanager
-    def stopped_at_the_end(self) -> Iterator[None]:
-        """Let no thread go on making a rootfs after the block, whatever ends it."""
-        try:
-            yield
-        finally:
-            self.stop.set()
 
     def rootfs(self, plan: BasePlan) -> Layer:
         """Return the layer of a base's rootfs, made where the store lacks it."""

@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[3]
 
 
 def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
-    found = list(environment.judge(variables, kind))
-    assert all(one.fix for one in found)
-    return [one.message for one in found]
+    defects = list(environment.judge(variables, kind))
+    assert all(defect.fix for defect in defects)
+    return [defect.message for defect in defects]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
 def test_a_variable_that_takes_the_gpu_away_is_named(
     variables: dict[str, str], message: str
 ) -> None:
-    (found,) = messages(variables)
-    assert found.startswith(message)
+    (line,) = messages(variables)
+    assert line.startswith(message)
 
 
 def test_our_own_bases_and_nvidias_are_let_through() -> None:
@@ -94,7 +94,7 @@ def test_an_image_for_the_cpu_may_hide_gpus_but_may_not_misspell() -> None:
     assert line.startswith("PYTHONUNBUFFERED is empty in the image: lines reach the log late")
 
 
-def asked(
+def checked(
     variables: dict[str, str], tmp_path: Path, stderr: tuple[str, ...] = ()
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """The whole check, with the probe on this machine's files: messages, and the requests."""
@@ -111,20 +111,20 @@ def asked(
         probe=probe,
     )
     defects, _ = environment.run(session)  # type: ignore[arg-type]
-    return [one.message for one in defects], requests
+    return [defect.message for defect in defects], requests
 
 
 def test_what_the_variables_name_has_to_be_in_the_image(tmp_path: Path) -> None:
     gone = tmp_path / "cuda"
     flag = {"XLA_FLAGS": f"--xla_gpu_cuda_data_dir={gone}"}
-    assert asked(flag, tmp_path)[0] == [
+    assert checked(flag, tmp_path)[0] == [
         f"XLA_FLAGS names the CUDA folder {gone}, which is not in the image"
     ]
     gone.mkdir()
-    assert asked(flag, tmp_path)[0] == []
-    (found,), _ = asked({"TF_XLA_FLAGS": "tf_xla_auto_jit=2"}, tmp_path)
-    assert found.startswith("TF_XLA_FLAGS=tf_xla_auto_jit=2 is read as the name of a file")
-    assert asked({"PATH": "/usr/bin"}, tmp_path) == ([], []), "no container for nothing"
+    assert checked(flag, tmp_path)[0] == []
+    (line,), _ = checked({"TF_XLA_FLAGS": "tf_xla_auto_jit=2"}, tmp_path)
+    assert line.startswith("TF_XLA_FLAGS=tf_xla_auto_jit=2 is read as the name of a file")
+    assert checked({"PATH": "/usr/bin"}, tmp_path) == ([], []), "no container for nothing"
 
 
 def test_a_library_that_cannot_be_preloaded_is_named_unless_the_driver_brings_it(
@@ -135,8 +135,8 @@ def test_a_library_that_cannot_be_preloaded_is_named_unless_the_driver_brings_it
         "object file): ignored."
         for name in ("libtcmalloc.so.4", "/usr/local/nvidia/lib64/libcuda.so.1")
     )
-    (found,), _ = asked({"LD_PRELOAD": "libtcmalloc.so.4"}, tmp_path, lines)
-    assert found.startswith("LD_PRELOAD names libtcmalloc.so.4, which cannot be loaded (cannot op")
+    (line,), _ = checked({"LD_PRELOAD": "libtcmalloc.so.4"}, tmp_path, lines)
+    assert line.startswith("LD_PRELOAD names libtcmalloc.so.4, which cannot be loaded (cannot op")
 
 
 HOOK = "/app/.start"
@@ -176,7 +176,7 @@ def test_a_flag_that_tensorflow_does_not_know_is_named(tmp_path: Path) -> None:
     )
     for program in ("print(1)", "import no_tensorflow"):
         assert inside.probe({"paths": [], "flags": ["XLA_FLAGS"]}, program)["problems"] == []
-    (request,) = asked({"XLA_FLAGS": "--xla_dump_to=/tmp/x"}, tmp_path)[1]
+    (request,) = checked({"XLA_FLAGS": "--xla_dump_to=/tmp/x"}, tmp_path)[1]
     assert request["flags"] == ["XLA_FLAGS"]
 
 

@@ -204,7 +204,7 @@ def image(tmp_path: Path) -> Image:
 def test_a_whole_image_passes_and_each_version_is_the_librarys_own(image: Image) -> None:
     messages, seen = image.probe()
     assert messages == []
-    versions = {name: found["version"] for name, found in seen["libraries"].items()}
+    versions = {name: library["version"] for name, library in seen["libraries"].items()}
     assert versions["libcudart.so.12"] == "12.5"
     assert versions["libcublas.so.12"] == "12.5.3"
     assert versions["libcublasLt.so.12"] == "12.5.3"
@@ -450,13 +450,13 @@ def test_the_order_is_the_loaders_own(
     real = subprocess.run(
         [sys.executable, "-c", OPEN, str(caller)], env=environ, capture_output=True, text=True
     )
-    found_elf = elf.read_elf(str(caller))
-    assert found_elf is not None
-    found = search.system_loader({"LD_LIBRARY_PATH": str(folders[1])}).find(
-        "libwanted.so.1", found_elf
+    caller_elf = elf.read_elf(str(caller))
+    assert caller_elf is not None
+    result = search.system_loader({"LD_LIBRARY_PATH": str(folders[1])}).find(
+        "libwanted.so.1", caller_elf
     )
-    assert real.stdout.strip() == (found.path or "")
-    assert found.path or "libwanted.so.1: cannot open shared object file" in real.stderr
+    assert real.stdout.strip() == (result.path or "")
+    assert result.path or "libwanted.so.1: cannot open shared object file" in real.stderr
 
 
 def test_the_cache_is_read_as_ldconfig_tells_it() -> None:

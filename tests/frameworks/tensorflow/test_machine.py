@@ -20,9 +20,9 @@ GOOD = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 def messages(kind: Kind = "gpu", variables: dict[str, str] | None = None, **more: Any) -> list[str]:
     given = {**GOOD, **(variables or {})}
     config = {"Env": [f"{name}={value}" for name, value in given.items()], **more}
-    found = list(machine.judge(config, kind))
-    assert all(one.fix for one in found)
-    return [one.message for one in found]
+    defects = list(machine.judge(config, kind))
+    assert all(defect.fix for defect in defects)
+    return [defect.message for defect in defects]
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,26 @@ def messages(kind: Kind = "gpu", variables: dict[str, str] | None = None, **more
     ],
 )
 def test_what_only_one_machine_has_is_named(variables: dict[str, str], message: str) -> None:
-    (found,) = messages(variables=variables)
-    assert found.startswith(message)
+    (line,) = messages(variables=variables)
+    assert line.startswith(message)
 
 
 @pytest.mark.parametrize("signal", ["SIGINT", "SIGKILL", "9", "SIGQUIT"])
 def test_another_stop_signal_is_named(signal: str) -> None:
-    (found,) = messages(StopSignal=signal)
-    assert found.startswith(f"STOPSIGNAL {signal}: Docker and Kubernetes send that in place")
+    (line,) = messages(StopSignal=signal)
+    assert line.startswith(f"STOPSIGNAL {signal}: Docker and Kubernetes send that in place")
 
 
 def test_a_user_by_name_is_no_number_for_a_node() -> None:
-    (found,) = messages(User="trainer:trainer")
-    assert found.startswith("USER trainer is a name: a pod with runAsNonRoot does not start")
+    (line,) = messages(User="trainer:trainer")
+    assert line.startswith("USER trainer is a name: a pod with runAsNonRoot does not start")
 
 
 def judged(config: dict[str, Any], kind: Kind) -> list[str]:
     """What both checks of the configuration say, without what needs the image's files."""
     pairs = (entry.partition("=") for entry in config["Env"])
-    found = list(environment.judge({name: value for name, _, value in pairs}, kind))
-    return [one.message for one in (*found, *machine.judge(config, kind))]
+    defects = list(environment.judge({name: value for name, _, value in pairs}, kind))
+    return [defect.message for defect in (*defects, *machine.judge(config, kind))]
 
 
 @pytest.mark.parametrize("target", image_yaml.targets(ROOT))
@@ -122,11 +122,11 @@ def checked(
     missing: list[str], empty: list[str] | None = None, **variables: str
 ) -> tuple[list[str], list[str]]:
     """The whole check in an image that lacks these files: messages, and what was looked for."""
-    asked: list[str] = []
+    bundles: list[str] = []
 
     def probe(name: str, request: dict[str, Any]) -> Run:
-        asked.extend(request["bundles"])
-        seen = {"missing": [p for p in missing if p in asked], "empty": empty or []}
+        bundles.extend(request["bundles"])
+        seen = {"missing": [p for p in missing if p in bundles], "empty": empty or []}
         there = {"problems": [], "seen": seen}
         return Run(0, 0.1, answer=there)
 
@@ -138,19 +138,19 @@ def checked(
     )
     answer = machine.CHECK.run(session)
     assert answer is not None
-    return [one.message for one in answer[0]], asked
+    return [defect.message for defect in answer[0]], bundles
 
 
 def test_without_certificates_no_bucket_is_read() -> None:
-    (found,), _ = checked([machine.AUTHORITIES])
-    assert found.endswith("TensorFlow cannot read gs:// (libcurl code 77)")
+    (line,), _ = checked([machine.AUTHORITIES])
+    assert line.endswith("TensorFlow cannot read gs:// (libcurl code 77)")
     assert checked([]) == ([], [machine.AUTHORITIES])
     own = {"CURL_CA_BUNDLE": "/etc/pki/tls/cert.pem"}
     assert checked([machine.AUTHORITIES], **own) == ([], ["/etc/pki/tls/cert.pem"])
     (message,), _ = checked([], [machine.AUTHORITIES])
     assert message.startswith(f"{machine.AUTHORITIES} holds no certificate: no HTTPS connection")
-    (found,), _ = checked(["/mine.pem"], SSL_CERT_FILE="/mine.pem")
-    assert found.startswith("SSL_CERT_FILE=/mine.pem names a file that is not in the image")
+    (line,), _ = checked(["/mine.pem"], SSL_CERT_FILE="/mine.pem")
+    assert line.startswith("SSL_CERT_FILE=/mine.pem names a file that is not in the image")
 
 
 def test_an_empty_bundle_is_seen(tmp_path: Path) -> None:
