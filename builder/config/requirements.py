@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from builder.config import image_yaml, uv
 from builder.config.lockfile import CUDA, EXTRA, TENSORFLOW, Lock, Moved
 from builder.config.pins import Pin
-from builder.config.stack import OWN_PYTHON
+from builder.config.stack import GLIBC, OWN_PYTHON
 from builder.config.uv import NoSolution, Platform
 from builder.core.errors import InputError
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.config.network import BuildNetwork
     from builder.config.stack import Stack
-
-GLIBC = {"bookworm": 36, "trixie": 40}
-"""The 2.x of each suite's glibc, as far as uv knows them: trixie has 2.41, uv knows 2.40."""
 
 GLIBC_PUBLISHED = 31
 """The 2.x that is assumed of a published base: that of Ubuntu 20.04, the oldest in use there."""

@@ -17,6 +17,9 @@ from builder.facts.accelerators import Accelerator
 OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 """Python version -> the Debian suite whose Python our own base takes."""
 
+GLIBC: Mapping[str, int] = {"bookworm": 36, "trixie": 40}
+"""The 2.x of each suite's glibc, as far as uv knows them: trixie has 2.41, uv knows 2.40."""
+
 Package = Literal["tensorflow", "tensorflow-cpu", "tensorflow-tpu"]
 Runs = Literal["native", "ptx", "none"]
 """How kernels run on a device: as machine code, compiled from PTX at the first start, or not."""

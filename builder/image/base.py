@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from builder import registry
 from builder.config import debian
-from builder.config.requirements import GLIBC
+from builder.config.stack import GLIBC
 from builder.config.uv import Platform
 from builder.core.events import OnEvent, ignore
 from builder.image import (

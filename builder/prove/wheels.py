@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, image_yaml, lockfile, requirements
+from builder.config import compatibility, image_yaml, lockfile
 from builder.config.device_code import COMMAND, FILE, Read, Wheel, of_known, read, write
-from builder.config.stack import OWN_PYTHON, Stack
+from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import Platform
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
@@ -130,8 +130,7 @@ def verify(
     for stack in _judged(root, targets):
         lock = lockfile.read(root, stack.spec.name)
         if any(pin.sha256 not in fresh for pin in lock.packages.values()):
-            glibc = requirements.GLIBC[OWN_PYTHON[stack.spec.python]]
-            platform = Platform(lock.python, glibc)
+            platform = Platform(lock.python, GLIBC[OWN_PYTHON[stack.spec.python]])
             libraries = of_lock(lock, platform, on_event)
             fresh |= by_wheel(lock.packages.values(), libraries)
         wrong = [

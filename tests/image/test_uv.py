@@ -18,8 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.config import compatibility, debian, image_yaml, lockfile, pins, requirements, uv
+from builder.config import compatibility, debian, image_yaml, lockfile, pins, uv
 from builder.config.lockfile import Lock
+from builder.config.stack import GLIBC
 from builder.core.settings import Settings
 from builder.devicecode.pruning import prune
 from builder.devicecode.pruning.rule import compute_capability
@@ -60,7 +61,7 @@ def test_a_base_holds_what_uv_installs(target: str, tmp_path: Path) -> None:
 
 def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tuple[Layer, ...]:
     assert lock.root
-    platform = uv.Platform(lock.python, requirements.GLIBC[lock.root.suite])
+    platform = uv.Platform(lock.python, GLIBC[lock.root.suite])
     compiler_debs = fetch_debs(plan.compiler(lock), debian.archives(Settings()))
     with (
         wheels_of(lock.packages.values(), platform) as wheels,
@@ -76,7 +77,7 @@ def installed_by_uv(lock: Lock, home: Path) -> Path:
     command = [uv.uv_program(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
     command += ["--requirement", str(listed), "--prefix", str(prefix), "--link-mode", "copy"]
     command += ["--python", sys.executable, "--python-version", lock.python]
-    glibc = requirements.GLIBC[lock.root.suite]
+    glibc = GLIBC[lock.root.suite]
     command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]
     subprocess.run(command, check=True, env=None)
     return prefix
