@@ -51,7 +51,10 @@ COMMANDS: Final = {
     "lock": ("inputs:lock", "Choose every version and hash; write the lock files."),
     "render": ("inputs:render", "Write the Dockerfiles and cloudbuild.yaml."),
     "audit": ("audit:audit", "Say which GPUs the libraries have kernels for."),
-    "prove": ("audit:prove", "Prove an image that anybody made, from its layers."),
+    "prove": (
+        "audit:prove",
+        "Prove an image that anybody made, from its layers; one in the engine is started, too.",
+    ),
     "report": ("audit:report", "List what an image holds, by package and library."),
     "explain": ("inputs:explain", "Say why each version is what it is."),
     "check": ("inputs:check", "Check that tables, targets, locks, jobs and schemas agree."),

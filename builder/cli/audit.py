@@ -120,15 +120,19 @@ def prove(
         str, typer.Argument(help="An image: registry, engine, archive of docker save, OCI layout.")
     ],
     gpu: Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")] = None,
+    run: Annotated[
+        str | None, typer.Option(help="Start this in a shell of the image, not its own command.")
+    ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
-    """Prove an image that anybody made, from its layers: nothing of it runs.
+    """Prove an image that anybody made, from its layers; one in the engine is started, too.
 
     Each check says passed, refused, or that there was nothing to look at. An image in a registry is
     read there: a layer that was read before is not read again. Then it says where the bytes go that
-    no container needs, and which step of the build made them.
+    no container needs, and which step of the build made them. An image in the engine is started
+    with its own user, a root that it cannot write to, and no network.
 
     \b
     Exit codes:
@@ -140,9 +144,8 @@ def prove(
     from functools import cache
 
     from builder.core.settings import load
-    from builder.devicecode import images
     from builder.engine.discovery import connect
-    from builder.pipeline import any_image
+    from builder.pipeline import any_image, image_start
     from builder.prove import audit as auditing
     from builder.prove import waste
 
@@ -150,13 +153,10 @@ def prove(
     with reporter() as shown:
         where = load(_project() or Path.cwd(), registry=registry, engine=engine)
         connected = cache(lambda start: connect(where, start, shown.on_event))
-        content = (
-            images.of_archive(Path(image))
-            if Path(image).exists()
-            else auditing.image_content(where, connected, image, shown.on_event)
-        )
+        content = auditing.image_content(where, connected, image, shown.on_event)
         auditing.require_whole(image, content)
-        answers = any_image.prove(any_image.Image(content, device))
+        started = image_start.of_name(image, content.image_id, connected, run, shown.on_event)
+        answers = (*any_image.prove(any_image.Image(content, device)), started)
         wasted = waste.of_image(content, device.capability if device else None)
     data = {
         "image": image,

@@ -50,7 +50,8 @@ class ImageContent:
 
     libraries: those that a container would see. secrets: those of all layers, the lowest first.
     unread: the diff ids of layers that could not be had. layers: the lowest first; none for what is
-    no image. configuration: the image's, as the OCI image specification writes it.
+    no image. configuration: the image's, as the OCI image specification writes it. image_id: the
+    engine's name of it, "" for an image that lies elsewhere.
     """
 
     libraries: tuple[Library, ...]
@@ -58,6 +59,7 @@ class ImageContent:
     unread: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    image_id: str = ""
 
 
 def of_registry(

@@ -182,6 +182,8 @@ def _machine(image: Image, _: Callable[[str], None]) -> Iterator[Defect]:
 def _certificates(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
     needed = machine.certificates(image.environment)
     there = [path for path in _BUNDLES if image.tree.resolve(path)]
+    if not (there or image.tensorflow or image.environment.get("SSL_CERT_FILE")):
+        raise _NotThereError(f"no {', '.join(_BUNDLES)}: its program may bring its own")
     if there and not image.tensorflow:  # other programs know their distribution's place
         needed.pop(machine.AUTHORITIES, None)
     for path, message in needed.items():

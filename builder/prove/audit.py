@@ -130,7 +130,8 @@ def of_engine(
         ]
         configuration = {"config": image.attrs.get("Config") or {}, "history": steps}
         try:
-            return replace(images.of_saved(diff_ids, save, files), configuration=configuration)
+            content = images.of_saved(diff_ids, save, files)
+            return replace(content, configuration=configuration, image_id=str(image.id))
         except tars.BROKEN as error:
             raise OutsideError(
                 f"{name}: the engine gives out an archive that cannot be read: {error}",
@@ -255,7 +256,9 @@ def image_content(
     on_event: OnEvent,
     targets: Sequence[str] = (),
 ) -> ImageContent:
-    """Read an image on the engine, else in a registry. Raises InputError, OutsideError."""
+    """Read an image in files, on the engine or in a registry. Raises InputError, OutsideError."""
+    if Path(name).exists():
+        return images.of_archive(Path(name))
     if _FILE.search(name):
         raise InputError(f"{name}: no such file or folder", "correct the path")
     in_registry = "/" in name or settings.registry

@@ -198,13 +198,14 @@ class Session:
         stop: Stop | None = None,
         gpus: Sequence[str] = (),
         stop_signal: StopSignal = "SIGKILL",
+        entrypoint: Sequence[str] | None = None,
     ) -> Run:
         """Run the image as a job would, for at most `seconds`; stop it once `stop` says so.
 
         steps: how many optimizer steps it trains, for the progress that is shown.
         """
         environment = {"PYTHONUNBUFFERED": "1"}
-        with self.container(arguments, environment, gpus=gpus) as container:
+        with self.container(arguments, environment, entrypoint, gpus=gpus) as container:
             return self._run(container, seconds, stop, steps, stop_signal)
 
     @contextlib.contextmanager

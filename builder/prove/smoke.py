@@ -45,7 +45,7 @@ def smoke(
     The receipt is written in any case, and beside it a log of everything the containers printed.
     Raises CheckFailed where a check did not pass, OutsideError where the engine refused.
     """
-    with refusals(subject.image), _interruptible():
+    with refusals(subject.image), interruptible():
         client = engine.client
         containers.sweep(client, LABEL)
         image = client.images.get(subject.image)
@@ -112,7 +112,7 @@ def _device(results: Sequence[CheckResult]) -> str:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let SIGTERM end the proof as Ctrl-C does: every `finally` runs, so nothing stays behind."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli import app
+from builder.engine import BuildRequest, Engine, buildx
 from tests.devicecode.packing import digest, layout, tar
 from tests.devicecode.writer import container, library, sass
 from tests.emulators.answers import serving
@@ -87,6 +89,7 @@ def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
     code, checks, _ = proven(image(tmp_path), "--gpu", "v100")
     status = {name: check["status"] for name, check in checks.items()}
     assert status.pop("loader") == "not there", "it holds no TensorFlow"
+    assert status.pop("start") == "not there", "it is not in the engine"
     assert set(status.values()) == {"passed"}, checks
     assert code == 0
     assert checks["device-code"]["note"].startswith("V100 7.0: native")
@@ -101,7 +104,7 @@ FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
     ("environment", {}, {"Env": ["CUDA_VISIBLE_DEVICES="]}, "hides every GPU"),
     ("environment", {}, {"Env": ["CUDA_INJECTION64_PATH=/none.so"]}, "not in the image"),
     ("machine", {}, {"StopSignal": "SIGQUIT"}, "STOPSIGNAL"),
-    ("certificates", {f"etc/ssl/certs/.wh.{Path(AUTHORITIES).name}": (b"", 0, 0)}, {}, "no /etc"),
+    ("certificates", {}, {"Env": ["SSL_CERT_FILE=/none.pem"]}, "SSL_CERT_FILE=/none.pem names"),
     ("entry-point", {}, {"Entrypoint": ["pyhton"]}, "starts pyhton, which is not there in PATH"),
     ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
     ("permissions", {}, {"User": ""}, "runs as root"),
@@ -174,5 +177,37 @@ def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
     assert proven(tmp_path / "a.tar")[0] == 2
     assert proven(image(tmp_path), "--gpu", "tpu-v3")[0] == 2
     assert proven(tmp_path / "none.tar")[0] == 2
+    code, _, error = proven(image(tmp_path), "--run", "true")
+    assert (code, error) == (
+        2,
+        f"--run: {tmp_path}/image.tar is not in the engine, so it cannot be started",
+    )
     with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
         assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
+
+
+TAG = "prove-test:latest"
+
+
+@pytest.mark.engine
+def test_an_image_in_the_engine_is_started_as_a_service_would(
+    engine: Engine, context: Callable[..., Path]
+) -> None:
+    """With its own user, a root that it cannot write to, no network; and the factory's own code
+    reads the same image as from a registry."""
+    folder = context('USER 1000:1000\nCMD ["/bin/busybox", "true"]\n')
+    buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (TAG,)))
+    try:
+        started = proven(TAG)[1]["start"]
+        assert started["note"].startswith("ended well"), started
+        for command, status, message in (
+            ("busybox test $(busybox id -u) = 1000 && touch /smoke/job/a", "passed", ""),
+            ("busybox grep -q eth0 /proc/net/dev", "refused", "failed with exit code 1"),
+            ("touch /x", "refused", "writes outside its job folder: /x"),
+        ):
+            code, checks, _ = proven(TAG, "--run", command)
+            assert checks["start"]["status"] == status, checks["start"]
+            assert code == (4 if message else 0)
+            assert all(message in problem["message"] for problem in checks["start"]["problems"])
+    finally:
+        engine.client.images.remove(TAG, force=True)

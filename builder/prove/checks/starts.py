@@ -18,8 +18,8 @@ from builder.prove.suite import Answer, Check
 SECONDS = 60.0
 """How long a program may take to answer. One that begins to train is stopped then."""
 
-_FAILS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
-_NOT_EXECUTED = frozenset({126, 127})
+FAILS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
+NOT_EXECUTED = frozenset({126, 127})
 """Exit codes of a shell, and of an engine, for a command that cannot be executed."""
 _USAGE = 2
 _TRACEBACK = re.compile(rf'File "{APP}/[^"]+", line \d+, in ')
@@ -29,13 +29,13 @@ def run(session: Session) -> Answer:
     """Start the image with --help, and look for an import that failed."""
     run = session.start(["--help"], SECONDS, steps=1)
     seen: dict[str, Any] = {"exit_code": run.exit_code, "seconds": round(run.seconds, 1)}
-    last = next((line for line in reversed(run.tail) if _FAILS.search(line)), "")
+    last = next((line for line in reversed(run.tail) if FAILS.search(line)), "")
     if run.exit_code not in (0, 2) and last and not run.timed_out:
         message = f"the program does not start: {last.strip()[:200]}"
         fix = "mend the import, or add it to requirements.txt"
         return [Defect(message=message, fix=fix)], seen
     if run.exit_code not in (0, _USAGE) and not run.timed_out and not _reached(run):
-        what = "cannot be executed" if run.exit_code in _NOT_EXECUTED else "ends before it says why"
+        what = "cannot be executed" if run.exit_code in NOT_EXECUTED else "ends before it says why"
         message = f"the program {what}: exit code {run.exit_code}; it said last: {_last(run)}"
         fix = "let it start with --help, or print a traceback of what it lacks"
         return [Defect(message=message, fix=fix)], seen
