@@ -180,7 +180,7 @@ def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
     code, _, error = proven(image(tmp_path), "--run", "true")
     assert (code, error) == (
         2,
-        f"--run: {tmp_path}/image.tar is not in the engine, so it cannot be started",
+        f"--run: {tmp_path}/image.tar is not in the engine, not started",
     )
     with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
         assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
