@@ -120,7 +120,7 @@ class Setting:
 
     def change(self, number: int) -> None:
         """Change one line of the trainer, differently each time."""
-        file = self.project / self.spec.trainer.package / "task.py"
+        file = self.project / self.spec.program.folder / "task.py"
         lines = [line for line in file.read_text().splitlines() if not line.startswith("# Change ")]
         file.write_text("\n".join([*lines, f"# Change {number} at {time.time()}"]) + "\n")
 

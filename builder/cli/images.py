@@ -24,7 +24,7 @@ from builder.cli.common import (
     settings,
 )
 from builder.cli.console import duration, size
-from builder.cli.job_sent import Module, Package
+from builder.cli.job_sent import Program
 from builder.cli.registry import show_push
 
 if TYPE_CHECKING:
@@ -42,19 +42,18 @@ def image(
     tag: Annotated[list[str] | None, typer.Option(help="An additional tag for the push.")] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
-    package: Package = None,
-    module: Module = None,
+    program: Program = None,
     as_json: Json = False,
 ) -> None:
     """Build and prove images, in one go.
 
     Locks what never was, builds the base and the training image, then runs the smoke test; its
-    receipt allows the push. Does nothing if nothing changed. With --package and --module, the image
-    holds your own Python program instead of the trainer.
+    receipt allows the push. Does nothing if nothing changed. With --program, the image holds your
+    own Python program instead of the target's.
     """
-    if package is not None:
+    if program is not None:
         job_local.image_of_package(
-            chosen(targets, everything), package, module, push, settings(registry, engine), as_json
+            chosen(targets, everything), program, push, settings(registry, engine), as_json
         )
         return
     from builder.engine.discovery import connect

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from builder.cli import job_convert, job_cost, job_local, job_sent, job_why
-from builder.cli.common import Registry, reporter, root, say, settings
+from builder.cli.common import EngineChoice, Registry, reporter, root, say, settings
 from builder.cli.job_convert import Output
 from builder.cli.job_sent import JobName, as_text, notes
 from builder.cli.option_groups import Cluster, Where, expanded
@@ -23,7 +23,9 @@ def render(
     job: JobName,
     where: Where,
     cluster: Cluster,
+    program: job_sent.Program = None,
     registry: Registry = None,
+    engine: EngineChoice = None,
     pushed: Annotated[
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
@@ -35,6 +37,9 @@ def render(
     \b
     builder job render cats-and-dogs                      a Vertex AI CustomJob
     builder job render cats-and-dogs --on kubernetes | kubectl apply -f -
+
+    With --program, the program's image is built, proven and pushed first, as submit does: a job
+    names its image by digest.
     """
     from builder.jobs import checks, description
     from builder.jobs.backends import choose
@@ -42,11 +47,10 @@ def render(
 
     described = description.load(root(), job)
     backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
-    options = SendOptions(pushed=pushed)
+    chosen = settings(registry=registry, engine=engine)
+    options = SendOptions(program=job_sent.program_of(program, chosen), pushed=pushed)
     with reporter() as shown:
-        ready = prepare(
-            root(), described, settings(registry=registry), backend, options, shown.on_event
-        )
+        ready = prepare(root(), described, chosen, backend, options, shown.on_event)
     if backend.name == choose.KUBERNETES:  # kubectl would take the tag
         checks.require_digest(ready)
     notes(ready.notes)

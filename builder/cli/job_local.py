@@ -8,7 +8,7 @@ import typer
 
 from builder.cli.common import OPTIONS, EngineChoice, Json, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.job_sent import Arguments, Module, Package
+from builder.cli.job_sent import Arguments, Program
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -38,8 +38,7 @@ def local(
     records: Records = None,
     job_dir: JobDir = None,
     env_file: EnvFile = None,
-    package: Package = None,
-    module: Module = None,
+    program: Program = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
@@ -47,7 +46,7 @@ def local(
 
     \b
     builder job local cats --records data/records
-    builder job local cpu --package my-script --module train -- --epochs 3
+    builder job local cpu --program my-script:train -- --epochs 3
 
     Each replica is a container with TF_CONFIG, CLUSTER_SPEC and AIP_*. Restarts are the service's;
     the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
@@ -61,8 +60,7 @@ def local(
         job_dir=job_dir,
         env_file=env_file,
         arguments=tuple(arguments or ()),
-        package=package,
-        module=module,
+        program=program,
     )
     where = settings(engine=engine)
     with reporter() as shown:
@@ -139,13 +137,13 @@ def register(app: typer.Typer) -> None:
 
 
 def image_of_package(
-    targets: tuple[str, ...], package: Path, module: str | None, push: bool, where: Any, json: bool
+    targets: tuple[str, ...], name: str, push: bool, where: Any, json: bool
 ) -> None:
-    """Run `builder image TARGET --package DIR --module NAME`."""
+    """Run `builder image TARGET --program FOLDER:MODULE`."""
     from builder.engine.discovery import connect
     from builder.jobs import package as packages
 
-    program = packages.find(package, module)
+    program = packages.find(name)
     with reporter() as shown:
         docker = connect(where, on_event=shown.on_event)
         made = [

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +24,9 @@ from builder.cli.console import duration
 from builder.cli.option_groups import Cluster, Where, expanded
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.jobs.backends.protocol import Backend, JobStatus, LogLine, RemoteBackend
+    from builder.jobs.images import ProgramFolder
     from builder.jobs.ready import Ready
     from builder.jobs.submission import Submitted
 
@@ -34,12 +35,12 @@ SentName = Annotated[
     str,
     typer.Argument(metavar="JOB", help="The job's name (its newest), display name or number."),
 ]
-Package = Annotated[
-    Path | None,
-    typer.Option("--package", help="A folder with a Python program: no Dockerfile is needed."),
-]
-Module = Annotated[
-    str | None, typer.Option("--module", help="The module to start, as after python -m.")
+Program = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER:MODULE",
+        help="Your Python program in the target's place, no Dockerfile.",
+    ),
 ]
 Again = Annotated[
     bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
@@ -162,6 +163,14 @@ def _end(job: "JobStatus", as_json: bool) -> None:
     raise typer.Exit(job.exit_code)
 
 
+def program_of(name: str | None, where: "Settings") -> "ProgramFolder | None":
+    """Return the program of --program, which connects to the engine when it is made."""
+    from builder.engine.discovery import connect
+    from builder.jobs.images import ProgramFolder
+
+    return ProgramFolder(name, lambda: connect(where)) if name else None
+
+
 # --- submit ---------------------------------------------------------------------------------------
 
 
@@ -171,8 +180,7 @@ def submit(
     where: Where,
     cluster: Cluster,
     arguments: Arguments = None,
-    package: Package = None,
-    module: Module = None,
+    program: Program = None,
     again: Again = False,
     stream: Stream = False,
     dry_run: DryRun = False,
@@ -186,25 +194,17 @@ def submit(
     \b
     builder job submit cats-and-dogs --logs
     builder job submit cats-and-dogs --on kubernetes --queue gpus --logs
-    builder job submit cats-and-dogs --package my-script --module train -- --epochs 3
+    builder job submit cats-and-dogs --program my-script:train -- --epochs 3
 
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --logs the exit code is the job's.
     """
-    from builder.core.events import ignore
-    from builder.engine.discovery import connect
     from builder.jobs import description, submission
     from builder.jobs.backends import choose
-    from builder.jobs.images import ProgramFolder
     from builder.jobs.prepare import SendOptions, prepare
 
     chosen = settings(registry=registry, engine=engine)
-    program = (
-        ProgramFolder(package, module, lambda: connect(chosen, on_event=ignore))
-        if package
-        else None
-    )
-    options = SendOptions(tuple(arguments or ()), program, pushed=True)
+    options = SendOptions(tuple(arguments or ()), program_of(program, chosen), pushed=True)
     described = description.load(root(), job)
     backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
     with reporter() as shown:

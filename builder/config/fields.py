@@ -164,7 +164,7 @@ def _size(value: object) -> object:
     return value
 
 
-def _folder(value: str, info: ValidationInfo) -> str:
+def folder(value: str, info: ValidationInfo) -> str:
     """Refuse what is no folder below the project root. With a root, the folder has to exist."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
@@ -176,11 +176,11 @@ def _folder(value: str, info: ValidationInfo) -> str:
         )
     root: Path | None = (info.context or {}).get("root")
     if root is not None:
-        folder = root / path
-        if not folder.is_dir():
+        there = root / path
+        if not there.is_dir():
             fix = f"create {value}/, or name the folder that holds the trainer"
             raise refuse(f"there is no folder {value} in the project", fix)
-        if not folder.resolve().is_relative_to(root.resolve()):
+        if not there.resolve().is_relative_to(root.resolve()):
             raise refuse(
                 f"{value!r} leads outside the project", "copy the trainer into the project"
             )
@@ -224,7 +224,6 @@ BaseImage = Annotated[str, AfterValidator(_base)]
 DebianPackages = Annotated[tuple[DebianPackageName, ...], AfterValidator(_different)]
 PythonRequirements = Annotated[tuple[PythonRequirement, ...], AfterValidator(_different)]
 LayerCompression = Annotated[str, AfterValidator(_compression)]
-Folder = Annotated[str, AfterValidator(_folder)]
 Module = Annotated[
     str,
     matches(

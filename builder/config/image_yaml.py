@@ -10,9 +10,19 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PrivateAttr,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from builder.config import fields, matrix
@@ -28,30 +38,43 @@ FILE = "image.yaml"
 REQUIREMENTS = "requirements.txt"
 """The file in the trainer's folder that names what the trainer needs beside TensorFlow."""
 
-PACKAGE, MODULE = "trainer", "trainer.task"
+FOLDER, MODULE = "trainer", "trainer.task"
 """The program of an image that names none: the packaged trainer."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 
-class Trainer(FileModel):
-    """The folder of the program, and how it is started."""
+@dataclass(frozen=True)
+class Program:
+    """A program as a person names it, FOLDER:MODULE. folder: relative to the project root; it is
+    copied into the image. module: what is started, as after `python -m`."""
 
-    package: fields.Folder = Field(PACKAGE, examples=[PACKAGE])
-    """The folder, relative to the project root, that is copied into the image."""
+    folder: str
+    module: str
 
-    module: fields.Module = Field(MODULE, examples=[MODULE])
-    """The module that is started, as after `python -m`."""
-
-    suite: Literal["trainer", "program"] = Field("trainer", examples=["program"])
-    """The checks that the image goes through: `trainer` for a program that keeps to the contract
-    (docs/proof.md), so that it is trained, killed and resumed; `program` for any other."""
+    def __str__(self) -> str:
+        return f"{self.folder}:{self.module}"
 
     def home(self, root: Path) -> Path:
-        """Return the folder that `package` lies in: `root`, or for the packaged trainer, which
+        """Return the folder that `folder` lies in: `root`, or for the packaged trainer, which
         stands in where a project has no such folder, the one that the factory is installed in."""
-        packaged = self.module == MODULE and not (root / self.package).exists()
-        return project.INSTALLED if packaged and self.package == PACKAGE else root
+        packaged = self.module == MODULE and not (root / self.folder).exists()
+        return project.INSTALLED if packaged and self.folder == FOLDER else root
+
+
+def _program(value: object, info: ValidationInfo) -> Program:
+    """Return the program of a text. Refuses a folder or a module that cannot be."""
+    if isinstance(value, Program):
+        return value
+    if not isinstance(value, str) or not re.fullmatch(r"[^:\s][^:]*:[^:]+", value):
+        raise filemodel.refuse(
+            f"{filemodel.shown(value)} is not FOLDER:MODULE", f"write program: {FOLDER}:{MODULE}"
+        )
+    folder, _, module = value.partition(":")
+    return Program(fields.folder(folder, info), _MODULE.validate_python(module))
+
+
+_MODULE: Final = TypeAdapter[str](fields.Module)
 
 
 @dataclass(frozen=True)
@@ -93,11 +116,18 @@ class ImageSpec(FileModel):
     requirements: fields.PythonRequirements = Field((), examples=[["pandas>=2,<3"]])
     """Python packages to add. They cannot move TensorFlow or a CUDA library."""
 
-    trainer: Trainer = Field(
-        Trainer(package=PACKAGE, module=MODULE, suite="trainer"),
-        examples=[{"package": PACKAGE, "module": MODULE}],
-    )
-    """The program that the image runs."""
+    program: Annotated[
+        Program,
+        BeforeValidator(_program),
+        PlainSerializer(str),
+        WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]+$"}),
+    ] = Field(Program(FOLDER, MODULE), examples=[f"{FOLDER}:{MODULE}"])
+    """The program that the image runs, FOLDER:MODULE: the folder, relative to the project root, is
+    copied into the image, and the module started, as after `python -m`."""
+
+    suite: Literal["trainer", "program"] = Field("trainer", examples=["program"])
+    """The checks that the image goes through: `trainer` for a program that keeps to the contract
+    (docs/proof.md), so that it is trained, killed and resumed; `program` for any other."""
 
     environment: dict[fields.Variable, fields.Text] = Field(
         {}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}]
@@ -259,18 +289,28 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
             )
         try:
             values = document.value | known[name]
+            if "trainer" in values:
+                problems.append(_old_key(document, values.pop("trainer")))
             spec = ImageSpec.model_validate(values, context={"root": root})
         except ValidationError as error:
             problems += filemodel.mistakes(document, error.errors(), ImageSpec)
     else:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
-        problems += _module_problems(document, spec.trainer, root)
-        spec._folder = _trainer_folder(spec.trainer, root)
+        problems += _module_problems(document, spec.program, root)
+        spec._folder = _trainer_folder(spec.program, root)
     if problems or spec is None:
         raise filemodel.error(where, problems)
     spec._name, spec._source = name, source
     return spec
+
+
+def _old_key(document: Document, value: object) -> Mistake:
+    """Return the mistake of the key `trainer`, which named a program until 0.4."""
+    old = value if isinstance(value, dict) else {}
+    new = f"program: {old.get('package', FOLDER)}:{old.get('module', MODULE)}"
+    suite = f" and suite: {old['suite']}" if "suite" in old else ""
+    return Mistake(document.line("trainer"), "trainer", "is now `program`", f"write {new}{suite}")
 
 
 def where(spec: ImageSpec, *field: str) -> str:
@@ -299,42 +339,42 @@ def _slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63] or "v100"
 
 
-def _module_problems(document: Document, trainer: Trainer, root: Path) -> list[Mistake]:
+def _module_problems(document: Document, program: Program, root: Path) -> list[Mistake]:
     """Return a mistake where the module is not in the package's folder: nothing else is copied."""
-    root = trainer.home(root)
-    package = root / trainer.package
-    steps = trainer.module.split(".")
+    root = program.home(root)
+    package = root / program.folder
+    steps = program.module.split(".")
     path = package.parent.joinpath(*steps)
     if project.is_module(package.joinpath(*steps)):
         return []
     if steps[0] != package.name:
-        what = f"{trainer.module} is not in the folder {trainer.package}"
-        fix = f"write {package.name}.<module>, such as {package.name}.task"
+        what = f"{program.module} is not in the folder {program.folder}"
+        fix = f"write program: {program.folder}:{package.name}.MODULE"
     elif not project.is_module(path):
         expected = (path.with_suffix(".py")).relative_to(root)
-        what = f"there is no module {trainer.module}: no file {expected}"
+        what = f"there is no module {program.module}: no file {expected}"
         names = [".".join([package.name, file.stem]) for file in package.glob("*.py")]
-        near = difflib.get_close_matches(trainer.module, names, n=1)
-        fix = f"did you mean {near[0]}?" if near else f"create {expected}"
+        near = difflib.get_close_matches(program.module, names, n=1)
+        fix = f"did you mean {program.folder}:{near[0]}?" if near else f"create {expected}"
     else:
         return []
-    return [Mistake(document.line("trainer", "module"), "trainer.module", what, fix)]
+    return [Mistake(document.line("program"), "program", what, fix)]
 
 
-def _trainer_folder(trainer: Trainer, root: Path) -> TrainerFolder:
+def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
     """Return what the folder holds.
 
     Raises InputError with every line of requirements.txt that cannot be installed.
     """
-    root = trainer.home(root)
-    package = root / trainer.package
-    steps = trainer.module.split(".")
+    root = program.home(root)
+    package = root / program.folder
+    steps = program.module.split(".")
     inside = steps[0] == package.name and project.is_module(package.parent.joinpath(*steps))
     path = package / REQUIREMENTS
     outgoing.inside(root, path)
     if not path.is_file():
         return TrainerFolder(flat=not inside)
-    name = f"{trainer.package}/{REQUIREMENTS}"
+    name = f"{program.folder}/{REQUIREMENTS}"
     requirements, problems = [], []
     for number, line in enumerate(
         path.read_text(encoding="utf-8", errors="replace").split("\n"), 1

@@ -137,7 +137,7 @@ def _image_yaml(accelerator: str, findings: Findings) -> str:
         values["requirements"] = list(findings.requirements.values())
     if findings.program:
         package, module = findings.program
-        values["trainer"] = {"package": package, "module": module, "suite": "program"}
+        values |= {"program": f"{package}:{module}", "suite": "program"}
     if findings.environment:
         values["environment"] = findings.environment
     head = (
@@ -247,7 +247,7 @@ def _take_command(words: Sequence[str], root: Path, where: str, findings: Findin
         return False
     if not (root / steps[0]).is_dir():
         findings.leave(
-            where, start, "an image holds one folder: move it into one, and name that in `trainer`"
+            where, start, "an image holds one folder: move it into one, and name that as `program`"
         )
         return True
     package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
@@ -403,7 +403,7 @@ def _guess_program(root: Path, findings: Findings) -> None:
         )
     elif starts:
         names = ", ".join(f"{folder.name}.{name}" for folder, name in starts)
-        findings.leave("program", names, "name one of them in `trainer` of image.yaml")
+        findings.leave("program", names, "name one of them as `program` of image.yaml")
     else:
         for path in sorted(root.glob("*.py")):
             if path.stem in _STARTS:

@@ -83,7 +83,7 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[str]:
 
 def _key(spec: ImageSpec, name: str) -> str:
     if name == TRAINER_REQUIREMENTS:
-        return f"{spec.trainer.package}/{image_yaml.REQUIREMENTS}"
+        return f"{spec.program.folder}/{image_yaml.REQUIREMENTS}"
     return f"image.yaml's {name}"
 
 

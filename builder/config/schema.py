@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from builder.config import matrix
 from builder.config.accepted_advisories import AcceptedAdvisory
-from builder.config.image_yaml import ImageSpec, Trainer
+from builder.config.image_yaml import ImageSpec
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
 
@@ -21,8 +21,7 @@ def schema() -> dict[str, Any]:
     """Return the JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
-    for model in (Trainer, AcceptedAdvisory):
-        _describe(model, result["$defs"][model.__name__])
+    _describe(AcceptedAdvisory, result["$defs"][AcceptedAdvisory.__name__])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     known, tables = accelerators.accelerators().values(), releases.tables()
     fields = result["properties"]

@@ -75,7 +75,7 @@ def render(
         environment=dict(sorted(environment.items())),
         labels=_labels(spec, stack),
         user=f"{spec.user}:{spec.user}",
-        entrypoint=("python" if base else "python3", "-m", spec.trainer.module),
+        entrypoint=("python" if base else "python3", "-m", spec.program.module),
     )
     dockerfile = fill(
         DOCKERFILE,
@@ -87,7 +87,7 @@ def render(
         apt_names=sorted(spec.apt),
         environment=config.environment,
         user=spec.user,
-        module=spec.trainer.module,
+        module=spec.program.module,
         labels=config.labels,
     )
     own = templates is not None and (templates / f"{DOCKERFILE}.j2").is_file()
@@ -175,8 +175,8 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
         f"{LABELS}.kernels": stack.runs,
         f"{LABELS}.tensorflow": stack.tensorflow,
     }
-    if spec.trainer.suite != "trainer":
-        labels[f"{LABELS}.suite"] = spec.trainer.suite
+    if spec.suite != "trainer":
+        labels[f"{LABELS}.suite"] = spec.suite
     if stack.prune:
         whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
         labels[f"{LABELS}.prune"] = stack.prune.only

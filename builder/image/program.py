@@ -101,8 +101,8 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
 
     Raises InputError for a file that is not the project's own.
     """
-    root = spec.trainer.home(root)
-    source = root / spec.trainer.package
+    root = spec.program.home(root)
+    source = root / spec.program.folder
     # `python -m` starts in /app
     to = PurePosixPath(APP) if spec.trainer_folder.flat else PurePosixPath(APP, source.name)
     copied = {f"{APP}/{name}": File(content) for name, content in start.files(stack).items()}

@@ -35,10 +35,9 @@ _REGISTRY = 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in
 
 @dataclass(frozen=True)
 class ProgramFolder:
-    """A program's folder that becomes the job's image. engine: connects to the engine for it."""
+    """A program that becomes the job's image. name: FOLDER:MODULE; engine: connects to it."""
 
-    folder: Path
-    module: str | None
+    name: str
     engine: Callable[[], Engine]
 
 
@@ -55,7 +54,7 @@ def target_of(root: Path, name: str) -> str:
     """Return the target whose base a package uses. Raises InputError for an image that is none."""
     if name not in image_yaml.targets(root):
         raise InputError(
-            f"--package: {name} is no target of images/",
+            f"--program: {name} is no target of images/",
             f"name a job whose image is one of {', '.join(image_yaml.targets(root))}",
         )
     return name
@@ -156,7 +155,7 @@ def packaged_image(
     from builder.jobs import package
     from builder.pipeline import verify
 
-    python = package.find(program.folder, program.module)
+    python = package.find(program.name)
     engine, target = program.engine(), target_of(root, job.image)
     built = package.build(root, settings, engine, target, python, on_event)
     pushed = package.push_built(settings, engine, built, on_event)
@@ -189,7 +188,7 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
         pruned=spec.prune != "off" and kind == "gpu",
         driver=driver,
         in_registry=settings.registry is not None,
-        entrypoint=("python" if spec.has_own_base else "python3", "-m", spec.trainer.module),
+        entrypoint=("python" if spec.has_own_base else "python3", "-m", spec.program.module),
     )
 
 

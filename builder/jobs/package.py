@@ -73,14 +73,15 @@ class ProvenPackage:
     unchanged: bool
 
 
-def find(folder: Path, module: str | None) -> PythonProgram:
-    """Return the program of a folder and a module. Raises InputError with the modules that are."""
-    folder = folder.absolute()
+def find(text: str) -> PythonProgram:
+    """Return the program of FOLDER:MODULE. Raises InputError with the modules that are."""
+    name, _, module = text.partition(":")
+    folder = Path(name).absolute()
     if not folder.is_dir():
-        raise InputError(f"--package {folder}: there is no such folder", "name a folder")
-    if module and module.endswith(".py"):
+        raise InputError(f"--program {folder}: there is no such folder", "name a folder")
+    if module.endswith(".py"):
         module = module.removesuffix(".py").replace("/", ".")
-    steps = (module or "").split(".")
+    steps = module.split(".")
     if module and project.is_module(folder.joinpath(*steps)):
         return PythonProgram(folder, module, flat=True)
     if module and steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
@@ -88,9 +89,11 @@ def find(folder: Path, module: str | None) -> PythonProgram:
     package = f"{folder.name}." if (folder / "__init__.py").is_file() else ""
     stems = (path.stem for path in sorted(folder.glob("*.py")))
     names = [f"{package}{stem}" for stem in stems if not stem.startswith("__")]
-    near = difflib.get_close_matches(module or "", names, n=1)
-    what = f"--module {module}: there is no such module in {folder}" if module else "no --module"
-    fix = f"write --module {near[0]}" if near else f"it holds {', '.join(names) or 'no .py file'}"
+    near = difflib.get_close_matches(module, names, n=1)
+    reason = f"there is no such module in {folder}" if module else "names no module"
+    what = f"--program {text}: {reason}"
+    holds = ", ".join(names) or "no .py file"
+    fix = f"write --program {name}:{near[0]}" if near else f"it holds {holds}"
     raise InputError(what, fix)
 
 
@@ -129,11 +132,8 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
         _copy_program(program, home)
         _copy_locks(root, target, home, name)
         values = spec.model_dump(mode="json", exclude_unset=True)
-        values["trainer"] = {
-            "package": program.copy,
-            "module": program.module,
-            "suite": suite.PROGRAM.name,
-        }
+        values["program"] = f"{program.copy}:{program.module}"
+        values["suite"] = suite.PROGRAM.name
         if spec.size_budget:
             values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML

@@ -75,7 +75,7 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
         item.lock,
         device_code.read(root),
         item.spec.advisories,
-        item.spec.trainer.package,
+        item.spec.program.folder,
         build,
         base_build,
     )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from builder.config import image_yaml
-from builder.config.image_yaml import ImageSpec, Trainer
+from builder.config.image_yaml import ImageSpec, Program
 from builder.config.schema import schema_text
 from builder.core.errors import InputError
 
@@ -40,7 +40,7 @@ def test_two_lines_are_enough() -> None:
     spec = parse(MINIMAL)
     assert spec.size_budget == 2_600_000_000
     assert (spec.tensorflow, spec.python, spec.base) == ("2.21.0", "3.11", "own")
-    assert spec.trainer == Trainer(package="trainer", module="trainer.task")
+    assert spec.program == Program("trainer", "trainer.task")
     assert (spec.user, spec.apt, spec.requirements, spec.cuda) == (1000, (), (), {})
     assert (spec.name, spec.source) == ("v100", Path(WHERE))
 
@@ -55,7 +55,7 @@ apt: [libgl1, libstdc++6]
 requirements:
   - pandas >=2, <3
   - tomli; python_version < "3.11"
-trainer: {{package: src/vision, module: vision.train}}
+program: src/vision:vision.train
 environment:
   TF_CPP_MIN_LOG_LEVEL: 1
   DEBUG: true
@@ -103,7 +103,8 @@ MISTAKES = [
     # types
     ("apt: libgl1", "apt: expected a list, found 'libgl1'", "write apt: [libgl1]"),
     ("base: [own]", "base: expected one text, found a list", "base: own"),
-    ("trainer: trainer", "trainer: expected `name: value` lines", "{package: trainer, module:"),
+    ("program: trainer", "program: 'trainer' is not FOLDER:MODULE", "write program: trainer:tr"),
+    ("program: {module: a}", "program: `name: value` lines is not FOLDER:MODULE", "write program"),
     ("allow_ptx: perhaps", "allow_ptx: expected true or false", "write allow_ptx: true"),
     ("user: 1.5", "user: expected a whole number, found '1.5'", "write user: 1000"),
     # what would become a second instruction, or end a value
@@ -133,13 +134,14 @@ MISTAKES = [
     ("requirements: [--index-url x]", "requirements.0: '--index-url x' is an option", "names only"),
     ("requirements: ['a @ https://h/a.whl']", "names a URL, which cannot", "write name==version"),
     ("requirements: [numpy=2]", "requirements.0: 'numpy=2' is not a requirement", "name==version"),
-    # trainer
-    ("trainer: {package: ../x}", "trainer.package: '../x' lies outside the project", "inside"),
-    ("trainer: {package: a b}", "trainer.package: 'a b' is not a folder's plain name", "letters"),
+    # the program
+    ("program: ../x:x", "program: '../x' lies outside the project", "inside"),
+    ("program: a b:x", "program: 'a b' is not a folder's plain name", "letters"),
+    ("program: trainer:task.py; id", "program: 'task.py; id' is not a module", "python -m"),
     (
-        "trainer: {module: task.py; id}",
-        "trainer.module: 'task.py; id' is not a module",
-        "python -m",
+        "trainer: {package: a, module: a.b, suite: program}",
+        "trainer: is now `program`",
+        "write program: a:a.b and suite: program",
     ),
     # user
     ("user: root", "user: expected a whole number, found 'root'", "write user: 1000"),
@@ -233,27 +235,27 @@ def test_the_trainer_has_to_exist(project: Path, write_target: Write) -> None:
             image_yaml.load(project, "v100")
         return raised.value.message, raised.value.fix
 
-    assert problem("trainer: {package: trainr}") == (
-        f"{WHERE}:3: trainer.package: there is no folder trainr in the project",
+    assert problem("program: trainr:trainr.task") == (
+        f"{WHERE}:3: program: there is no folder trainr in the project",
         "create trainr/, or name the folder that holds the trainer",
     )
-    assert problem("trainer: {module: trainer.tsk}") == (
-        f"{WHERE}:3: trainer.module: there is no module trainer.tsk: no file trainer/tsk.py",
-        "did you mean trainer.task?",
+    assert problem("program: trainer:trainer.tsk") == (
+        f"{WHERE}:3: program: there is no module trainer.tsk: no file trainer/tsk.py",
+        "did you mean trainer:trainer.task?",
     )
-    assert problem("trainer:\n  module: other.task") == (
-        f"{WHERE}:4: trainer.module: other.task is not in the folder trainer",
-        "write trainer.<module>, such as trainer.task",
+    assert problem("program: trainer:other.task") == (
+        f"{WHERE}:3: program: other.task is not in the folder trainer",
+        "write program: trainer:trainer.MODULE",
     )
     (project / "away").symlink_to(project.parent)
-    assert "'away' leads outside the project" in problem("trainer: {package: away}")[0]
+    assert "'away' leads outside the project" in problem("program: away:away.task")[0]
 
 
 def test_the_trainer_may_lie_deeper(project: Path, write_target: Write) -> None:
     (project / "src" / "vision" / "train").mkdir(parents=True)
     (project / "src" / "vision" / "train" / "__main__.py").touch()
-    write_target(MINIMAL + "trainer: {package: ./src/vision/, module: vision.train}")
-    assert image_yaml.load(project, "v100").trainer.package == "src/vision"
+    write_target(MINIMAL + "program: ./src/vision/:vision.train")
+    assert image_yaml.load(project, "v100").program.folder == "src/vision"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_the_files_say_becomes_a_target(repository: Path) -> None:
     ]
     assert spec.apt == ("ffmpeg", "libgl1", "libsndfile1")
     assert spec.environment == {"TF_CPP_MIN_LOG_LEVEL": "1"}
-    assert (spec.trainer.package, spec.trainer.module) == ("digits", "digits.train")
+    assert (spec.program.folder, spec.program.module) == ("digits", "digits.train")
     assert (repository / "builder.toml").is_file()
 
 
@@ -109,7 +109,7 @@ def test_no_file_that_is_there_changes_without_force(repository: Path) -> None:
 
 def test_an_empty_folder_gets_the_packaged_trainer(tmp_path: Path) -> None:
     init.write(init.propose(tmp_path, "L4"))
-    assert image_yaml.load(tmp_path, "l4").trainer.module == "trainer.task"
+    assert image_yaml.load(tmp_path, "l4").program.module == "trainer.task"
     with pytest.raises(InputError, match="quantum"):
         init.propose(tmp_path, "quantum")
 

@@ -71,7 +71,7 @@ def test_what_does_not_concern_the_base_leaves_its_hash() -> None:
     other = rendered(
         "accelerator: CPU\nsize_budget: 2 GB\n"
         "environment: {B: x, A: '1 2'}\nlabels: {team: vision}\n"
-        "trainer: {package: src/train, module: train.main}\n"
+        "program: src/train:train.main\n"
     )
     assert plain.base and other.base and other.config
     assert plain.base.tag == other.base.tag

@@ -63,7 +63,7 @@ def test_an_image_gets_what_a_training_run_reads_and_its_start_hook(trainer: Pat
     (trainer / "src").mkdir()
     (trainer / "trainer").rename(trainer / "src/trainer")
     path = trainer / "images/cpu/image.yaml"
-    text = path.read_text() + "\ntrainer: {package: src/trainer, module: trainer.task}\n"
+    text = path.read_text() + "\nprogram: src/trainer:trainer.task\n"
     path.write_text(text)
     assert list(files(trainer)) == names, "a nested package keeps its own name only"
 

@@ -107,7 +107,7 @@ def builder(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.long
 def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
-    given = ["cpu", "--package", script, "--module", "train", "--job-dir", job, "--json"]
+    given = ["cpu", "--program", f"{script}:train", "--job-dir", job, "--json"]
     name = f"cpu-{script.name}"
     done = builder("job", "local", *given, "--", "--epochs", 40)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_p
     assert "pyyaml==" in extra
     assert "--hash=sha256:" in extra
 
-    again = builder("image", "cpu", "--package", script, "--module", "train")
+    again = builder("image", "cpu", "--program", f"{script}:train")
     assert "up to date" in again.stderr
 
 
@@ -212,7 +212,7 @@ def submit(
 
 def followed(folder: Path, *arguments: object) -> list[object]:
     """The command line's end for a program that is followed until it is over."""
-    given: list[object] = ["--package", folder, "--module", "train", "--logs", "--poll", "0.1"]
+    given: list[object] = ["--program", f"{folder}:train", "--logs", "--poll", "0.1"]
     return [*given, "--json", "--", *arguments]
 
 

@@ -374,7 +374,7 @@ def test_a_package_is_checked_before_it_is_built(cats: Path) -> None:
     def connect() -> Any:
         raise AssertionError("the engine was asked before the check")
 
-    program = images.ProgramFolder(cats / "program", "train", connect)
+    program = images.ProgramFolder(f"{cats / 'program'}:train", connect)
     options = prepare.SendOptions((), program, pushed=True)
     kubernetes = Kubernetes(Cluster())
     with pytest.raises(InputError, match=r"cats\.yaml:1: image"):

@@ -30,27 +30,27 @@ def packaged(tmp_path: Path) -> Path:
 
 
 def test_a_script_lies_flat_and_a_package_in_its_folder(script: Path, packaged: Path) -> None:
-    assert package.find(script, "train").flat
-    assert package.find(script, "train.py").module == "train"
-    one = package.find(packaged, "trainer.task")
+    assert package.find(f"{script}:train").flat
+    assert package.find(f"{script}:train.py").module == "train"
+    one = package.find(f"{packaged}:trainer.task")
     assert (one.flat, one.module) == (False, "trainer.task")
-    assert not package.find(packaged, "trainer.sub").flat
-    assert package.find(script, "train").slug == "my-script"
+    assert not package.find(f"{packaged}:trainer.sub").flat
+    assert package.find(f"{script}:train").slug == "my-script"
 
 
 def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -> None:
     with pytest.raises(InputError) as error:
-        package.find(script, "trian")
-    assert error.value.fix == "write --module train"
-    with pytest.raises(InputError, match="no --module") as error:
-        package.find(script, None)
+        package.find(f"{script}:trian")
+    assert error.value.fix == f"write --program {script}:train"
+    with pytest.raises(InputError, match="names no module") as error:
+        package.find(str(script))
     assert error.value.fix == "it holds helper, train"
     with pytest.raises(InputError, match="no such folder"):
-        package.find(script / "nowhere", "train")
+        package.find(f"{script}/nowhere:train")
 
 
 def test_requirements_come_from_the_first_file_there_is(script: Path, packaged: Path) -> None:
-    one = package.find(script, "train")
+    one = package.find(f"{script}:train")
     assert package.requirements(one) == ("", "")
     (script / "pyproject.toml").write_text('[project]\ndependencies = ["a>1", "b"]\n')
     text, source = package.requirements(one)
@@ -58,7 +58,7 @@ def test_requirements_come_from_the_first_file_there_is(script: Path, packaged: 
     (script / "requirements.txt").write_text("c\n")
     assert package.requirements(one)[0] == "c\n"
     (packaged.parent / "requirements.txt").write_text("above\n")
-    assert package.requirements(package.find(packaged, "trainer.task"))[0] == "above\n"
+    assert package.requirements(package.find(f"{packaged}:trainer.task"))[0] == "above\n"
     (script / "requirements.txt").unlink()
     (script / "pyproject.toml").write_text("[project\n")
     with pytest.raises(InputError, match="not TOML"):
@@ -91,10 +91,10 @@ def test_a_program_becomes_a_project_of_its_own(
     (script / "secret").symlink_to("train.py")
     (script / "__pycache__").mkdir()
     (script / "__pycache__/x.pyc").touch()
-    home, name = package.derive(project_root, "cpu", package.find(script, "train"))
+    home, name = package.derive(project_root, "cpu", package.find(f"{script}:train"))
     assert name == "cpu-my-script"
     spec = image_yaml.load(home, name)
-    assert (spec.trainer.module, spec.trainer_folder.flat) == ("train", True)
+    assert (spec.program.module, spec.trainer_folder.flat) == ("train", True)
     assert spec.accelerator == "CPU"
     assert suite.of_spec(spec) is suite.PROGRAM, "it knows none of the trainer's options"
     assert sorted(image_files(home, name)) == [
@@ -103,16 +103,16 @@ def test_a_program_becomes_a_project_of_its_own(
         "app/train.py",
     ]
     (script / "helper.py").unlink()
-    package.derive(project_root, "cpu", package.find(script, "train"))
+    package.derive(project_root, "cpu", package.find(f"{script}:train"))
     assert "app/helper.py" not in image_files(home, name), "what went is gone"
-    home, name = package.derive(project_root, "cpu", package.find(packaged, "trainer.task"))
+    home, name = package.derive(project_root, "cpu", package.find(f"{packaged}:trainer.task"))
     assert "app/trainer/task.py" in image_files(home, name), "a package keeps its name"
 
 
 def test_without_requirements_it_lies_on_the_targets_own_base(
     project_root: Path, script: Path
 ) -> None:
-    home, name = package.derive(project_root, "cpu", package.find(script, "train"))
+    home, name = package.derive(project_root, "cpu", package.find(f"{script}:train"))
     spec = image_yaml.load(project_root, "cpu")
     if spec.trainer_folder.requirements:  # then the copy has fewer
         pytest.skip("the project's own trainer has requirements")
@@ -129,14 +129,14 @@ def test_a_link_out_of_the_folder_is_refused(
     (tmp_path / "elsewhere.py").touch()
     (script / "link.py").symlink_to(tmp_path / "elsewhere.py")
     with pytest.raises(InputError, match=r"link\.py: is a link to a file outside"):
-        package.derive(project_root, "cpu", package.find(script, "train"))
+        package.derive(project_root, "cpu", package.find(f"{script}:train"))
 
 
 def test_a_bad_line_of_requirements_is_named_in_the_users_file(
     project_root: Path, script: Path
 ) -> None:
     (script / "requirements.txt").write_text("pyyaml\n-r other.txt\n")
-    one = package.find(script, "train")
+    one = package.find(f"{script}:train")
     home, name = package.derive(project_root, "cpu", one)
     with pytest.raises(InputError) as error:
         image_yaml.load(home, name)

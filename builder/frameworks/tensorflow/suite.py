@@ -68,7 +68,7 @@ _SUITES: Final = {suite.name: suite for suite in (TRAINER, PROGRAM)}
 
 def of_spec(spec: ImageSpec) -> Suite:
     """Return the suite that the image of a target needs."""
-    return _SUITES[spec.trainer.suite]
+    return _SUITES[spec.suite]
 
 
 def of_image(labels: Mapping[str, str]) -> Suite:

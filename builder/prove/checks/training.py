@@ -33,7 +33,7 @@ LONGER = 4
 def run(session: Session) -> Answer:
     """Train, kill, train again. If the second run ends well, the session keeps its job folder."""
     if not session.config.get("Entrypoint"):
-        module = session.subject.spec.trainer.module
+        module = session.subject.spec.program.module
         defect = Defect(
             message="the image has no ENTRYPOINT: a training service would start nothing",
             fix=f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',

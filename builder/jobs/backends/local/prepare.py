@@ -39,8 +39,7 @@ class LocalOptions:
     arguments: tuple[str, ...] = ()
     pass_job_dir: bool = False
     name: str | None = None
-    package: Path | None = None
-    module: str | None = None
+    program: str | None = None
 
 
 def load(root: Path, name: str) -> Job:
@@ -64,16 +63,16 @@ def described(
 ) -> tuple[Engine, LocalJob, Study | None]:
     """Return the engine, the local form of a described job, and its study where it has one.
 
-    A package of `options` becomes the job's image. connect: connects to the engine, after the
+    A program of `options` becomes the job's image. connect: connects to the engine, after the
     checks that need none. Raises InputError, OutsideError, CheckFailed.
     """
     job = load(root, name)
-    if options.package is None:
+    if options.program is None:
         engine = connect()
         return engine, prepare(root, engine, job, options), job.study
     from builder.jobs import package
 
-    program = package.find(options.package, options.module)
+    program = package.find(options.program)
     engine = connect()
     target = target_of(root, job.image)
     made = package.build(root, settings, engine, target, program, on_event)
