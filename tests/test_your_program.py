@@ -1,0 +1,74 @@
+"""The example of docs/your-program.md, as it stands there: what it prints, writes and survives."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from builder import contract
+from builder.config import image_yaml, init
+from builder.contract import TrainerEvent
+from builder.prove import judge
+from builder.prove.run import Run
+
+PAGE = Path(__file__).parents[1] / "docs/your-program.md"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with the page's program, and nothing else."""
+    match = re.search(r"^`digits/train\.py`.*?:\n\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
+    assert match
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits/__init__.py").touch()
+    (tmp_path / "digits/train.py").write_text(textwrap.dedent(match[1]))
+    return tmp_path
+
+
+def run(repository: Path, job: str, steps: int, stop: str = "") -> Run:
+    """Run the program as the proof does, and stop it once it went on behind a checkpoint."""
+    command = [sys.executable, "-m", "digits.train", "--records=x", f"--job-dir={job}"]
+    options = [f"--steps={steps}", "--batch=16", "--checkpoint-every=40"]
+    events: list[TrainerEvent] = []
+    began, sent = time.monotonic(), False
+    with subprocess.Popen(
+        [*command, *options], cwd=repository, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        for line in process.stdout:
+            event = contract.event(contract.fields(line))
+            assert event, line
+            events.append(event)
+            if stop and not sent and judge.behind_a_checkpoint(events):
+                sent = True
+                (process.kill if stop == "SIGKILL" else process.terminate)()
+    seconds = time.monotonic() - began
+    return Run(process.returncode % 256, seconds, tuple(events), stopped=sent)
+
+
+def test_the_program_of_the_page_survives_a_kill_and_learns(repository: Path) -> None:
+    first = run(repository, "job", 400, "SIGKILL")
+    assert judge.judge_first(first, 400) == []
+    second = run(repository, "job", 400)
+    assert judge.judge_second(first, second, 400) == []
+
+
+def test_on_sigterm_it_saves_the_step_that_it_reported(repository: Path) -> None:
+    stopped = run(repository, "job", 100_000, "SIGTERM")
+    assert stopped.exit_code == 143
+    assert stopped.last_checkpoint == stopped.last_step > 40
+
+
+def test_init_names_it_as_the_page_says(repository: Path) -> None:
+    init.write(init.propose(repository, "v100"))
+    spec = image_yaml.load(repository, "v100")
+    lines = (repository / "images/v100/image.yaml").read_text().splitlines()
+    shown = re.findall(r"^    (program|suite): (\S+)", PAGE.read_text(), re.M)
+    assert shown == [("program", str(spec.program)), ("suite", spec.suite)]
+    assert {f"{key}: {value}" for key, value in shown} <= set(lines)
