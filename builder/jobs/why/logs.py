@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.why import text
 from builder.jobs.why.diagnose import JobLog, Line
-from builder.jobs.why.text import Text
 
 STDIN = "-"
 FIX = "name a log, or - for stdin"
@@ -35,27 +35,22 @@ def of_log(name: str) -> JobLog:
     Raises InputError where there is no such file, or where it cannot be read as one.
     """
     if name == STDIN:
-        return _run(text.read(sys.stdin.buffer), "stdin")
+        return of_stream(sys.stdin.buffer, "stdin")
     path = Path(name)
     try:
         kind = path.stat().st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
             raise InputError(f"{name}: is not a file", FIX)
         with path.open("rb") as file:
-            return _run(text.read(file), path.name)
+            return of_stream(file, path.name)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{text.harmless(name)}: {why}", FIX) from None
 
 
-def of_lines(lines: Sequence[str], name: str) -> JobLog:
-    """Return a run of which nothing is known but these lines."""
-    numbered = enumerate(text.harmless("\n".join(lines)).split("\n"), 1)
-    return _run(Text(tuple((number, line) for number, line in numbered if line.strip())), name)
-
-
-def _run(log: Text, name: str) -> JobLog:
-    name = text.harmless(name)
+def of_stream(stream: IO[bytes], name: str) -> JobLog:
+    """Return a run of which nothing is known but the lines of this stream."""
+    log, name = text.read(stream), text.harmless(name)
     lines = tuple(meant((line, f"{name}:{number}") for number, line in log.lines))
     notes = []
     if log.skipped:

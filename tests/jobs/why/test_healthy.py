@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
@@ -47,13 +48,13 @@ STEPS = "".join(f"step {step} of 40: loss {1 / step:.3f}\n" for step in (10, 20,
 @pytest.mark.parametrize("warnings", ["before", "after"])
 def test_a_run_that_ended_well_is_no_ending(end: str, warnings: str) -> None:
     text = f"{START}{STEPS}" if warnings == "before" else f"{STEPS}{EXIT}"
-    diagnosis = diagnose(logs.of_lines(f"{text}{end}\n".splitlines(), "train.log"))
+    diagnosis = diagnose(logs.of_stream(io.BytesIO(f"{text}{end}\n".encode()), "train.log"))
     assert diagnosis.ending in ("ended-well", "unknown"), (diagnosis.ending, diagnosis.evidence)
 
 
 @pytest.mark.parametrize("warning", re.split(r"\n(?!Attr)", (START + EXIT).strip()))
 def test_no_warning_is_an_ending_that_is_certain(warning: str) -> None:
     diagnosis = diagnose(
-        logs.of_lines(["starts", *warning.splitlines(), "loads the data"], "train.log")
+        logs.of_stream(io.BytesIO(f"starts\n{warning}\nloads the data".encode()), "train.log")
     )
     assert diagnosis.certainty != "certain", diagnosis.ending

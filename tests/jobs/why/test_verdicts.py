@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from builder.jobs.why import logs
@@ -11,7 +13,7 @@ RANK_0 = "[rank0]: ValueError: the third reel is out of tune"
 
 
 def why(text: str) -> Diagnosis:
-    return diagnose(logs.of_lines(text.strip().split("\n"), "train.log"))
+    return diagnose(logs.of_stream(io.BytesIO(text.strip().encode()), "train.log"))
 
 
 @pytest.mark.parametrize(
