@@ -116,6 +116,9 @@ def verify(
 def rebuild(
     reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
     target: Annotated[str | None, typer.Option(help="Its target; else its tag names it.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Attest with this key that the digest is the same.")
+    ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
@@ -128,11 +131,13 @@ def rebuild(
     from builder.core.errors import CheckFailed
     from builder.engine.discovery import connect
     from builder.pipeline import rebuild as again
+    from builder.trust import keys
 
     chosen = settings(registry=registry, engine=engine)
+    signer = None if key is None else keys.read_private(key)
     with reporter() as shown:
         reached = partial(connect, chosen, on_event=shown.on_event)
-        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event)
+        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event, signer)
     if as_json:
         out(asdict(made))
     if made.difference:

@@ -10,6 +10,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,14 @@ from builder.image.content_store import ContentStore
 from builder.image.tarball import content, unpacked
 from builder.pipeline import make, repository
 from builder.pipeline.verify import single
+from builder.trust import attestations, dsse, provenance
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.engine import Engine
     from builder.image.layer import AssembledImage
     from builder.registry import Manifest, Reference, Registry
+    from builder.trust.keys import SigningKey
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,11 @@ def rebuild(
     settings: Settings,
     engine: Callable[[], Engine],
     on_event: OnEvent,
+    key: SigningKey | None = None,
 ) -> Rebuilt:
     """Build the image of a reference again and compare it. name: of the target, else by the tag.
 
-    Raises InputError for a target that is not assembled here, OutsideError, CheckFailed.
+    key: attests that the digest is the same. Raises InputError for a target that is not assembled here, OutsideError, CheckFailed.
     """
     image = repository.resolve(reference, settings)
     target = make.prepare(root, name or _target_of(root, image))
@@ -72,6 +76,16 @@ def rebuild(
         difference = "" if made.digest == manifest.digest else "its configuration differs"
         if difference:
             difference = _difference(client, image, manifest, made, store) or difference
+        elif key:
+            source = provenance.source_of(root)
+            predicate = {
+                "target": target.name,
+                "inputs": target.inputs,
+                "source": source.json() if source else None,
+            }
+            statement = dsse.Statement(made.digest, dsse.REBUILD, predicate)
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            attestations.attach(client, image.repository, manifest, [statement], key, created)
     return Rebuilt(str(image), target.name, manifest.digest, made.digest, difference)
 
 
