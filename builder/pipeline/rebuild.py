@@ -55,7 +55,8 @@ def rebuild(
 ) -> Rebuilt:
     """Build the image of a reference again and compare it. name: of the target, else by the tag.
 
-    key: attests that the digest is the same. Raises InputError for a target that is not assembled here, OutsideError, CheckFailed.
+    key: attests that the digest is the same. Raises InputError for a target that is not assembled
+    here, OutsideError, CheckFailed.
     """
     image = repository.resolve(reference, settings)
     target = make.prepare(root, name or _target_of(root, image))

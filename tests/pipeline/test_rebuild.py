@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.engine import Engine
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.tarball import unpacked
