@@ -90,6 +90,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the arguments name; for another name, the ones that are near."""
+        if old := {"--package", "--module"} & {word.partition("=")[0] for word in _own(args)}:
+            from builder.core.errors import InputError
+
+            raise InputError(f"{min(old)} is now --program", "write --program FOLDER:MODULE")
         for name in COMMANDS if args[0] not in COMMANDS else ():
             self.get_command(ctx, name)
         return super().resolve_command(ctx, args)
@@ -98,6 +102,11 @@ class Commands(TyperGroup):
         """Write their names and first sentences, without importing any."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _own(args: list[str]) -> list[str]:
+    """Return the words that are the command's, not those for a program after `--`."""
+    return args[: args.index("--")] if "--" in args else args
 
 
 def _imported(name: str) -> Any:

@@ -23,6 +23,7 @@ from builder.frameworks.tensorflow import releases
 from builder.frameworks.tensorflow.checks import environment, machine
 from builder.frameworks.tensorflow.probes.loader.gpu import DRIVER_LIBRARIES
 from builder.frameworks.tensorflow.probes.loader.libraries import (
+    NUMBERS,
     libraries,
     parse_version,
     soname,
@@ -151,8 +152,12 @@ def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
     if image.gpu is None or not image.tensorflow:
         raise _NotThereError("no GPU is named (--gpu)" if image.tensorflow else "no TensorFlow")
     minor = ".".join(image.tensorflow.split(".")[:2])
-    release = next((one for one in releases.tables().releases if one.minor == minor), None)
-    if release is None:
+    rows = (row for row in releases.tables().releases if row.minor == minor)
+    release = next(rows, None)
+    if any(library.package == "tensorflow-cpu" for library in image.content.libraries):
+        yield Defect(message="tensorflow-cpu uses no GPU", fix="install tensorflow in its place")
+        return
+    if release is None or parse_version(release.cuda)[0] not in NUMBERS:
         raise _NotThereError(f"what TensorFlow {image.tensorflow} opens is not known")
     cuda, cudnn = parse_version(release.cuda), parse_version(release.cudnn)[0]
     for library in libraries(cuda[0], cudnn):
@@ -287,8 +292,8 @@ def _driver(image: Image, _: Callable[[str], None]) -> Iterator[Defect]:
 
 
 def _secrets(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
-    lines = [str(s.get("created_by", "")) for s in image.content.configuration.get("history") or ()]
-    yield from contents.in_texts(image.config, lines)
+    history = manifests.history(image.content.configuration, every=True)
+    yield from contents.in_texts(image.config, history)
     for secret in image.content.secrets:
         yield Defect(
             message=str(secret),

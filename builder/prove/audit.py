@@ -23,6 +23,7 @@ from builder.devicecode.images import Blobs, ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
 from builder.facts import accelerators
+from builder.registry import manifests
 
 if TYPE_CHECKING:
     import docker
@@ -124,11 +125,7 @@ def of_engine(
     with refusals(name):
         image = client.images.get(name)
         diff_ids = image.attrs["RootFS"].get("Layers") or ()
-        steps = [
-            {"created_by": str(step.get("CreatedBy", "")), "empty_layer": not step.get("Size")}
-            for step in reversed(image.history())
-        ]
-        configuration = {"config": image.attrs.get("Config") or {}, "history": steps}
+        configuration = manifests.of_engine(image.attrs.get("Config"), image.history())
         try:
             content = images.of_saved(diff_ids, save, files)
             return replace(content, configuration=configuration, image_id=str(image.id))

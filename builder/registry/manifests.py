@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -144,7 +144,8 @@ def configuration_in(data: bytes) -> dict[str, Any]:
     for name in ("architecture", "os"):
         decoding.text(value, name)
     settings = decoding.mapping(value, "config")
-    decoding.texts(settings, "Env")
+    for name in ("Env", "Entrypoint", "Cmd"):
+        decoding.texts(settings, name)
     decoding.words(settings, "Labels")
     decoding.texts(decoding.mapping(value, "rootfs"), "diff_ids")
     decoding.objects(value, "history")
@@ -167,10 +168,24 @@ def labels_in(configuration: Mapping[str, Any]) -> dict[str, str]:
     return decoding.words(decoding.mapping(configuration, "config"), "Labels")
 
 
-def history(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what an image's history says of each layer, the lowest first."""
+def history(configuration: Mapping[str, Any], every: bool = False) -> tuple[str, ...]:
+    """Return what an image's history says of each layer, the lowest first; of each step with
+    `every`."""
     steps = decoding.objects(configuration, "history")
-    return tuple(str(step.get("created_by") or "") for step in steps if not step.get("empty_layer"))
+    chosen = (step for step in steps if every or not step.get("empty_layer"))
+    return tuple(str(step.get("created_by") or "") for step in chosen)
+
+
+def of_engine(
+    config: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a configuration from what Docker's API says of an image; its history has the newest
+    step first."""
+    steps = [
+        {"created_by": step.get("CreatedBy"), "empty_layer": not step.get("Size")}
+        for step in reversed(history)
+    ]
+    return {"config": config or {}, "history": steps}
 
 
 # --- writing --------------------------------------------------------------------------------------

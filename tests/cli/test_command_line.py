@@ -31,6 +31,18 @@ COMMANDS = {
 }
 
 
+def test_an_option_of_old_is_refused_with_the_new_one() -> None:
+    words = ["job", "local", "cpu", "--package", "a", "--module=b"]
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, InputError)
+    assert (error.message, error.fix) == (
+        "--module is now --program",
+        "write --program FOLDER:MODULE",
+    )
+    refused = CliRunner().invoke(app, ["job", "why", "--log", "/none", "--", "--package"]).exception
+    assert "--program" not in str(refused), "what stands after -- is the program's own"
+
+
 @pytest.mark.parametrize("group", COMMANDS)
 def test_each_group_has_its_commands_in_the_order_of_an_image(group: str) -> None:
     commands: Any = typer.main.get_command(app)
