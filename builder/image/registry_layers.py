@@ -2,8 +2,7 @@
 
 Whoever needs a layer looks for the digest that images/layers.lock has for its key, so that nobody
 who may write to the repository can give another one. Where the image goes into the same repository,
-no byte of it travels. The tag `layer-<first 32 digits of the key>` leads to an OCI artifact whose
-one blob is the layer: it keeps the blob from being cleaned up.
+no byte of it travels. The bases that hold a layer keep it from being cleaned up.
 """
 
 from __future__ import annotations
@@ -16,40 +15,14 @@ from builder.core.errors import CheckFailed
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
-from builder.registry import EMPTY, Reference, Registry, manifests
+from builder.registry import Reference, Registry
 
 CheckBase = Callable[[Registry, str, str], None]
 """Refuses a base that [trust] of builder.toml does not allow: called with the registry, the digest
 of the base's manifest, and the base's tag."""
 
-LAYER_TYPE: Final = "application/vnd.training-image-factory.layer.v1"
-
-_KEY: Final = "training-image-factory.key"
-
 _AT_ONCE: Final = 3
 """How many layers are transferred at the same time."""
-
-
-def tag_of(key: str) -> str:
-    """Return the tag that leads to the layer of a key."""
-    return f"layer-{key[:32]}"
-
-
-def offer(
-    registry: Registry,
-    repository: str,
-    layers: Sequence[Layer],
-    store: ContentStore,
-    on_event: OnEvent,
-) -> None:
-    """Put layers into the repository by their keys; what is there is not sent."""
-    with step("offer layers", on_event) as offering:
-        _put_blobs(registry, repository, layers, store, offering)
-        registry.put_blob(repository, EMPTY)
-        for layer in layers:
-            artifact = manifests.artifact(LAYER_TYPE, layer.blob, {_KEY: layer.key})
-            if registry.head(repository, tag_of(layer.key)) != artifact.digest:
-                registry.put_manifest(repository, tag_of(layer.key), artifact)
 
 
 def fetch(

@@ -60,7 +60,7 @@ def to_registry(
 def bases_to_registry(
     root: Path, names: Sequence[str], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
-    """Put the bases of these targets into the registry, and offer their layers by their keys.
+    """Put the bases of these targets into the registry.
 
     Raises what `prepare` raises, InputError without a registry or for a published base.
     """
@@ -83,7 +83,8 @@ def bases_to_registry(
                 client.has_blob(to.repository, layer.blob.digest) for layer in blobs
             ):
                 image = _assemble(target, options, engine, options.on_event)
-                put_base(client, to, image, options.on_event)
+                store = content_store.of_this_machine()
+                registry_layers.publish(client, to, image, store, options.on_event)
         exported.append(Exported(str(to), image.digest))
     return tuple(exported)
 
@@ -122,19 +123,6 @@ def to_layout(
     with step(f"write {folder}", events):
         loading.write_layout(image, store, f"{LOCAL_REPOSITORY}:{name}", folder)
     return (Exported(str(folder), image.digest),)
-
-
-def put_base(
-    client: Registry, reference: Reference, image: AssembledImage, on_event: OnEvent
-) -> int:
-    """Put a base into the registry under its tag, and offer its layers by their keys.
-
-    Return the bytes that were sent.
-    """
-    store = content_store.of_this_machine()
-    sent = registry_layers.publish(client, reference, image, store, on_event)
-    registry_layers.offer(client, reference.repository, image.layers, store, on_event)
-    return sent
 
 
 def _assemble(

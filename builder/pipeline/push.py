@@ -32,7 +32,7 @@ from builder.frameworks.tensorflow import suite as suites
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage
-from builder.pipeline import engine_push, export, proof, records, repository, signing
+from builder.pipeline import engine_push, proof, records, repository, signing
 from builder.pipeline import tags as tagging
 from builder.pipeline.signing import Contents
 from builder.pipeline.verify import attach
@@ -222,7 +222,7 @@ class _Sender:
     sent: int = 0
 
     def base(self, tag: str) -> None:
-        """Bring the base of this tag, and offer its layers by their keys.
+        """Bring the base of this tag.
 
         Raises OutsideError where neither this machine nor the registry has it.
         """
@@ -236,7 +236,7 @@ class _Sender:
             )
         self._begin()
         to, events = self.where.tagged(tag), self.step.on_event
-        self.sent += export.put_base(self.client, to, image, events)
+        self.sent += registry_layers.publish(self.client, to, image, self.store, events)
 
     def image(self, image: LocalImage) -> Manifest:
         """Bring an image; return its manifest, read back. Raises CheckFailed for another one."""

@@ -17,7 +17,7 @@ from builder.image import base, layers_lock, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels, fetch_debs
 from builder.image.layer import LayerPlan
-from builder.registry import Registry
+from builder.registry import Reference, Registry
 from tests.emulators.index import Files
 from tests.image import layers
 from tests.registry.server import RegistryServer
@@ -41,7 +41,8 @@ def test_a_layer_is_the_committed_one_or_is_made(
     name, path = f"tests/{secrets.token_hex(6)}", store.path(committed)
     with Registry(registry_server.host) as client:
         if registry != "absent":
-            registry_layers.offer(client, name, [committed], store, lambda _: None)
+            to = Reference(client.host, name, "base-1")
+            registry_layers.publish(client, to, layers.image(committed), store)
         if registry == "poisoned":
             blob = registry_server.blob_file(committed.blob.digest)
             blob.write_bytes(blob.read_bytes()[:-1] + b"?")

@@ -15,12 +15,12 @@ import pytest
 
 from builder.config import lockfile, uv
 from builder.core import files
-from builder.core.events import ignore
 from builder.engine import Engine, private
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
-from builder.registry import Registry
+from builder.registry import Reference, Registry
 from tests import ordinary
+from tests.image import layers
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -189,7 +189,8 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
         layer = kept.find(root["key"])
         assert layer
         with Registry(server.host) as there:
-            registry_layers.offer(there, "team/training", [layer], kept, ignore)
+            to = Reference(server.host, "team/training", "base-other")
+            registry_layers.publish(there, to, layers.image(layer), kept)
         kept._entry(root["key"]).unlink()
         kept.path(layer).unlink()
 

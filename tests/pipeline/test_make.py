@@ -21,7 +21,8 @@ from builder.image import base, content_store, download, layers_lock, program, r
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
-from builder.registry import Registry
+from builder.registry import Reference, Registry
+from tests.image import layers
 from tests.registry.server import RegistryServer
 
 ROOT = Path(__file__).parents[2]
@@ -174,7 +175,8 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     where = Settings(registry=f"{registry_server.host}/{name}")
     stored, offered, *_ = (layer_of(layer.key) for layer in planned.layers[:2])
     with Registry(registry_server.host) as client:
-        registry_layers.offer(client, name, [offered], store, lambda _: None)
+        to = Reference(client.host, name, "base-1")
+        registry_layers.publish(client, to, layers.image(offered), store)
     store._entry(offered.key).unlink()
     lock = layers_lock.read(tmp_path / "layers.lock")
     assert not base.look_up([planned], store, where, lock).stored, "no line, so it does not count"
