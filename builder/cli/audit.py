@@ -117,7 +117,8 @@ def audit(
 
 def prove(
     image: Annotated[
-        str, typer.Argument(help="An image: registry, engine, archive of docker save, OCI layout.")
+        str,
+        typer.Argument(help="An image (registry, engine, docker save, OCI layout), or a target."),
     ],
     gpu: Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")] = None,
     run: Annotated[
@@ -149,9 +150,10 @@ def prove(
     from builder.prove import audit as auditing
     from builder.prove import waste
 
-    device = auditing.gpu_named(gpu) if gpu else None
+    project = _project()
+    image, device = auditing.image_of(project, image, gpu)
     with reporter() as shown:
-        where = load(_project() or Path.cwd(), registry=registry, engine=engine)
+        where = load(project or Path.cwd(), registry=registry, engine=engine)
         connected = cache(lambda start: connect(where, start, shown.on_event))
         content = auditing.image_content(where, connected, image, shown.on_event)
         auditing.require_whole(image, content)

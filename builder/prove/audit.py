@@ -246,6 +246,17 @@ def _image(
     return _audited(name, image_content(settings, engine, name, on_event, targets), gpus)
 
 
+def image_of(root: Path | None, name: str, gpu: str | None) -> tuple[str, Gpu | None]:
+    """Return the name of an image and the GPU to judge it for: a target's own GPU where none is
+    named. root: the project's, None outside of one. Raises InputError."""
+    device = gpu_named(gpu) if gpu else None
+    if root is None or name not in image_yaml.targets(root):
+        return name, device
+    spec = image_yaml.load(root, name)
+    own = gpu_named(spec.accelerator) if _is_for_gpu(spec) else None
+    return f"{LOCAL_REPOSITORY}:{name}", device or own
+
+
 def image_content(
     settings: Settings,
     engine: Callable[[bool], Engine],

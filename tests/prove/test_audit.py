@@ -82,6 +82,13 @@ def test_an_image_in_a_registry_starts_no_engine(monkeypatch: pytest.MonkeyPatch
     assert started == [False, True]
 
 
+def test_a_target_is_an_image_of_the_engine_with_a_gpu_of_its_own(root: Path) -> None:
+    assert auditing.image_of(root, "cpu", None) == ("training:cpu", None)
+    name, gpu = auditing.image_of(root, "v100", None)
+    assert (name, gpu and gpu.name) == ("training:v100", "V100")
+    assert auditing.image_of(root, "a/b:c", "t4")[0] == "a/b:c"
+
+
 TAG = "audit-test:latest"
 
 
