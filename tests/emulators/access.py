@@ -52,7 +52,7 @@ class Access:
             }
         if path.endswith(("estIamPermissions", "/testPermissions")):
             wanted = body.get("permissions") or query["permissions"]
-            return {"permissions": [one for one in wanted if one not in self.missing]}
+            return {"permissions": [each for each in wanted if each not in self.missing]}
         if path.endswith("/consumerQuotaMetrics"):
             return self._quota(int(query.get("pageToken", ["0"])[0] or 0))
         if re.fullmatch(r"/v1/projects/[^/:]+", path) and self.number:

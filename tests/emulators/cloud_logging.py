@@ -30,8 +30,8 @@ class Refused(Exception):  # noqa: N818
 
     @property
     def details(self) -> list[error_details_pb2.ErrorInfo]:
-        told = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com")
-        return [told] if self.reason else []
+        detail = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com")
+        return [detail] if self.reason else []
 
 
 def written(when: datetime) -> str:
@@ -70,8 +70,8 @@ class Handler(BaseHTTPRequestHandler):
             error["status"] = refused.status
             error["details"] = [
                 {"@type": "type.googleapis.com/google.rpc.ErrorInfo"}
-                | json_format.MessageToDict(one)
-                for one in getattr(refused, "details", ())
+                | json_format.MessageToDict(each)
+                for each in getattr(refused, "details", ())
             ]
             self._json({"error": error}, refused.code)
         except (BrokenPipeError, ConnectionResetError):
@@ -90,23 +90,23 @@ class Handler(BaseHTTPRequestHandler):
         with self.service.lock:
             seen = self.service.entries[: len(self.service.entries) - faults.late_entries]
             faults.late_entries = max(0, faults.late_entries - 1)
-        found = [
-            one
-            for one in seen
-            if job and one["resource"]["labels"]["job_id"] == job[1]
-            if task is None or one["resource"]["labels"]["task_name"] == task[1]
+        entries = [
+            each
+            for each in seen
+            if job and each["resource"]["labels"]["job_id"] == job[1]
+            if task is None or each["resource"]["labels"]["task_name"] == task[1]
             if all(
-                datetime.fromisoformat(one[field]) >= datetime.fromisoformat(begin)
+                datetime.fromisoformat(each[field]) >= datetime.fromisoformat(begin)
                 for field, begin in since
             )
         ]
         if faults.double_entries:
-            found = [one for one in found for _ in range(2)]
-        found.sort(key=lambda one: datetime.fromisoformat(one["timestamp"]))
+            entries = [each for each in entries for _ in range(2)]
+        entries.sort(key=lambda each: datetime.fromisoformat(each["timestamp"]))
         start = int(wanted.get("pageToken") or 0)
         end = start + min(int(wanted.get("pageSize") or 50), self.service.entries_page)
-        more = {"nextPageToken": str(end)} if end < len(found) else {}
-        self._json({"entries": found[start:end], **more})
+        more = {"nextPageToken": str(end)} if end < len(entries) else {}
+        self._json({"entries": entries[start:end], **more})
 
     def _bucket(self, name: str) -> None:
         if name not in self.service.buckets:

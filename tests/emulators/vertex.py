@@ -250,7 +250,9 @@ class JobService:
                 break
             trial = api.Trial(id=str(index), state=api.Trial.State.ACTIVE)
             trial.start_time = datetime.now(UTC)
-            chosen = {one.parameter_id: _suggest(one, chance) for one in job.study_spec.parameters}
+            chosen = {
+                each.parameter_id: _suggest(each, chance) for each in job.study_spec.parameters
+            }
             trial.parameters = [
                 api.Trial.Parameter(parameter_id=name, value=value)
                 for name, value in chosen.items()
@@ -284,8 +286,10 @@ class JobService:
             labels = {"ml.googleapis.com/trial_id": trial} if trial else {}
             payload: dict[str, Any] = {"message": text}
             with contextlib.suppress(ValueError):  # a line of JSON is taken apart
-                told = json.loads(text)
-                payload = told if isinstance(told, dict) and "message" in told else payload
+                document = json.loads(text)
+                payload = (
+                    document if isinstance(document, dict) and "message" in document else payload
+                )
             severity = payload.pop("severity", "INFO")
             now = datetime.now(UTC)
             with self.lock:
@@ -327,18 +331,18 @@ class JobService:
             late = {number for number, left in self.unseen.items() if left > 0}
             if not request.page_token:
                 self.unseen = {number: left - 1 for number, left in self.unseen.items()}
-            found = [
-                one
-                for number, one in self.jobs.items()
-                if isinstance(one, kind)
+            matching = [
+                each
+                for number, each in self.jobs.items()
+                if isinstance(each, kind)
                 and number not in late
-                and f"/locations/{region}/" in one.name
-                and all(test(one) for test in wanted)
+                and f"/locations/{region}/" in each.name
+                and all(test(each) for test in wanted)
             ]
-            found.sort(key=lambda one: one.create_time, reverse=True)
+            matching.sort(key=lambda each: each.create_time, reverse=True)
             start = int(request.page_token or 0)
             end = start + self.page
-            return found[start:end], str(end) if end < len(found) else ""
+            return matching[start:end], str(end) if end < len(matching) else ""
 
     # What the outside does ------------------------------------------------------------------------
 
@@ -377,15 +381,15 @@ def _condition(text: str) -> Callable[[Any], bool]:
     raise Refused(400, "INVALID_ARGUMENT", f"Invalid filter field: {field_name}")
 
 
-def _suggest(one: Any, chance: random.Random) -> Any:
-    if "double_value_spec" in one:
-        spec = one.double_value_spec
+def _suggest(each: Any, chance: random.Random) -> Any:
+    if "double_value_spec" in each:
+        spec = each.double_value_spec
         return round(chance.uniform(spec.min_value, spec.max_value), 6)
-    if "integer_value_spec" in one:
-        return chance.randint(one.integer_value_spec.min_value, one.integer_value_spec.max_value)
-    if "discrete_value_spec" in one:
-        return chance.choice(list(one.discrete_value_spec.values))
-    return chance.choice(list(one.categorical_value_spec.values))
+    if "integer_value_spec" in each:
+        return chance.randint(each.integer_value_spec.min_value, each.integer_value_spec.max_value)
+    if "discrete_value_spec" in each:
+        return chance.choice(list(each.discrete_value_spec.values))
+    return chance.choice(list(each.categorical_value_spec.values))
 
 
 # --- gRPC -----------------------------------------------------------------------------------------
@@ -428,10 +432,10 @@ def _grpc_server(service: JobService) -> tuple[Any, int]:
                 answer = method(request)
             except Refused as refused:
                 code = names.get(refused.status, codes[refused.code])
-                told = status_pb2.Status(code=code.value[0], message=refused.message)
+                status = status_pb2.Status(code=code.value[0], message=refused.message)
                 for detail in refused.details:
-                    told.details.add().Pack(detail)
-                context.abort_with_status(rpc_status.to_status(told))
+                    status.details.add().Pack(detail)
+                context.abort_with_status(rpc_status.to_status(status))
             if name.startswith("Create") and service.cut():
                 context.abort(grpc.StatusCode.UNAVAILABLE, "connection reset")
             return answer

@@ -45,28 +45,28 @@ class Case:
 @pytest.fixture
 def vertex() -> Iterator[Case]:
     with ExitStack() as open_:
-        found = open_.enter_context(emulator.running())
+        server = open_.enter_context(emulator.running())
 
         def request(does: str, argument: str = "1") -> Any:
             hello = (("workerpool0-0", "hello"),)
             wait = threading.Event() if does == STAYS else None
             code = 7 if does == FAILS else 0
-            found.service.executor = emulator.Script(lines=hello, code=code, wait=wait)
+            server.service.executor = emulator.Script(lines=hello, code=code, wait=wait)
             ready = jobfiles.ready(JOB, project=emulator.PROJECT)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
-        where = Service(emulator.PROJECT, "us-central1", found.grpc, found.rest)
+        where = Service(emulator.PROJECT, "us-central1", server.grpc, server.rest)
         yield Case(VertexAI(where), request)
 
 
 @pytest.fixture
 def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
-    with cluster.running(tmp_path) as found:
-        monkeypatch.setenv("KUBECONFIG", str(found.kubeconfig()))
+    with cluster.running(tmp_path) as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
 
         def request(does: str, argument: str = "1") -> Any:
             code = {DONE: 0, FAILS: 7, STAYS: None}[does]
-            found.objects.script = lambda pod: Script(code=code)
+            server.objects.script = lambda pod: Script(code=code)
             ready = kubernetes_job(JOB)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
@@ -75,8 +75,8 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case
 
 @pytest.fixture(params=["vertex", "kubernetes"])
 def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.getfixturevalue(request.param)
-    return found
+    case: Case = request.getfixturevalue(request.param)
+    return case
 
 
 def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submitted:
@@ -96,9 +96,9 @@ def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Cas
 
 
 def test_one_key_for_the_same_job_and_another_for_another(case: Case) -> None:
-    one, other = case.request(DONE, "1"), case.request(DONE, "2")
+    first, other = case.request(DONE, "1"), case.request(DONE, "2")
     assert (
-        case.backend.key(one)
+        case.backend.key(first)
         == case.backend.key(case.request(DONE, "1"))
         != case.backend.key(other)
     )
@@ -112,9 +112,9 @@ def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_pat
     assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
     for name in ("cats", job.name):
         assert case.backend.find(name).name == job.name
-    assert [one.name for one in case.backend.list("cats")] == [job.name]
+    assert [each.name for each in case.backend.list("cats")] == [job.name]
     assert case.backend.list("dogs") == ()
-    assert [one.name for one in case.backend.with_key(case.backend.key(case.request(DONE)))] == [
+    assert [each.name for each in case.backend.with_key(case.backend.key(case.request(DONE)))] == [
         job.name
     ]
 
@@ -131,7 +131,7 @@ def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
     following.follow(case.backend, job, lines.append, pause=pause)
     assert [line.text for line in lines if line.replica == "chief-0"] == ["hello"]
     only = case.backend.logs(job, "chief-0")
-    assert [one.text for one in only.read()] == ["hello"] and only.read() == ()
+    assert [each.text for each in only.read()] == ["hello"] and only.read() == ()
     assert case.backend.logs(job, "worker-7").read() == ()
 
 
@@ -146,9 +146,9 @@ def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(
     )
     assert (again.created, again.job.run) == (True, 2)
     assert again.job.name != first.job.name
-    for one in (first.job, again.job):
-        case.backend.cancel(one)
-        assert ended(case, one).state == "cancelled"
+    for each in (first.job, again.job):
+        case.backend.cancel(each)
+        assert ended(case, each).state == "cancelled"
 
 
 def test_cancelling_ends_a_job_and_leaves_an_ended_one_alone(case: Case, tmp_path: Path) -> None:

@@ -75,28 +75,28 @@ def converted(folder: Path, text: str, *words: str, **more: str) -> Converted:
     return convert(folder / "config.yaml", words, targets=TARGETS, **more)  # type: ignore[arg-type]
 
 
-def job(found: Converted) -> Job:
-    return jobfiles.job(found.text)
+def job(result: Converted) -> Job:
+    return jobfiles.job(result.text)
 
 
-def pools(found: Converted) -> dict[str, tuple[int, str, int]]:
-    return {pool.role: (pool.count, pool.machine, pool.accelerators) for pool in job(found).pools}
+def pools(result: Converted) -> dict[str, tuple[int, str, int]]:
+    return {pool.role: (pool.count, pool.machine, pool.accelerators) for pool in job(result).pools}
 
 
 def test_the_posts_config(tmp_path: Path) -> None:
-    found = converted(tmp_path, POST, "--epochs", "10", region="asia-east1")
-    now = job(found)
+    result = converted(tmp_path, POST, "--epochs", "10", region="asia-east1")
+    now = job(result)
     assert (now.image, now.region, now.arguments) == ("v100", "asia-east1", ("--epochs", "10"))
-    assert pools(found) == {"chief": (1, "n1-standard-8", 2)}
-    assert found.changes == ("the old job named no image: v100 is for V100",)
-    assert found.left_out == ()
-    jobfiles.ready(found.text)  # every check of a job that is sent
+    assert pools(result) == {"chief": (1, "n1-standard-8", 2)}
+    assert result.changes == ("the old job named no image: v100 is for V100",)
+    assert result.left_out == ()
+    jobfiles.ready(result.text)  # every check of a job that is sent
 
 
 def test_everything_of_a_large_job(tmp_path: Path) -> None:
-    found = converted(tmp_path, LARGE)
-    now = job(found)
-    assert pools(found) == {
+    result = converted(tmp_path, LARGE)
+    now = job(result)
+    assert pools(result) == {
         "chief": (1, "n1-standard-16", 4),
         "worker": (9, "n1-standard-16", 4),
         "ps": (3, "n1-highmem-8", 0),
@@ -118,14 +118,14 @@ def test_everything_of_a_large_job(tmp_path: Path) -> None:
 
 
 def test_what_is_not_taken_over_is_named_with_its_line_and_the_reason(tmp_path: Path) -> None:
-    found = converted(tmp_path, LARGE.replace("labels:", "colour: red\nlabels:"))
-    lines = {line.split(": ")[1].removeprefix("trainingInput."): line for line in found.left_out}
+    result = converted(tmp_path, LARGE.replace("labels:", "colour: red\nlabels:"))
+    lines = {line.split(": ")[1].removeprefix("trainingInput."): line for line in result.left_out}
     assert set(lines) == {
         *("runtimeVersion", "pythonModule", "packageUris", "scheduling.maxWaitTime", "colour"),
     }
     assert "config.yaml:13: " in lines["runtimeVersion"] and "image" in lines["runtimeVersion"]
     assert lines["colour"].endswith("colour: not known")
-    assert all(f"# not taken over: {line}" in found.text for line in found.left_out)
+    assert all(f"# not taken over: {line}" in result.text for line in result.left_out)
 
 
 @pytest.mark.parametrize(
@@ -155,26 +155,26 @@ def test_what_is_not_taken_over_is_named_with_its_line_and_the_reason(tmp_path: 
 def test_a_scale_tier_becomes_machines_of_today(
     tmp_path: Path, tier: str, expected: object
 ) -> None:
-    found = converted(tmp_path, f"trainingInput: {{scaleTier: {tier}, workerType: large_model}}\n")
-    assert pools(found) == expected
-    assert any("workerType" in line and "its own machines" in line for line in found.changes)
+    result = converted(tmp_path, f"trainingInput: {{scaleTier: {tier}, workerType: large_model}}\n")
+    assert pools(result) == expected
+    assert any("workerType" in line and "its own machines" in line for line in result.changes)
 
 
 def test_machines_and_accelerators_that_ended_become_the_nearest(tmp_path: Path) -> None:
-    found = converted(tmp_path, f"{CUSTOM}, masterType: complex_model_l_gpu}}\n")
-    assert job(found).accelerators is not None and job(found).accelerators.type == "T4"
-    assert any("complex_model_l_gpu" in line and "nearest" in line for line in found.changes)
+    result = converted(tmp_path, f"{CUSTOM}, masterType: complex_model_l_gpu}}\n")
+    assert job(result).accelerators is not None and job(result).accelerators.type == "T4"
+    assert any("complex_model_l_gpu" in line and "nearest" in line for line in result.changes)
 
 
 def test_a_tpu_becomes_the_chief(tmp_path: Path) -> None:
-    found = converted(tmp_path, TPU)
-    assert pools(found) == {"chief": (1, "cloud-tpu", 8)}
-    assert job(found).arguments == ("--epochs=3",)
-    assert any("n1-highcpu-16 is gone" in line for line in found.changes)
-    assert [line.split(": ")[1] for line in found.left_out] == [
+    result = converted(tmp_path, TPU)
+    assert pools(result) == {"chief": (1, "cloud-tpu", 8)}
+    assert job(result).arguments == ("--epochs=3",)
+    assert any("n1-highcpu-16 is gone" in line for line in result.changes)
+    assert [line.split(": ")[1] for line in result.left_out] == [
         "trainingInput.workerConfig.tpuTfVersion"
     ]
-    jobfiles.ready(found.text, "tpu")
+    jobfiles.ready(result.text, "tpu")
 
 
 def test_programs_and_disks_of_single_roles_are_named(tmp_path: Path) -> None:
@@ -184,20 +184,20 @@ def test_programs_and_disks_of_single_roles_are_named(tmp_path: Path) -> None:
         "    diskConfig: {bootDiskType: pd-ssd, bootDiskSizeGb: 200}},\n"
         "  workerConfig: {imageUri: 'gcr.io/p/i:1', containerArgs: [-y]}}\n"
     )
-    found = converted(tmp_path, text)
-    now = job(found)
+    result = converted(tmp_path, text)
+    now = job(result)
     assert (now.image, now.command, now.arguments) == ("gcr.io/p/i:1", ("run",), ("-x",))
     assert (now.disk.type, now.disk.size_gb) == ("pd-ssd", 200)
-    (line,) = found.left_out
+    (line,) = result.left_out
     assert "workerConfig.containerArgs: each replica runs the chief's program" in line
     assert job(converted(tmp_path, text, image="cpu")).image == "cpu"
 
 
 def test_a_range_of_one_value_is_that_value(tmp_path: Path) -> None:
-    found = converted(
+    result = converted(
         tmp_path, LARGE.replace("minValue: 1, maxValue: 5", "minValue: 5, maxValue: 5")
     )
-    study = job(found).study
+    study = job(result).study
     assert study is not None and study.parameters["layers"].values == ("5",)
 
 
@@ -210,12 +210,12 @@ def test_a_gcloud_command_alone_and_over_its_file(tmp_path: Path) -> None:
     command += "--master-accelerator count=2,type=nvidia-tesla-v100 --region us-central1 "
     command += "--worker-machine-type n1-standard-8 --worker-count 3 --labels a=b,c=d "
     command += "--job-dir gs://my-bucket/job --runtime-version 2.11 --colour red -- --epochs 3"
-    found = convert(None, command.split(), targets=TARGETS)
-    now = job(found)
-    assert pools(found) == {"chief": (1, "n1-standard-8", 2), "worker": (3, "n1-standard-8", 0)}
+    result = convert(None, command.split(), targets=TARGETS)
+    now = job(result)
+    assert pools(result) == {"chief": (1, "n1-standard-8", 2), "worker": (3, "n1-standard-8", 0)}
     assert now.vertex.web_access and now.arguments == ("--epochs", "3")
     assert (now.labels, now.image) == ({"a": "b", "c": "d"}, "v100")
-    assert [line.partition(":")[0] for line in found.left_out] == [
+    assert [line.partition(":")[0] for line in result.left_out] == [
         *("--stream-logs", "--runtime-version", "--colour"),
     ]
     over = converted(tmp_path, POST, *["gcloud", "x", "--master-machine-type", "n1-standard-16"])
@@ -231,15 +231,15 @@ def test_a_gcloud_command_alone_and_over_its_file(tmp_path: Path) -> None:
 )
 def test_the_new_file_takes_its_own_name(tmp_path: Path, name: str) -> None:
     """`-o a_b.yaml` wrote what `render` refused, and a long name was cut to one that ends in -."""
-    found = converted(tmp_path, POST, name=name)
-    description.parse(found.text, Path("jobs") / f"{name}.yaml")
+    result = converted(tmp_path, POST, name=name)
+    description.parse(result.text, Path("jobs") / f"{name}.yaml")
 
 
 # --- what is wrong --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "fix"),
+    ("text", "problem", "fix"),
     [
         (
             "trainingInput:\n  scaleTier: BASICS\n",
@@ -266,22 +266,22 @@ def test_the_new_file_takes_its_own_name(tmp_path: Path, name: str) -> None:
         ("a: [\n", "not YAML", ""),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, text: str, said: str, fix: str) -> None:
+def test_what_is_wrong_is_told(tmp_path: Path, text: str, problem: str, fix: str) -> None:
     with pytest.raises(InputError) as caught:
         converted(tmp_path, text)
-    assert said in caught.value.message and "config.yaml" in caught.value.message
+    assert problem in caught.value.message and "config.yaml" in caught.value.message
     assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "problem"),
     [
         ("gcloud --master-accelerator nvidia-tesla-v100", "not what gcloud took"),
         ("gcloud --region", "--region: has no value"),
     ],
 )
-def test_a_flag_that_is_wrong_is_named(words: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_a_flag_that_is_wrong_is_named(words: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
         convert(None, words.split(), targets=TARGETS)
 
 

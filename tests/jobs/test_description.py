@@ -54,8 +54,8 @@ def test_two_v100s_are_six_lines() -> None:
     ],
 )
 def test_accelerators_are_written_as_people_say_them(written: str, read: tuple[str, int]) -> None:
-    found = jobfiles.job(f"{ONE}accelerators: {written}\n").accelerators
-    assert found is not None and (found.type, found.count) == read
+    accelerators = jobfiles.job(f"{ONE}accelerators: {written}\n").accelerators
+    assert accelerators is not None and (accelerators.type, accelerators.count) == read
 
 
 def test_a_replica_is_as_the_chief_unless_it_says_otherwise() -> None:
@@ -114,7 +114,7 @@ def test_a_parameter_is_what_its_values_look_like(written: str, kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "fix"),
+    ("text", "problem", "fix"),
     [
         ("machine: n1-standard-8\n", ":1: image: is missing", "add image: v100"),
         ("imge: v100\nmachine: n1-standard-8\n", ":1: imge: unknown key", "did you mean image?"),
@@ -167,9 +167,9 @@ def test_a_parameter_is_what_its_values_look_like(written: str, kind: str) -> No
         ("image: [\n", "not YAML", ""),
     ],
 )
-def test_what_is_wrong_is_told_where_it_stands(text: str, said: str, fix: str) -> None:
+def test_what_is_wrong_is_told_where_it_stands(text: str, problem: str, fix: str) -> None:
     message, way_out = refusal(text)
-    assert said in message and message.startswith("jobs/cats.yaml:")
+    assert problem in message and message.startswith("jobs/cats.yaml:")
     assert fix in way_out
 
 

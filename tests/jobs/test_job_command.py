@@ -34,7 +34,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said", "fix"),
+    ("words", "code", "problem", "fix"),
     [
         (("render", "dogs"), 2, "no job is called 'dogs'", "cats"),
         (("render", "cats", "--region", "europe-west1"), 2, "europe-west1 has no V100", "west4"),
@@ -61,12 +61,12 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_one_line_and_the_way_out_another(
-    run: Run, words: tuple[str, ...], code: int, said: str, fix: str
+    run: Run, words: tuple[str, ...], code: int, problem: str, fix: str
 ) -> None:
-    found, out, err = run("job", *words)
-    assert (found, out) == (code, "")
+    exit_code, out, err = run("job", *words)
+    assert (exit_code, out) == (code, "")
     error, way_out = err.splitlines()[-2:]
-    assert error.startswith("error: ") and said in error
+    assert error.startswith("error: ") and problem in error
     assert way_out.startswith("fix:") and fix in way_out
 
 
@@ -107,16 +107,16 @@ def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
 
 @pytest.fixture
 def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
-    with emulator.running() as found:
-        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.grpc)
-        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
+    with emulator.running() as server:
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", server.grpc)
+        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", server.rest)
         monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
         monkeypatch.setenv("BUILDER_JOB_REGION", "us-central1")
         pushed = Image(
             f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}", jobfiles.DIGEST, "v100", "V100", True
         )
         monkeypatch.setattr(service, "pushed_image", lambda *_: (pushed, ()))
-        yield found
+        yield server
 
 
 def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
     assert not loopback.service.jobs
 
 
-def said(step: int, loss: float) -> str:
+def step_line(step: int, loss: float) -> str:
     """A line of our trainer's."""
     event = {"event": "step", "step": step, "steps": 50, "loss": loss, "eta_seconds": 60}
     event |= {"examples_per_second": 1234.0}
@@ -199,7 +199,7 @@ def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
     chief, goes_on = "workerpool0-0", threading.Event()
     loopback.service.executor = emulator.Script(
         (
-            *((chief, said(step, 1 / step)) for step in (10, 20, 30)),
+            *((chief, step_line(step, 1 / step)) for step in (10, 20, 30)),
             (chief, evaluated(30)),
             ("workerpool1-0", "Step: 25/50 - loss=0.5"),
             ("service", "Job is running."),
@@ -221,7 +221,7 @@ def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
 
 def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:
     loopback.service.executor = emulator.Script(
-        (("workerpool0-0", said(10, 0.5)),), metric=lambda given: float(given["rate"])
+        (("workerpool0-0", step_line(10, 0.5)),), metric=lambda given: float(given["rate"])
     )
     assert run("job", "submit", "tuned", "--logs", "--poll", "0.05")[0] == 0
     code, _, page = run("job", "status", "tuned", "--watch")
@@ -233,10 +233,10 @@ def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
     loopback.service.executor = emulator.Script((("workerpool0-0", line),), code=1)
     assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 1
     code, out, err = run("job", "why", "cats", "--json")
-    found = json.loads(out)
-    assert (code, found["ending"]) == (0, "device-memory")
-    assert found["evidence"][0]["text"] == line
-    assert found["evidence"][0]["where"].startswith("chief-0, ")
+    diagnosis = json.loads(out)
+    assert (code, diagnosis["ending"]) == (0, "device-memory")
+    assert diagnosis["evidence"][0]["text"] == line
+    assert diagnosis["evidence"][0]["where"].startswith("chief-0, ")
     loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
     code, out, err = run("job", "why", "cats", "--json")
     assert (code, json.loads(out)["known"]) == (0, False)

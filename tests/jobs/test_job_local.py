@@ -36,18 +36,18 @@ def left(engine: Engine) -> list[str]:
     """Containers and networks of jobs of this process."""
     filters = {"label": f"{containers.OWNER}={containers.owner(os.getpid())}"}
     return [
-        str(one.name)
-        for one in (
+        str(each.name)
+        for each in (
             *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
             *engine.client.networks.list(filters=filters),
         )
     ]
 
 
-def run(engine: Engine, one: LocalJob, **more: Any) -> tuple[Outcome, list[JobEvent]]:
+def run(engine: Engine, local_job: LocalJob, **more: Any) -> tuple[Outcome, list[JobEvent]]:
     """Run a job; return its outcome and its events."""
     events: list[JobEvent] = []
-    outcome = local.run(engine, one, on_event=events.append, **more)
+    outcome = local.run(engine, local_job, on_event=events.append, **more)
     assert left(engine) == []
     return outcome, events
 
@@ -75,7 +75,7 @@ def test_a_job_ends_with_its_chief_and_the_others_are_told_to_go(
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
     assert lines(events, "chief-0") == ["over"]
     assert lines(events, "worker-0") == ["told to go"]
-    assert [(one.name, one.state, one.exit_code) for one in outcome.replicas] == [
+    assert [(each.name, each.state, each.exit_code) for each in outcome.replicas] == [
         ("chief-0", "succeeded", 0),
         ("worker-0", "succeeded", 0),
     ]
@@ -97,13 +97,15 @@ def test_replicas_reach_each_other_by_the_names_they_are_told(
 def test_what_the_job_wrote_is_the_callers_and_a_log_of_each_replica(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
-    one = job("mkdir /job/model; echo 1 > ${AIP_MODEL_DIR}x; chmod 600 /job/model/x; echo said")
-    run(engine, one)
-    made = one.folder / "model/x"
+    local_job = job(
+        "mkdir /job/model; echo 1 > ${AIP_MODEL_DIR}x; chmod 600 /job/model/x; echo said"
+    )
+    run(engine, local_job)
+    made = local_job.folder / "model/x"
     assert made.read_text() == "1\n"
-    assert {path.stat().st_uid for path in one.folder.rglob("*")} == {os.geteuid()}
-    assert (one.folder / "local/chief-0.log").read_text().endswith(" said\n")
-    state = json.loads((one.folder / "local/state.json").read_text())
+    assert {path.stat().st_uid for path in local_job.folder.rglob("*")} == {os.geteuid()}
+    assert (local_job.folder / "local/chief-0.log").read_text().endswith(" said\n")
+    state = json.loads((local_job.folder / "local/state.json").read_text())
     assert (state["state"], state["exit_code"]) == ("succeeded", 0)
 
 
@@ -149,7 +151,7 @@ def test_restarts_of_the_whole_job_and_none_at_all(
     assert outcome.exit_code == 0
     started = sorted((Path(outcome.folder) / "starts").read_text().split())
     assert started == ["chief", "chief", "worker", "worker"]
-    assert [one.restarts for one in outcome.replicas] == [1, 1]
+    assert [each.restarts for each in outcome.replicas] == [1, 1]
     outcome, _ = run(engine, job("exit 139", restarts="never"))
     assert (outcome.state, outcome.exit_code) == ("failed", 139)
 
@@ -175,13 +177,13 @@ def test_someone_who_asks_twice_need_not_wait_for_the_grace(
 def test_several_jobs_at_once_stay_apart_but_not_in_one_folder(
     engine: Engine, job: Callable[..., LocalJob], tmp_path: Path
 ) -> None:
-    found: dict[int, Outcome] = {}
+    outcomes: dict[int, Outcome] = {}
 
-    def one(number: int) -> None:
+    def run_number(number: int) -> None:
         mine = replace(job(f"sleep 1; exit {number}"), folder=tmp_path / str(number))
-        found[number] = local.run(engine, mine)
+        outcomes[number] = local.run(engine, mine)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    threads = [threading.Thread(target=run_number, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     time.sleep(0.3)
@@ -189,7 +191,7 @@ def test_several_jobs_at_once_stay_apart_but_not_in_one_folder(
         local.run(engine, replace(job("exit 0"), folder=tmp_path / "1"))
     for thread in threads:
         thread.join()
-    assert {number: outcome.exit_code for number, outcome in found.items()} == {0: 0, 1: 1, 2: 2}
+    assert {number: outcome.exit_code for number, outcome in outcomes.items()} == {0: 0, 1: 1, 2: 2}
     assert left(engine) == []
 
 
@@ -200,14 +202,14 @@ def test_data_is_read_only_and_buckets_are_folders(
     records.mkdir()
     (records / "a").write_text("data")
     (buckets / "mine").mkdir(parents=True)
-    one = job(
+    local_job = job(
         "cat /records/a; touch /records/b || echo refused; cp /records/a gs://mine/copy",
         records=records,
         buckets=buckets,
     )
     buckets.chmod(0o777)
     (buckets / "mine").chmod(0o777)
-    _, events = run(engine, one)
+    _, events = run(engine, local_job)
     assert any(line.startswith("data") for line in lines(events, "chief-0"))
     assert any("refused" in line for line in lines(events, "chief-0"))
     assert (buckets / "mine/copy").read_text() == "data"
@@ -219,9 +221,9 @@ def test_someone_who_is_not_root_runs_it_as_themselves(
     monkeypatch.setattr(folders, "user", lambda: "1234:1234")
     outcome, events = run(engine, job("id -u; echo $HOME; echo 1 > /job/made; ls -ln /job/made"))
     assert outcome.exit_code == 0
-    said = lines(events, "chief-0")
-    assert said[:2] == ["1234", "/tmp"]
-    assert said[2].split()[2:4] == ["1234", "1234"]
+    printed = lines(events, "chief-0")
+    assert printed[:2] == ["1234", "/tmp"]
+    assert printed[2].split()[2:4] == ["1234", "1234"]
 
 
 def test_an_image_that_is_not_there(engine: Engine, job: Callable[..., LocalJob]) -> None:
@@ -269,17 +271,17 @@ def test_a_worker_that_fails_when_the_chief_is_done_fails_nothing(
     outcome, events = run(engine, job(script, pools=BOTH))
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
     assert "failed with exit code 1, after the chief was done" in notes(events)
-    assert [one.state for one in outcome.replicas] == ["succeeded", "failed"]
+    assert [each.state for each in outcome.replicas] == ["succeeded", "failed"]
 
 
 def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
-    one = job("exit 0", command=("/no/such/program",))
+    local_job = job("exit 0", command=("/no/such/program",))
     with pytest.raises(OutsideError, match="no/such/program"):
-        local.run(engine, one)
+        local.run(engine, local_job)
     assert left(engine) == []
-    ended = ThisMachine(ROOT).find(str(one.folder))
+    ended = ThisMachine(ROOT).find(str(local_job.folder))
     assert (ended.state, ended.active) == ("failed", False)
     assert "no/such/program" in ended.error
 
@@ -345,7 +347,7 @@ def test_what_a_killed_builder_left_is_removed_by_the_next_run(
 ) -> None:
     process = started(shell, tmp_path / "killed")
     owner = containers.owner(process.pid)
-    while len([one for one in of(engine, owner) if getattr(one, "status", "") == "running"]) < 2:
+    while len([each for each in of(engine, owner) if getattr(each, "status", "") == "running"]) < 2:
         time.sleep(0.1)
     process.kill()
     process.wait()
@@ -391,8 +393,8 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
     assert [trial.value for trial in outcome.trials] == [0.1, 0.2, 0.3, 0.4]
     folder = Path(outcome.folder)
     for trial in outcome.trials:
-        told = (folder / str(trial.number) / "arguments").read_text().strip()
-        assert told == f"--rate={trial.parameters['rate']}"
+        arguments = (folder / str(trial.number) / "arguments").read_text().strip()
+        assert arguments == f"--rate={trial.parameters['rate']}"
     assert json.loads((folder / "study.json").read_text())["best"] == 4
     with pytest.raises(InputError, match="has been run already"):
         run_study(engine, job(REPORT), study())
@@ -448,11 +450,11 @@ def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
                 container.kill("SIGKILL")
 
     several = local.run(engine, cluster, on_event=kill_once)
-    said = "\n".join(
+    printed = "\n".join(
         [*notes(events), *lines(events, "chief-0")[-30:], *lines(events, "worker-1")[-30:]]
     )
-    assert (single.exit_code, several.exit_code) == (0, 0), said
-    results = {one.name: one for one in several.replicas}
+    assert (single.exit_code, several.exit_code) == (0, 0), printed
+    results = {each.name: each for each in several.replicas}
     assert results["worker-1"].restarts >= 1
     assert results["evaluator-0"].state == "succeeded"
     assert any("resumed after step" in line for line in lines(events, "worker-1"))

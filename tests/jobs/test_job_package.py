@@ -167,12 +167,12 @@ def loopback(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[emulator.Loopback]:
     """A Vertex AI that pulls what a job names, by its digest, and runs it on this engine."""
-    with emulator.running(on_engine(engine, tmp_path / "work")) as found:
-        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", found.grpc)
-        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", found.rest)
+    with emulator.running(on_engine(engine, tmp_path / "work")) as server:
+        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", server.grpc)
+        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", server.rest)
         monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
-        yield found
-        jobs = found.service.jobs.values()
+        yield server
+        jobs = server.service.jobs.values()
         pulled = {job.job_spec.worker_pool_specs[0].container_spec.image_uri for job in jobs}
         for reference in pulled:
             engine.client.images.remove(reference)
@@ -226,8 +226,8 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     text = JOB.replace("IMAGE", "cpu")
     code, out, err = submit(text, *followed(script, "--epochs", 40))
     assert code == 0, err
-    told = json.loads(out)
-    assert told["state"] == "succeeded"
+    status = json.loads(out)
+    assert status["state"] == "succeeded"
     assert any(
         line.startswith("chief-0") and "epochs done: 40" in line for line in err.splitlines()
     )
@@ -238,15 +238,15 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert digest in registry.digests("team/training")
     assert registry.tags("team/training")[f"cpu-{script.name}"] == digest
     assert any(arg.startswith("--job-dir=gs://my-bucket/jobs/") for arg in sent.args)
-    held = verify.verify(sent.image_uri, Settings())
-    assert [check.name for check in held.receipt.checks] == list(PROGRAM.required("CPU"))
+    proof = verify.verify(sent.image_uri, Settings())
+    assert [check.name for check in proof.receipt.checks] == list(PROGRAM.required("CPU"))
     assert {"loader", "contents", "imports", "starts"} <= set(PROGRAM.required("CPU"))
-    assert held.receipt.suite == "program"
+    assert proof.receipt.suite == "program"
     for command in (("verify",), ("promote", "live")):
         done = builder(command[0], f"{where}:cpu-{script.name}", *command[1:])
         assert done.returncode == 0, done.stderr
     assert registry.tags("team/training")["live"] == digest
-    result = tmp_path / "work" / told["name"].rsplit("/", 1)[-1] / "result.yaml"
+    result = tmp_path / "work" / status["name"].rsplit("/", 1)[-1] / "result.yaml"
     assert float(result.read_text().partition(":")[2]) < 0.1
 
     code, _, err = submit(text, *followed(script, "--exit", 7))
@@ -267,7 +267,7 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
 
 
 @pytest.mark.parametrize(
-    ("change", "said", "fix"),
+    ("change", "problem", "fix"),
     [
         (
             "",
@@ -284,7 +284,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built_or_pushed(
     loopback: emulator.Loopback,
     submit: Submit,
     change: str,
-    said: str,
+    problem: str,
     fix: str,
 ) -> None:
     before = registry.tags("team/training")
@@ -296,7 +296,7 @@ def test_what_cannot_be_is_refused_before_anything_is_built_or_pushed(
     code, out, err = submit(text, *followed(moved))
     assert (code, out) == (2, "")
     assert f"error: {moved}" in err or f"error: {moved.parent}/sent.yaml:" in err
-    assert said in err.splitlines()[-2]
+    assert problem in err.splitlines()[-2]
     assert fix in err.splitlines()[-1]
     assert registry.tags("team/training") == before
     assert not loopback.service.jobs

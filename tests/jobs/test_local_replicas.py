@@ -32,16 +32,16 @@ def test_a_job_of_one_machine_has_a_cluster_spec_and_no_tf_config(tmp_path: Path
 
 
 def test_the_cluster_names_chief_and_workers_and_never_the_evaluator(tmp_path: Path) -> None:
-    found = {one.name: one for one in replicas(job(tmp_path, pools=FOUR), "abc")}
-    assert list(found) == ["chief-0", "worker-0", "worker-1", "evaluator-0"]
-    for replica in found.values():
+    made = {each.name: each for each in replicas(job(tmp_path, pools=FOUR), "abc")}
+    assert list(made) == ["chief-0", "worker-0", "worker-1", "evaluator-0"]
+    for replica in made.values():
         assert tf_config(replica)["cluster"] == {
             "chief": ["cmle-training-workerpool0-abc-0:2222"],
             "worker": [f"cmle-training-workerpool1-abc-{index}:2222" for index in (0, 1)],
         }
-    assert tf_config(found["worker-1"])["task"] == {"type": "worker", "index": 1}
-    assert tf_config(found["evaluator-0"])["task"] == {"type": "evaluator", "index": 0}
-    spec = json.loads(found["evaluator-0"].environment["CLUSTER_SPEC"])
+    assert tf_config(made["worker-1"])["task"] == {"type": "worker", "index": 1}
+    assert tf_config(made["evaluator-0"])["task"] == {"type": "evaluator", "index": 0}
+    spec = json.loads(made["evaluator-0"].environment["CLUSTER_SPEC"])
     assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool3"]
 
 
@@ -98,11 +98,11 @@ def test_this_machines_gpus_are_shared_out(
     tmp_path: Path, each: int, gpus: tuple, expected: list, shared: bool
 ) -> None:
     pools = (Pool("chief", accelerators=each), Pool("worker", 2, accelerators=each))
-    found = replicas(job(tmp_path, pools=pools), "abc", gpus)
-    assert [one.gpus for one in found] == expected
-    assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in one.environment) == shared for one in found)
+    made = replicas(job(tmp_path, pools=pools), "abc", gpus)
+    assert [each.gpus for each in made] == expected
+    assert all(("TF_FORCE_GPU_ALLOW_GROWTH" in each.environment) == shared for each in made)
     counts = [f"GPU:{len(ids)}" if ids else "none" for ids in expected]
-    assert [one.environment[contract.ACCELERATOR] for one in found] == counts
+    assert [each.environment[contract.ACCELERATOR] for each in made] == counts
 
 
 def test_the_jobs_own_word_about_the_accelerator_wins(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_trials_that_run_at_once_keep_off_each_others_gpus(
     ids = tuple(map(str, range(gpus)))
     for place, mine in enumerate(expected):
         trial = Trial(7, (), tmp_path, place, at_once)
-        (found,) = replicas(
+        (made,) = replicas(
             job(tmp_path, pools=(Pool("chief", accelerators=1),), trial=trial), "abc", ids
         )
-        assert found.gpus == mine
-        assert ("TF_FORCE_GPU_ALLOW_GROWTH" in found.environment) == shared
+        assert made.gpus == mine
+        assert ("TF_FORCE_GPU_ALLOW_GROWTH" in made.environment) == shared
 
 
 def test_exit_codes_in_words() -> None:

@@ -28,9 +28,9 @@ LINES = tuple(
 
 @pytest.fixture
 def loopback() -> Iterator[emulator.Loopback]:
-    with emulator.running(emulator.Script(lines=LINES)) as found:
-        found.service.entries_page = 3
-        yield found
+    with emulator.running(emulator.Script(lines=LINES)) as server:
+        server.service.entries_page = 3
+        yield server
 
 
 @pytest.fixture
@@ -50,15 +50,15 @@ def follower(where: Service, job: str, replica: str | None = None) -> CloudLog:
 def test_lines_carry_their_replica(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()
-    found = follower(where, job).read()
-    assert [line.text for line in found] == [text for _, text in LINES]
-    assert {line.replica for line in found} == {"chief-0", "worker-0", "worker-1", "evaluator-0"}
-    assert found[0].severity == "INFO"
+    lines = follower(where, job).read()
+    assert [line.text for line in lines] == [text for _, text in LINES]
+    assert {line.replica for line in lines} == {"chief-0", "worker-0", "worker-1", "evaluator-0"}
+    assert lines[0].severity == "INFO"
 
 
 def test_a_line_of_json_is_its_message_and_severity(loopback, where, tmp_path) -> None:
-    told = '{"severity": "WARNING", "message": "a bucket is slow", "step": 3}'
-    loopback.service.executor = emulator.Script(lines=(("workerpool0-0", told),))
+    document = '{"severity": "WARNING", "message": "a bucket is slow", "step": 3}'
+    loopback.service.executor = emulator.Script(lines=(("workerpool0-0", document),))
     job = sent(where, tmp_path)
     loopback.settle()
     (line,) = follower(where, job).read()
@@ -71,8 +71,8 @@ def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path)
     loopback.service.faults.late_entries = 3
     loopback.service.faults.double_entries = True
     reader = follower(where, job)
-    told = [line.text for _ in range(6) for line in reader.read()]
-    assert told == [text for _, text in LINES]
+    texts = [line.text for _ in range(6) for line in reader.read()]
+    assert texts == [text for _, text in LINES]
 
 
 def test_lines_older_than_a_day(loopback, where, tmp_path) -> None:
@@ -97,17 +97,17 @@ def test_a_passing_error_repeats_one_page_and_not_all(loopback, where, tmp_path)
     job = sent(where, tmp_path)
     loopback.settle()
     reader = follower(where, job)
-    asked: list[str] = []
+    tokens: list[str] = []
 
     def fail_on_the_fourth(body: dict[str, object]) -> dict[str, object]:
-        asked.append(str(body.get("pageToken", "")))
-        if len(asked) == 4:
+        tokens.append(str(body.get("pageToken", "")))
+        if len(tokens) == 4:
             raise exceptions.ServiceUnavailable("soon")
         return plain(body)
 
     plain, reader.client = reader.client, fail_on_the_fourth
     assert len(reader.read()) == len(LINES)
-    assert asked == ["", "3", "6", "9", "9", "12", "15"]
+    assert tokens == ["", "3", "6", "9", "9", "12", "15"]
 
 
 def test_trials_are_told_apart(loopback, where, tmp_path) -> None:

@@ -32,8 +32,8 @@ def packaged(tmp_path: Path) -> Path:
 def test_a_script_lies_flat_and_a_package_in_its_folder(script: Path, packaged: Path) -> None:
     assert package.find(f"{script}:train").flat
     assert package.find(f"{script}:train.py").module == "train"
-    one = package.find(f"{packaged}:trainer.task")
-    assert (one.flat, one.module) == (False, "trainer.task")
+    program = package.find(f"{packaged}:trainer.task")
+    assert (program.flat, program.module) == (False, "trainer.task")
     assert not package.find(f"{packaged}:trainer.sub").flat
     assert package.find(f"{script}:train").slug == "my-script"
 
@@ -50,19 +50,19 @@ def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -
 
 
 def test_requirements_come_from_the_first_file_there_is(script: Path, packaged: Path) -> None:
-    one = package.find(f"{script}:train")
-    assert package.requirements(one) == ("", "")
+    program = package.find(f"{script}:train")
+    assert package.requirements(program) == ("", "")
     (script / "pyproject.toml").write_text('[project]\ndependencies = ["a>1", "b"]\n')
-    text, source = package.requirements(one)
+    text, source = package.requirements(program)
     assert (text, Path(source.partition(":")[0]).name) == ("a>1\nb\n", "pyproject.toml")
     (script / "requirements.txt").write_text("c\n")
-    assert package.requirements(one)[0] == "c\n"
+    assert package.requirements(program)[0] == "c\n"
     (packaged.parent / "requirements.txt").write_text("above\n")
     assert package.requirements(package.find(f"{packaged}:trainer.task"))[0] == "above\n"
     (script / "requirements.txt").unlink()
     (script / "pyproject.toml").write_text("[project\n")
     with pytest.raises(InputError, match="not TOML"):
-        package.requirements(one)
+        package.requirements(program)
 
 
 @pytest.fixture
@@ -136,9 +136,9 @@ def test_a_bad_line_of_requirements_is_named_in_the_users_file(
     project_root: Path, script: Path
 ) -> None:
     (script / "requirements.txt").write_text("pyyaml\n-r other.txt\n")
-    one = package.find(f"{script}:train")
-    home, name = package.derive(project_root, "cpu", one)
+    program = package.find(f"{script}:train")
+    home, name = package.derive(project_root, "cpu", program)
     with pytest.raises(InputError) as error:
         image_yaml.load(home, name)
-    shown = package._in_users_words(error.value, one, "cpu")
+    shown = package._in_users_words(error.value, program, "cpu")
     assert shown.message.startswith(f"{script}/requirements.txt:2: '-r other.txt' is an option")

@@ -54,8 +54,8 @@ study:
 
 @pytest.fixture
 def loopback() -> Iterator[emulator.Loopback]:
-    with emulator.running() as found:
-        yield found
+    with emulator.running() as server:
+        yield server
 
 
 @pytest.fixture
@@ -149,8 +149,8 @@ def test_two_commands_on_this_machine_make_one_job(loopback, where, ready, tmp_p
     with ThreadPoolExecutor(4) as pool:
         sent = list(pool.map(lambda _: send(where, ready, tmp_path), range(4)))
     assert len(loopback.service.jobs) == 1
-    assert [one.created for one in sent].count(True) == 1
-    assert len({one.job.name for one in sent}) == 1
+    assert [each.created for each in sent].count(True) == 1
+    assert len({each.job.name for each in sent}) == 1
 
 
 def test_an_image_without_a_digest_is_not_sent(loopback, where, ready, tmp_path) -> None:
@@ -181,7 +181,7 @@ def test_a_job_is_found_by_each_of_its_names(loopback, where, ready, tmp_path) -
     newest = jobs[-1]
     for name in (newest.name, newest.id, newest.display_name, "cats"):
         assert place.find(name).name == newest.name
-    assert [one.name for one in place.list()] == [one.name for one in reversed(jobs)]
+    assert [each.name for each in place.list()] == [each.name for each in reversed(jobs)]
     assert place.list("dogs") == ()
     for missing in ("dogs", "99", f"projects/{emulator.NUMBER}/locations/us-central1/customJobs/9"):
         with pytest.raises(OutsideError) as caught:
@@ -196,9 +196,9 @@ def test_a_study_runs_its_trials(loopback, where, tmp_path) -> None:
     ended = to_its_end(where, sent.job)
     assert ended.state == "succeeded"
     assert [trial.id for trial in ended.trials] == ["1", "2", "3"]
-    for one in ended.trials:
-        assert set(one.parameters) == {"learning-rate", "layers", "batch", "optimizer"}
-        assert one.value == float(one.parameters["layers"])
+    for each in ended.trials:
+        assert set(each.parameters) == {"learning-rate", "layers", "batch", "optimizer"}
+        assert each.value == float(each.parameters["layers"])
     assert not send(where, study, tmp_path).created
     assert VertexAI(where).find(ended.id).name == ended.name
 
@@ -222,7 +222,7 @@ def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) 
 
 
 @pytest.mark.parametrize(
-    ("bucket", "error", "said"),
+    ("bucket", "error", "problem"),
     [
         (("us-central1", "region"), None, ""),
         (("us", "multi-region"), InputError, "multi-region bucket"),
@@ -231,7 +231,7 @@ def test_expired_credentials_are_told_at_once(loopback, where, ready, tmp_path) 
     ],
 )
 def test_the_bucket_is_in_the_jobs_region(
-    loopback, ready, monkeypatch, bucket, error, said
+    loopback, ready, monkeypatch, bucket, error, problem
 ) -> None:
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.rest)
     if bucket:
@@ -242,5 +242,5 @@ def test_the_bucket_is_in_the_jobs_region(
         return
     with pytest.raises(error) as caught:
         check_bucket(ready, storage)
-    assert said in caught.value.message
+    assert problem in caught.value.message
     assert "us-central1" in caught.value.fix or "europe-west4" in caught.value.fix

@@ -37,7 +37,7 @@ def ran(project: Path) -> Ran:
             "exit_code": 0,
             "time": "2026-11-21T07:00:05+00:00",
             "owner": containers.owner(os.getpid()),
-            "replicas": [{"name": one, **replica} for one in ("chief-0", "worker-0", "worker-1")],
+            "replicas": [{"name": each, **replica} for each in ("chief-0", "worker-0", "worker-1")],
             **more,
         }
         (folder / "local" / "state.json").write_text(json.dumps(content))
@@ -54,7 +54,7 @@ def test_a_folder_tells_pools_replicas_and_times(project: Path, ran: Ran) -> Non
     )
     assert (job.active, job.seconds, job.exit_code) == (False, 5.0, 3)
     assert job.pools == (Pool("chief", 1), Pool("worker", 2))
-    assert [(one.name, one.restarts) for one in job.replicas] == [
+    assert [(each.name, each.restarts) for each in job.replicas] == [
         *(("chief-0", 2), ("worker-0", 2), ("worker-1", 2)),
     ]
 
@@ -63,8 +63,8 @@ def test_the_newest_first_and_those_of_one_description(project: Path, ran: Ran) 
     ran("cats", "succeeded", time="2026-11-21T07:00:00+00:00")
     ran("dogs", "succeeded", time="2026-11-21T08:00:00+00:00")
     place = ThisMachine(project)
-    assert [one.display_name for one in place.list()] == ["dogs", "cats"]
-    assert [one.display_name for one in place.list("cats")] == ["cats"]
+    assert [each.display_name for each in place.list()] == ["dogs", "cats"]
+    assert [each.display_name for each in place.list("cats")] == ["cats"]
     assert len(place.list(limit=1)) == 1
 
 

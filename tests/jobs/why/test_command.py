@@ -51,10 +51,14 @@ def test_it_tells_what_happened_the_line_and_what_to_do(run: Run, tmp_path: Path
 def test_json_goes_to_stdout(run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(LOG)
     code, out, _ = run("--log", "train.log", "--json")
-    found = json.loads(out)
+    diagnosis = json.loads(out)
     assert code == 0
-    assert (found["ending"], found["known"], found["again"]) == ("device-memory", True, "no")
-    assert found["evidence"] == [
+    assert (diagnosis["ending"], diagnosis["known"], diagnosis["again"]) == (
+        "device-memory",
+        True,
+        "no",
+    )
+    assert diagnosis["evidence"] == [
         {"text": "OOM when allocating tensor with shape[64]", "where": "train.log:3"}
     ]
 

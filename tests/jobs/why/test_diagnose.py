@@ -15,14 +15,14 @@ NO_GPU = "Could not find cuda drivers on your machine, GPU will not be used."
 OWN = "ValueError: the third reel is out of tune"
 
 
-def said(*lines: str | tuple[str, str]) -> tuple[Line, ...]:
+def as_lines(*lines: str | tuple[str, str]) -> tuple[Line, ...]:
     """Lines of a replica: "text" of chief-0, or (replica, text)."""
     pairs = [line if isinstance(line, tuple) else ("chief-0", line) for line in lines]
     return tuple(Line(text, f"{name}:{n}", name) for n, (name, text) in enumerate(pairs, 1))
 
 
 def why(*lines: str | tuple[str, str], **more: object) -> Diagnosis:
-    return diagnose(replace(JobLog("cats", said(*lines)), **more))  # type: ignore[arg-type]
+    return diagnose(replace(JobLog("cats", as_lines(*lines)), **more))  # type: ignore[arg-type]
 
 
 def event(name: str, text: str, replica: str = "chief-0") -> Line:
@@ -33,10 +33,10 @@ def event(name: str, text: str, replica: str = "chief-0") -> Line:
 
 
 def test_a_cause_wins_over_its_consequence_in_another_replica() -> None:
-    found = why(("worker-1", PEER), ("worker-0", OOM), ("chief-0", PEER))
-    assert (found.ending, found.certainty) == ("device-memory", "certain")
-    assert [one.where for one in found.evidence] == ["worker-0:2"]
-    assert [one.ending for one in found.seen] == ["peer-lost"]
+    diagnosis = why(("worker-1", PEER), ("worker-0", OOM), ("chief-0", PEER))
+    assert (diagnosis.ending, diagnosis.certainty) == ("device-memory", "certain")
+    assert [each.where for each in diagnosis.evidence] == ["worker-0:2"]
+    assert [each.ending for each in diagnosis.seen] == ["peer-lost"]
 
 
 def test_what_the_run_outlived_is_no_ending() -> None:
@@ -65,21 +65,21 @@ def test_warnings_are_an_ending_only_where_nothing_else_is() -> None:
     assert (alone.ending, alone.certainty) == ("no-gpu", "likely")
     assert why(NO_GPU, OOM).ending == "device-memory"
     own = why(NO_GPU, OWN)
-    assert own.ending == "unknown" and [one.ending for one in own.seen] == ["no-gpu"]
+    assert own.ending == "unknown" and [each.ending for each in own.seen] == ["no-gpu"]
 
 
 def test_an_exception_of_another_replica_is_a_better_word_than_a_lost_peer() -> None:
-    found = why(("worker-0", OWN), ("chief-0", PEER))
-    assert found.ending == "unknown" and found.evidence[-1].text == OWN
+    diagnosis = why(("worker-0", OWN), ("chief-0", PEER))
+    assert diagnosis.ending == "unknown" and diagnosis.evidence[-1].text == OWN
     assert why(OWN, PEER).ending == "peer-lost"
     assert why(PEER, OWN).ending == "unknown"
     assert why(PEER, "subprocess.CalledProcessError: Command x failed").ending == "peer-lost"
 
 
 def test_what_the_engine_told_of_memory_wins() -> None:
-    found = why(PEER, exit_code=137, state="failed", out_of_memory="worker-0")
-    assert (found.ending, found.certainty) == ("host-memory", "certain")
-    assert found.evidence[0].text == "worker-0 ran out of memory"
+    diagnosis = why(PEER, exit_code=137, state="failed", out_of_memory="worker-0")
+    assert (diagnosis.ending, diagnosis.certainty) == ("host-memory", "certain")
+    assert diagnosis.evidence[0].text == "worker-0 ran out of memory"
 
 
 # --- exit codes -----------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ def test_what_the_engine_told_of_memory_wins() -> None:
     [(137, "killed"), (139, "crash"), (132, "cpu-instructions"), (135, "shm"), (124, "timeout")],
 )
 def test_an_exit_code_suggests_an_ending_where_no_line_tells_one(code: int, ending: str) -> None:
-    found = why("step 1", exit_code=code, state="failed")
-    assert (found.ending, found.certainty) == (ending, "likely")
-    assert found.evidence[0].text == f"exit code {code}"
+    diagnosis = why("step 1", exit_code=code, state="failed")
+    assert (diagnosis.ending, diagnosis.certainty) == (ending, "likely")
+    assert diagnosis.evidence[0].text == f"exit code {code}"
     assert why(OOM, exit_code=code, state="failed").ending == "device-memory"
 
 
@@ -108,9 +108,9 @@ def test_our_trainers_exit_codes_are_known(code: int, ending: str) -> None:
     error = event("error", "--batch-size 7: is no multiple of the replicas")
     run = JobLog("cats", (error,), "failed", code)
     assert diagnose(run).ending == "unknown"
-    found = diagnose(replace(run, ours=True))
-    assert (found.ending, found.certainty) == (ending, "certain")
-    assert found.evidence[-1].text == error.text
+    diagnosis = diagnose(replace(run, ours=True))
+    assert (diagnosis.ending, diagnosis.certainty) == (ending, "certain")
+    assert diagnosis.evidence[-1].text == error.text
 
 
 def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
@@ -121,9 +121,9 @@ def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
     with pytest.raises(guard.Refused) as refused:
         guard.check("TPU-v3", {})
     device = event("error", str(refused.value))
-    found = diagnose(JobLog("cats", (device,), "failed", 2, ours=True))
-    assert found.ending == "accelerator-refused"
-    assert device.text in [line.text for line in found.evidence]
+    diagnosis = diagnose(JobLog("cats", (device,), "failed", 2, ours=True))
+    assert diagnosis.ending == "accelerator-refused"
+    assert device.text in [line.text for line in diagnosis.evidence]
     nan = event("error", "the loss of step 40 is nan: try a smaller --learning-rate")
     assert diagnose(JobLog("cats", (nan,), "failed", 4, ours=True)).ending == "nan-loss"
     other = event("error", "the checkpoints in /job are of another model, image size")
@@ -136,9 +136,13 @@ def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
 
 
 def test_an_unknown_ending_shows_the_last_words() -> None:
-    found = why("a", "KeyError: 'label'", "cleaning up", exit_code=1, state="failed")
-    assert (found.ending, found.certainty, found.again) == ("unknown", "unknown", "unknown")
-    assert [one.text for one in found.evidence] == ["exit code 1", "KeyError: 'label'"]
+    diagnosis = why("a", "KeyError: 'label'", "cleaning up", exit_code=1, state="failed")
+    assert (diagnosis.ending, diagnosis.certainty, diagnosis.again) == (
+        "unknown",
+        "unknown",
+        "unknown",
+    )
+    assert [each.text for each in diagnosis.evidence] == ["exit code 1", "KeyError: 'label'"]
     assert (
         why("starting", "it all went wrong", exit_code=1).evidence[-1].text == "it all went wrong"
     )
@@ -146,14 +150,18 @@ def test_an_unknown_ending_shows_the_last_words() -> None:
 
 
 def test_an_empty_log_is_said_to_be_empty() -> None:
-    found = why()
-    assert found.ending == "unknown" and "no lines" in found.happened and found.evidence == ()
+    diagnosis = why()
+    assert (
+        diagnosis.ending == "unknown"
+        and "no lines" in diagnosis.happened
+        and diagnosis.evidence == ()
+    )
 
 
 def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
-    found = why(NO_GPU, "step 1", state="succeeded", exit_code=0)
-    assert found.ending == "ended-well"
-    assert [one.ending for one in found.seen] == ["no-gpu"]
+    diagnosis = why(NO_GPU, "step 1", state="succeeded", exit_code=0)
+    assert diagnosis.ending == "ended-well"
+    assert [each.ending for each in diagnosis.seen] == ["no-gpu"]
     assert why("Job completed successfully.").ending == "ended-well"
     assert why("Job completed successfully.", OOM).ending == "device-memory"
     assert why("Job completed successfully.", OWN).ending == "unknown"
@@ -170,7 +178,9 @@ def test_a_programs_own_word_for_a_good_end_counts_at_the_end_of_its_log() -> No
 
 @pytest.mark.parametrize("state", ["running", "cancelled", "waiting"])
 def test_a_job_that_did_not_fail_is_told_by_its_state(state: str) -> None:
-    found = why("Resources are insufficient in region: x", state=state)
-    assert found.ending == state
-    lines = [one.text for one in found.evidence] + [one.evidence.text for one in found.seen]
+    diagnosis = why("Resources are insufficient in region: x", state=state)
+    assert diagnosis.ending == state
+    lines = [each.text for each in diagnosis.evidence] + [
+        each.evidence.text for each in diagnosis.seen
+    ]
     assert "Resources are insufficient in region: x" in lines

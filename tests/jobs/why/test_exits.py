@@ -19,8 +19,8 @@ from builder.jobs.why import exits, table
     ],
 )
 def test_a_fatal_signal_is_read_in_any_words(line: str, code: int) -> None:
-    assert [found[2] for found in exits.codes(["step 1", line])] == [code]
-    assert [found[0] for found in exits.codes(["step 1", line])] == [1]
+    assert [each[2] for each in exits.codes(["step 1", line])] == [code]
+    assert [each[0] for each in exits.codes(["step 1", line])] == [1]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_what_is_no_fatal_signal_tells_nothing(line: str) -> None:
 
 
 def test_the_table_tells_the_ending_of_a_signal_unless_the_line_says_otherwise() -> None:
-    found = table.load().find(["process 1 terminated with signal SIGFPE"])
-    assert [(one.ending.name, one.index) for one in found] == [("crash", 0)]
+    matches = table.load().find(["process 1 terminated with signal SIGFPE"])
+    assert [(each.ending.name, each.index) for each in matches] == [("crash", 0)]
     causes = "potential root causes: process exited with signal SIGFPE"
     assert table.load().find([causes]) == ()

@@ -67,7 +67,7 @@ def why(there: There, **status: Any) -> Diagnosis:
 
 
 def test_a_line_stands_in_a_replica_at_a_time() -> None:
-    found = why(
+    diagnosis = why(
         There(
             (
                 line(1, "chief-0", f"Traceback\n{OOM}"),
@@ -78,17 +78,17 @@ def test_a_line_stands_in_a_replica_at_a_time() -> None:
         error="The replica workerpool0-0 exited with a non-zero status of 1.",
         failed_code=1,
     )
-    assert found.ending == "device-memory"
-    assert (found.evidence[0].text, found.evidence[0].where) == (
+    assert diagnosis.ending == "device-memory"
+    assert (diagnosis.evidence[0].text, diagnosis.evidence[0].where) == (
         OOM,
         "chief-0, 2026-11-21 07:00:01 UTC",
     )
-    assert found.evidence[1].text == "exit code 1"
+    assert diagnosis.evidence[1].text == "exit code 1"
 
 
 def test_the_error_of_the_service_is_evidence() -> None:
-    found = why(There(), error="Resources are insufficient in region: us-central1.")
-    assert (found.ending, found.evidence[0].where) == ("stockout", "what Vertex AI says")
+    diagnosis = why(There(), error="Resources are insufficient in region: us-central1.")
+    assert (diagnosis.ending, diagnosis.evidence[0].where) == ("stockout", "what Vertex AI says")
 
 
 @pytest.mark.parametrize(
@@ -109,28 +109,30 @@ def test_each_state_has_an_answer(state: str, ending: str) -> None:
 
 
 def test_a_log_that_may_not_be_read_is_said() -> None:
-    found = why(There(refusal="logs: not allowed"), failed_code=137)
-    assert found.ending != "unknown" and found.certainty == "likely"
-    assert found.notes == ("its log cannot be read: logs: not allowed",)
+    diagnosis = why(There(refusal="logs: not allowed"), failed_code=137)
+    assert diagnosis.ending != "unknown" and diagnosis.certainty == "likely"
+    assert diagnosis.notes == ("its log cannot be read: logs: not allowed",)
 
 
 def test_of_a_long_log_the_newest_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "MOST", 3)
     lines = tuple(line(index, "chief-0", f"line {index}") for index in range(10))
-    found = why(There(lines))
-    assert found.notes == ("older lines that were not read: 7",)
-    assert found.evidence[0].text == "line 9"
+    diagnosis = why(There(lines))
+    assert diagnosis.notes == ("older lines that were not read: 7",)
+    assert diagnosis.evidence[0].text == "line 9"
 
 
 def test_a_study_names_the_trial() -> None:
     lines = (line(1, "chief-0", "fine", trial="1"), line(2, "chief-0", OOM, trial="2"))
-    found = why(There(lines))
-    assert found.evidence[0].where.startswith("trial 2, chief-0, ")
+    diagnosis = why(There(lines))
+    assert diagnosis.evidence[0].where.startswith("trial 2, chief-0, ")
 
 
 def test_escapes_of_a_place_are_left_out() -> None:
-    found = why(There((line(1, "chief\x1b[2J-0", f"\x1b]0;x\x07{OOM}"),)), display_name="c\x1bats")
-    assert "\x1b" not in repr(found)
+    diagnosis = why(
+        There((line(1, "chief\x1b[2J-0", f"\x1b]0;x\x07{OOM}"),)), display_name="c\x1bats"
+    )
+    assert "\x1b" not in repr(diagnosis)
 
 
 # --- on this machine ------------------------------------------------------------------------------
@@ -162,16 +164,16 @@ def here(folder: Path) -> Diagnosis:
 def test_the_lines_of_a_folder_are_read(tmp_path: Path) -> None:
     write(tmp_path, message=f"chief-0 failed with exit code 1: {OOM}")
     (tmp_path / "local/chief-0.log").write_text(f"2026-11-21T07:00:01.000+00:00 {OOM}\nhalf")
-    found = here(tmp_path)
-    assert found.ending == "device-memory"
-    assert found.evidence[0].where == "chief-0, 2026-11-21 07:00:01 UTC"
+    diagnosis = here(tmp_path)
+    assert diagnosis.ending == "device-memory"
+    assert diagnosis.evidence[0].where == "chief-0, 2026-11-21 07:00:01 UTC"
 
 
 def test_the_engine_told_of_a_lack_of_memory(tmp_path: Path) -> None:
     write(tmp_path, message="chief-0 ran out of memory: step 4")
-    found = here(tmp_path)
-    assert (found.ending, found.certainty) == ("host-memory", "certain")
-    assert found.evidence[0].text == "chief-0 ran out of memory"
+    diagnosis = here(tmp_path)
+    assert (diagnosis.ending, diagnosis.certainty) == ("host-memory", "certain")
+    assert diagnosis.evidence[0].text == "chief-0 ran out of memory"
 
 
 def test_the_limit_of_a_local_job(tmp_path: Path) -> None:
@@ -182,8 +184,8 @@ def test_the_word_of_the_trainer_counts_where_its_lines_are_gone(tmp_path: Path)
     write(tmp_path, message="chief-0 failed with exit code 4")
     word = {"code": 4, "message": "step 7: the loss is not finite"}
     (tmp_path / "FAILED").write_text(json.dumps(word))
-    found = here(tmp_path)
-    assert (found.ending, found.certainty) == ("nan-loss", "certain")
+    diagnosis = here(tmp_path)
+    assert (diagnosis.ending, diagnosis.certainty) == ("nan-loss", "certain")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "\x00\xff", json.dumps({"code": "x"})])

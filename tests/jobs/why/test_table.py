@@ -39,24 +39,24 @@ def test_every_exit_code_of_our_trainer_that_is_no_fault_has_an_ending() -> None
     assert TABLE.of_code(contract.USAGE, ours=False) is None
 
 
-def found(*lines: str) -> list[tuple[str, int]]:
-    return [(one.ending.name, one.index) for one in TABLE.find(lines)]
+def endings(*lines: str) -> list[tuple[str, int]]:
+    return [(each.ending.name, each.index) for each in TABLE.find(lines)]
 
 
 def test_words_are_found_in_any_case_and_with_a_gap_in_one_line() -> None:
-    assert found("NO SPACE LEFT on device") == [("disk-full", 0)]
-    assert ("image-pull", 1) in found("", "manifest for a/b:1 not found")
-    assert found("manifest for a/b:1", "was not found") == []
+    assert endings("NO SPACE LEFT on device") == [("disk-full", 0)]
+    assert ("image-pull", 1) in endings("", "manifest for a/b:1 not found")
+    assert endings("manifest for a/b:1", "was not found") == []
 
 
 def test_a_line_with_an_exception_to_the_rule_is_no_evidence() -> None:
-    assert found("ran out of memory trying to allocate. This is not a failure") == []
-    assert found("RuntimeWarning: numpy.dtype size changed") == []
+    assert endings("ran out of memory trying to allocate. This is not a failure") == []
+    assert endings("RuntimeWarning: numpy.dtype size changed") == []
 
 
 def test_a_later_occurrence_in_the_same_line_counts() -> None:
-    assert found("manifest, then: manifest unknown") == [("image-pull", 0)]
+    assert endings("manifest, then: manifest unknown") == [("image-pull", 0)]
 
 
 def test_letters_that_change_their_length_in_lower_case_do_not_shift_lines() -> None:
-    assert found("İİİİİİİİİ", "x", "no space left on device") == [("disk-full", 2)]
+    assert endings("İİİİİİİİİ", "x", "no space left on device") == [("disk-full", 2)]

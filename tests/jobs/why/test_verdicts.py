@@ -53,11 +53,11 @@ def test_plain_words_are_known(text: str, ending: str) -> None:
 
 
 def test_a_cpu_run_that_saved_its_model_is_no_missing_gpu() -> None:
-    found = why(
+    diagnosis = why(
         "Could not find cuda drivers on your machine, GPU will not be used.\n"
         "Epoch 1/1\nSaved model to /job/model\n"
     )
-    assert found.ending == "ended-well" and found.certainty == "likely"
+    assert diagnosis.ending == "ended-well" and diagnosis.certainty == "likely"
     alone = why("Could not find cuda drivers on your machine, GPU will not be used.\n")
     assert (alone.ending, alone.certainty) == ("no-gpu", "likely")
 

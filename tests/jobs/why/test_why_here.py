@@ -18,11 +18,11 @@ from tests.jobs.test_job_local import ROLE
 pytestmark = [pytest.mark.engine]
 
 
-def why(engine: Engine, one: LocalJob) -> Diagnosis:
+def why(engine: Engine, local_job: LocalJob) -> Diagnosis:
     """Run a job to its end, and read its folder."""
-    local.run(engine, one)
-    place = ThisMachine(one.folder)
-    return diagnose(jobs.of_job(place, place.find(str(one.folder))))
+    local.run(engine, local_job)
+    place = ThisMachine(local_job.folder)
+    return diagnose(jobs.of_job(place, place.find(str(local_job.folder))))
 
 
 def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
@@ -33,11 +33,11 @@ def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
         'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '
         'sleep 1; echo "OOM when allocating tensor with shape[64]"; exit 1'
     )
-    found = why(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
-    assert found.ending == "device-memory"
-    assert found.evidence[0].where.startswith("worker-0, ")
-    assert found.evidence[1].text == "exit code 1"
-    assert [one.ending for one in found.seen] == ["peer-lost"]
+    diagnosis = why(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
+    assert diagnosis.ending == "device-memory"
+    assert diagnosis.evidence[0].where.startswith("worker-0, ")
+    assert diagnosis.evidence[1].text == "exit code 1"
+    assert [each.ending for each in diagnosis.seen] == ["peer-lost"]
 
 
 def test_silent_ends(engine: Engine, job: Callable[..., LocalJob]) -> None:
