@@ -1,4 +1,4 @@
-"""Poisoned layers, wheels and packages: in the cache, at the source, and in both."""
+"""Poisoned layers, bases, wheels and packages: in the cache, at the source, and in both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from builder.image import base, layers_lock, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels, fetch_debs
 from builder.image.layer import LayerPlan
-from builder.registry import Reference, Registry
+from builder.registry import Reference, Registry, manifest
 from tests.emulators.index import Files
 from tests.image import layers
 from tests.registry.server import RegistryServer
@@ -68,6 +68,46 @@ def test_a_layer_is_the_committed_one_or_is_made(
         assert {**available.stored, **available.offered}.get(committed.key) == expected
         assert bool(available.missing) == (expected is None), "else it is made"
         assert expected is None or store.find(committed.key) == committed
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("registry", STATES)
+@pytest.mark.parametrize("cache", STATES)
+def test_a_base_is_the_committed_one_or_is_refused(
+    registry_server: RegistryServer, tmp_path: Path, cache: str, registry: str
+) -> None:
+    """Poisoned in the registry: the base's tag leads to another first layer."""
+    store, lock = ContentStore(tmp_path / "cache"), layers_lock.read(tmp_path / "layers.lock")
+    both = [layers.layer(store, {name: secrets.token_bytes(9)}) for name in ("a.py", "b.py")]
+    for layer in both:
+        lock.check(layer, "a")
+    committed, name = layers.image(*both), f"tests/{secrets.token_hex(6)}"
+    where = Reference(registry_server.host, name, "base-1")
+    with Registry(registry_server.host) as client:
+        if registry != "absent":
+            registry_layers.publish(client, where, committed, store)
+        if registry == "poisoned":
+            evil = client.put_blob(name, b"a layer with zz_evil.pth")
+            first, second = committed.manifest.content["layers"]
+            changed = {"layers": [{**first, **evil.json()}, second]}
+            client.put_manifest(name, "base-1", manifest(committed.manifest.content | changed))
+            with pytest.raises(CheckFailed, match=r"layers\.lock says"):
+                registry_layers.base_in_registry(client, where, committed)
+        else:
+            base_there = registry_layers.base_in_registry(client, where, committed)
+            assert base_there == (committed if registry == "good" else None)
+    for layer in both if cache != "good" else ():
+        path = store.path(layer)
+        if cache == "poisoned":
+            path.write_bytes(path.read_bytes()[:-1] + b"?")
+        else:
+            path.unlink()
+    plan: Any = SimpleNamespace(layers=[LayerPlan(each.key, "a", (), 0, "") for each in both])
+    settings = Settings(registry=f"{registry_server.host}/{name}")
+    available = base.look_up([plan], store, settings, lock)
+    known = {**available.stored, **available.offered}
+    expected = both if cache == "good" or registry != "absent" else []  # asked for by digest
+    assert known == {layer.key: layer for layer in expected}
 
 
 @pytest.mark.parametrize("source", STATES)
