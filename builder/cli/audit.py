@@ -126,6 +126,7 @@ def prove(
     ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
+    github: Github = False,
     as_json: Json = False,
 ) -> None:
     """Prove an image that anybody made, from its layers; one in the engine is started, too.
@@ -166,7 +167,8 @@ def prove(
         "checks": [answer.as_dict() for answer in answers],
         "could_be_saved": list(map(asdict, wasted)),
     }
-    results(as_json, data, (*any_image.lines(answers), *waste.lines(wasted)))
+    text = (*any_image.lines(answers), *waste.lines(wasted))
+    results(as_json, data, any_image.github_lines(answers) if github else text)
     any_image.require(image, answers)
 
 

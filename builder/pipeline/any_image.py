@@ -32,6 +32,7 @@ from builder.prove.audit import Gpu, instead, passes
 from builder.prove.checks import contents
 from builder.prove.probes.permissions import SET_ID, listed
 from builder.prove.receipts import Defect
+from builder.prove.report import escaped
 from builder.registry import manifests
 
 Status = Literal["passed", "refused", "not there"]
@@ -119,6 +120,13 @@ def lines(answers: Sequence[Answer]) -> Iterator[str]:
         for problem in answer.problems:
             yield f"    {problem.message}"
             yield f"    fix: {problem.fix}"
+
+
+def github_lines(answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield the workflow commands by which GitHub shows each problem as an annotation."""
+    for answer in answers:
+        for problem in answer.problems:
+            yield f"::error title={answer.check}::{escaped(f'{problem.message}; {problem.fix}')}"
 
 
 def _answer(name: str, check: Check, image: Image) -> Answer:

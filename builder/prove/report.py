@@ -86,13 +86,13 @@ def github_lines(sources: Sequence[Audited]) -> Iterator[str]:
             level = "warning" if verdict.runs else "error"
             instead = f"; instead: {verdict.instead}" if verdict.instead else ""
             for finding in verdict.spoilers:
-                file = _escaped(finding.library.path).replace(":", "%3A").replace(",", "%2C")
-                message = _escaped(f"{finding.library.name}: {finding}{instead}")
+                file = escaped(finding.library.path).replace(":", "%3A").replace(",", "%2C")
+                message = escaped(f"{finding.library.name}: {finding}{instead}")
                 yield f"::{level} file={file},{title}::{message}"
             if not verdict.spoilers and not verdict.runs:
                 yield f"::error {title}::no library holds device code"
         for secret in source.secrets:
-            yield f"::error title=secret::{_escaped(secret)}"
+            yield f"::error title=secret::{escaped(secret)}"
 
 
 @dataclass(frozen=True)
@@ -194,5 +194,6 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """Return a text as a workflow command of GitHub takes it."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

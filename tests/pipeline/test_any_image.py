@@ -139,6 +139,8 @@ def test_a_fault_is_refused_by_its_check(
     assert any(message in problem["message"] for problem in checks[check]["problems"])
     assert all(problem["fix"] for problem in checks[check]["problems"])
     assert "image.tar" in error
+    given = ["prove", str(tmp_path / "image.tar"), "--gpu", "v100", "--github"]
+    assert f"::error title={check}::" in CliRunner().invoke(app, given).stdout
 
 
 def test_where_the_bytes_go_and_which_step_made_them(tmp_path: Path) -> None:
