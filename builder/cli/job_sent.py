@@ -135,13 +135,11 @@ def _line_writer(job: "JobStatus") -> Any:
 def _follow(
     backend: "Backend", job: "JobStatus", poll: float, replica: str | None = None
 ) -> "JobStatus":
-    from builder.jobs import following
+    from builder.jobs.watch import follow
 
     write = _line_writer(job)
     with _interruptible(backend, job):
-        return following.follow(
-            backend, job, write, replica=replica, pause=lambda: time.sleep(poll)
-        )
+        return follow(backend, job, write, replica=replica, pause=lambda: time.sleep(poll))
 
 
 @contextlib.contextmanager

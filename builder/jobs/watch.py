@@ -1,4 +1,4 @@
-"""A job that runs, on one page: a row for each replica from its status and its event lines.
+"""A job that runs, looked at until its end: its lines, or a page with a row for each replica.
 
 A line of our trainer carries step, loss and speed as fields; in the lines of other programs, `step
 10 of 200` and `loss: 0.1` are understood. What a backend does not report stays empty.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -26,6 +27,30 @@ LATEST_LINES = 8
 COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
 _STEP = re.compile(r"\b(?:global )?step[ :=]+(\d+)(?: *(?:of|/) *(\d+))?", re.IGNORECASE)
 _LOSS = re.compile(r"\bloss[ :=]+([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+
+
+def follow(
+    backend: Backend,
+    job: JobStatus,
+    write: Callable[[LogLine], None],
+    *,
+    replica: str | None = None,
+    pause: Callable[[], None],
+) -> JobStatus:
+    """Write every line until the job has ended; lines that come a little later are written, too.
+
+    write: gets each line. replica: only that one's lines. pause: waits between two looks.
+    """
+    log = backend.logs(job, replica)
+    while True:
+        job = backend.get(job.name)
+        for line in log.read():
+            write(line)
+        pause()
+        if not job.active:
+            for line in log.read():
+                write(line)
+            return job
 
 
 def figures(line: LogLine) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import FactoryError
-from builder.jobs import following, submission
+from builder.jobs import submission, watch
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.protocol import JobStatus, LogLine, RemoteBackend
@@ -85,7 +85,7 @@ def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submi
 
 def ended(case: Case, job: JobStatus) -> JobStatus:
     """Return the job after its end."""
-    return following.follow(case.backend, job, lambda line: None, pause=lambda: time.sleep(0.05))
+    return watch.follow(case.backend, job, lambda line: None, pause=lambda: time.sleep(0.05))
 
 
 def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Case) -> None:
@@ -128,7 +128,7 @@ def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
     job = send(case, DONE, tmp_path).job
     lines: list[LogLine] = []
     pause = lambda: time.sleep(0.05)  # noqa: E731
-    following.follow(case.backend, job, lines.append, pause=pause)
+    watch.follow(case.backend, job, lines.append, pause=pause)
     assert [line.text for line in lines if line.replica == "chief-0"] == ["hello"]
     only = case.backend.logs(job, "chief-0")
     assert [each.text for each in only.read()] == ["hello"] and only.read() == ()

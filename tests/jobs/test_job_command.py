@@ -157,14 +157,14 @@ def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
 def test_ctrl_c_ends_the_watching_and_not_the_job(
     run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from builder.jobs import following
+    from builder.jobs import watch
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0
-    monkeypatch.setattr(following, "follow", interrupted)
+    monkeypatch.setattr(watch, "follow", interrupted)
     code, _, err = run("job", "logs", "cats", "--follow")
     assert code == 130 and "goes on: builder job logs" in err
     (job,) = loopback.service.jobs.values()

@@ -16,7 +16,7 @@ from google.cloud import aiplatform_v1 as api
 
 from builder import googleapi
 from builder.core.errors import InputError, OutsideError
-from builder.jobs import following, submission
+from builder.jobs import submission, watch
 from builder.jobs.backends.protocol import JobStatus, LostAnswer
 from builder.jobs.backends.vertex import service
 from builder.jobs.backends.vertex.backend import VertexAI
@@ -75,7 +75,7 @@ def send(where: Service, ready: Ready, tmp_path: Path, again: bool = False) -> s
 
 def to_its_end(where: Service, job: JobStatus) -> JobStatus:
     """Return the job after its end."""
-    return following.follow(VertexAI(where), job, lambda line: None, pause=lambda: time.sleep(0.01))
+    return watch.follow(VertexAI(where), job, lambda line: None, pause=lambda: time.sleep(0.01))
 
 
 def test_a_job_runs_to_its_end_and_says_what_it_ran_on(loopback, where, ready, tmp_path) -> None:
