@@ -28,7 +28,6 @@ from tests.emulators.web import LoopbackServer
 
 PROJECT = "loopback-project"
 NUMBER = "123456789012"
-REGION = "us-central1"
 PACKAGE = "google.cloud.aiplatform.v1"
 State = api.JobState
 ENDED = (

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,6 @@ from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run
 
 CLUSTER = JOB + "replicas: {workers: 2}\n"
-Folder = Callable[[str], submission.Memory]
 
 
 def send(

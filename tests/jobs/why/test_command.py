@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -10,12 +9,10 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
 from builder.core import project
-from builder.jobs.why import logs
 
 Run = Callable[..., tuple[int, str, str]]
 LOG = "step 1 of 9\nE  ran into trouble\nOOM when allocating tensor with shape[64]\n"
@@ -108,16 +105,6 @@ def test_what_is_no_log_is_refused(run: Run, tmp_path: Path, name: str) -> None:
     code, out, err = run("--log", name)
     assert (code, out) == (2, "")
     assert err.startswith("error: ") and "fix:   name a log" in err and "\x1b" not in err
-
-
-def test_a_file_that_may_not_be_read_is_refused(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "x.log").write_text(LOG)
-    refused = PermissionError(errno.EACCES, "Permission denied")
-    monkeypatch.setattr(logs.text, "read", Mock(side_effect=refused))
-    code, _, err = run("--log", "x.log")
-    assert code == 2 and "Permission denied" in err
 
 
 def test_a_job_or_a_log_not_both(run: Run) -> None:

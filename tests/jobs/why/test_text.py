@@ -57,11 +57,6 @@ def test_lines_that_are_not_text_are_counted_and_left_out() -> None:
     assert read.lines == ((6, "Größe"),) and read.binary == 5
 
 
-def test_a_very_long_line_keeps_both_ends() -> None:
-    line = "a" * 50_000 + "the end"
-    assert len(text.shortened(line)) < 17_000 and text.shortened(line).endswith("the end")
-
-
 def test_an_excerpt_shows_the_words_and_says_that_more_is_there() -> None:
     line = "x " * 500 + "No space left on device " + "y " * 500
     shown = text.excerpt(line, line.index("No space"))

@@ -9,8 +9,6 @@ import pytest
 from builder.jobs.why import logs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
 
-RANK_0 = "[rank0]: ValueError: the third reel is out of tune"
-
 
 def why(text: str) -> Diagnosis:
     return diagnose(logs.of_stream(io.BytesIO(text.strip().encode()), "train.log"))
