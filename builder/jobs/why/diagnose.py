@@ -22,8 +22,8 @@ from typing import Literal
 
 from builder import contract
 from builder.jobs.backends.protocol import SERVICE
-from builder.jobs.why import table as known
-from builder.jobs.why.table import Again, Ending, Match, Table
+from builder.jobs.why import table
+from builder.jobs.why.table import Again, Ending, Match
 from builder.jobs.why.text import excerpt
 
 State = Literal["unknown", "waiting", "running", "succeeded", "failed", "cancelled"]
@@ -158,18 +158,17 @@ OF_STATE: Mapping[State, Diagnosis] = {
 """The answers about a job that did not fail."""
 
 
-def diagnose(run: JobLog, table: Table | None = None) -> Diagnosis:
+def diagnose(run: JobLog) -> Diagnosis:
     """Return why this run ended, by the rule above."""
-    table = table or known.load()
-    matches = table.find([line.text for line in run.lines])
+    matches = table.load().find([line.text for line in run.lines])
     live = _live(run, matches)
     fatal = [match for match in live if not match.warning]
     diagnosis = _of_state(run, fatal)
     if diagnosis is None and not run.exit_code:
         diagnosis = _ended_well(run, fatal)
-    diagnosis = diagnosis or _of_lines(run, fatal, table)
+    diagnosis = diagnosis or _of_lines(run, fatal)
     if diagnosis is None:
-        diagnosis = _of_code(run, table) or _of_warnings(run, live, table) or _unknown(run, table)
+        diagnosis = _of_code(run) or _of_warnings(run, live) or _unknown(run)
     seen = _seen(run, matches, diagnosis.ending)
     return replace(diagnosis, seen=seen, notes=run.notes)
 
@@ -243,9 +242,9 @@ def _ignored(run: JobLog) -> set[int]:
     return ignored
 
 
-def _of_lines(run: JobLog, fatal: Sequence[Match], table: Table) -> Diagnosis | None:
+def _of_lines(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     if run.out_of_memory:
-        ending = table.named("host-memory")
+        ending = table.load().named("host-memory")
         lines = [_evidence(run, match) for match in fatal if match.ending.name == ending.name]
         engine = Evidence(f"{run.out_of_memory} ran out of memory", "what the engine says")
         return _diagnosis(ending, "certain", (engine, *lines[:1]))
@@ -254,10 +253,10 @@ def _of_lines(run: JobLog, fatal: Sequence[Match], table: Table) -> Diagnosis | 
         if chosen is None:
             continue
         if level == "consequence":
-            if (signalled := _of_code(run, table, signals_only=True)) is not None:
+            if (signalled := _of_code(run, signals_only=True)) is not None:
                 return signalled
-            if (own := _own_exception(run, chosen, fatal, table)) is not None:
-                return _unknown(run, table, own)
+            if (own := _own_exception(run, chosen, fatal)) is not None:
+                return _unknown(run, own)
         certainty: Certainty = "certain" if _ends(run, chosen, fatal) else "likely"
         return _diagnosis(chosen.ending, certainty, _lines_of(run, chosen, fatal))
     return None
@@ -300,18 +299,18 @@ def _lines_of(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> tuple[Evide
     return (_evidence(run, first), *_code(run))
 
 
-def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match], table: Table) -> int | None:
+def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> int | None:
     """Return the line of an exception that no ending explains and that may have caused this
     consequence: another replica's, or this replica's own after it."""
     explained = {match.index for match in fatal}
     replica = run.lines[chosen.index].replica
-    for index in _exceptions(run, table):
+    for index in _exceptions(run):
         if index not in explained and (run.lines[index].replica != replica or index > chosen.index):
             return index
     return None
 
 
-def _exceptions(run: JobLog, table: Table) -> list[int]:
+def _exceptions(run: JobLog) -> list[int]:
     """Return the lines with an exception, without those that only pass on that a process ended."""
     ignored = _ignored(run)
     return [
@@ -319,37 +318,37 @@ def _exceptions(run: JobLog, table: Table) -> list[int]:
         for index, line in enumerate(run.lines)
         if index not in ignored
         and (name := _EXCEPTION.search(line.text))
-        and name[1] not in table.wrappers
+        and name[1] not in table.load().wrappers
     ]
 
 
 # --- where no line is fatal -----------------------------------------------------------------------
 
 
-def _of_code(run: JobLog, table: Table, signals_only: bool = False) -> Diagnosis | None:
+def _of_code(run: JobLog, signals_only: bool = False) -> Diagnosis | None:
     """Return what the exit code suggests. signals_only: of a signal other than a stop."""
     code = run.exit_code
-    if code is None or (ending := table.of_code(code, run.ours)) is None:
+    if code is None or (ending := table.load().of_code(code, run.ours)) is None:
         return None
     if signals_only and (code <= _SIGNALLED or ending.name == "stopped"):
         return None
     by_contract = run.ours and code in ending.trainer_codes
     return _diagnosis(
-        ending, "certain" if by_contract else "likely", (*_code(run), *_last_words(run, table))
+        ending, "certain" if by_contract else "likely", (*_code(run), *_last_words(run))
     )
 
 
-def _of_warnings(run: JobLog, live: Sequence[Match], table: Table) -> Diagnosis | None:
+def _of_warnings(run: JobLog, live: Sequence[Match]) -> Diagnosis | None:
     warnings = [match for match in live if match.warning]
-    if not warnings or _exceptions(run, table):
+    if not warnings or _exceptions(run):
         return None
     beaten = {name for match in warnings for name in match.ending.over}
     first = next(match for match in warnings if match.ending.name not in beaten)
     return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
 
 
-def _unknown(run: JobLog, table: Table, index: int | None = None) -> Diagnosis:
-    words = _last_words(run, table) if index is None else (_of_line(run, index),)
+def _unknown(run: JobLog, index: int | None = None) -> Diagnosis:
+    words = _last_words(run) if index is None else (_of_line(run, index),)
     do = "Read the lines before this one. Add a common cause to builder/jobs/why/endings.yaml."
     happened = "Why it ended is not known: no line is in the table of known endings."
     if not run.lines:
@@ -360,13 +359,13 @@ def _unknown(run: JobLog, table: Table, index: int | None = None) -> Diagnosis:
     return Diagnosis("unknown", "unknown", happened, do, "unknown", (*_code(run), *words))
 
 
-def _last_words(run: JobLog, table: Table) -> tuple[Evidence, ...]:
+def _last_words(run: JobLog) -> tuple[Evidence, ...]:
     """Return the line that says most about the end: our trainer's error, the last exception, the
     last complaint, the last line."""
     lines = list(enumerate(run.lines))
     choices = (
         [index for index, line in lines if line.event == "error"],
-        _exceptions(run, table),
+        _exceptions(run),
         [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)],
         range(len(run.lines)),
     )

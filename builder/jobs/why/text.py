@@ -19,6 +19,8 @@ LONG = 8000
 """Characters that are kept of each end of a line."""
 PIECE = 1 << 16
 """Bytes of a line that are read at once."""
+WIDTH = 240
+"""Characters of an excerpt."""
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor
@@ -91,11 +93,11 @@ def shortened(line: str) -> str:
     return line if len(line) <= 2 * LONG else f"{line[:LONG]} … {line[-LONG:]}"
 
 
-def excerpt(line: str, column: int, width: int = 240) -> str:
+def excerpt(line: str, column: int) -> str:
     """Return the part of a line around a column, for a person to read."""
-    line = " ".join(line.split()) if len(line) <= width else line
-    if len(line) <= width:
+    line = " ".join(line.split()) if len(line) <= WIDTH else line
+    if len(line) <= WIDTH:
         return line.strip()
-    begin = max(0, min(column - width // 4, len(line) - width))
-    part = " ".join(line[begin : begin + width].split())
-    return f"{'… ' if begin else ''}{part}{' …' if begin + width < len(line) else ''}"
+    begin = max(0, min(column - WIDTH // 4, len(line) - WIDTH))
+    part = " ".join(line[begin : begin + WIDTH].split())
+    return f"{'… ' if begin else ''}{part}{' …' if begin + WIDTH < len(line) else ''}"
