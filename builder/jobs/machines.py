@@ -226,7 +226,7 @@ def place(
     """
     on_it = [each for each in combinations() if each.machine == machine]
     if topology is not None:
-        asked = f"{machine} with topology {topology}"
+        request = f"{machine} with topology {topology}"
         shapes = [each for each in combinations() if each.topology]
         for each in on_it:
             if each.topology == topology:
@@ -235,7 +235,7 @@ def place(
     else:
         wanted = device(accelerator, machine) if accelerator else None
         placement = Placement(machine, wanted, count)
-        asked = str(placement)
+        request = str(placement)
         if wanted is not None and wanted.refused:
             instead = nearest(machine, offer().devices[str(wanted.instead)], count)
             raise InputError(f"{wanted.name} {wanted.refused}", f"write {instead.written}")
@@ -243,7 +243,7 @@ def place(
         if placement in on_it or (pods and count and count % pods == 0):
             return placement
         near = on_it[0] if on_it and wanted is None else nearest(machine, wanted, count)
-    raise InputError(f"training has no {asked}", f"write {near.written}")
+    raise InputError(f"training has no {request}", f"write {near.written}")
 
 
 def nearest(machine: str, wanted: OfferedAccelerator | None, count: int) -> Placement:
