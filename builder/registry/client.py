@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote, urlencode, urljoin
+from urllib.parse import quote, urlencode
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
@@ -339,18 +339,23 @@ class Registry:
         return tuple(tags)
 
     def _pages(self, repository: str, path: str, accept: str = "*/*") -> Iterator[Answer]:
-        """Yield the pages of a list; none where the registry has no such list."""
-        base = f"{self.address}/v2/{repository}/"
-        for _ in range(_PAGES):
-            response = self._ask("GET", repository, path, accept=accept)
+        """Yield the pages of a list; none where the registry has no such list.
+
+        A page that leads to one before it is the last one.
+        """
+        address = f"{self.address}/v2/{repository}/{path}"
+        read: set[str] = set()
+        while len(read) < _PAGES:
+            response = self._ask("GET", repository, address, accept=accept)
             if response.status != 200:
                 return
             yield response
+            read.add(address)
             following = _NEXT.search(response.headers.get("Link", ""))
-            address = web.joined(urljoin(base, path), following[1]) if following else None
-            if address is None:
+            next_page = web.joined(address, following[1]) if following else None
+            if next_page is None or next_page in read:
                 return
-            path = address
+            address = next_page
 
     # --------------------------------------------------------------------------------------------
 

@@ -231,17 +231,23 @@ def test_what_is_no_manifest_is_told_as_that() -> None:
             there.manifest("x", "page")
 
 
-def test_pages_without_an_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("following", "pages"), [("referrers/again", 2), ("referrers/{}", 5)])
+def test_pages_in_a_circle_or_without_an_end_end(
+    monkeypatch: pytest.MonkeyPatch, following: str, pages: int
+) -> None:
     monkeypatch.setattr(client, "_PAGES", 5)
-    page = {"Link": "</v2/x/referrers/again>; rel=next"}
-    digest = manifests.digest_of(b"")
-    kind = "a/b"
-    first = f"/v2/x/referrers/{digest}?artifactType=a%2Fb"
-    body = b'{"manifests": []}'
-    answers = {first: (200, page, body), "/v2/x/referrers/again": (200, page, body)}
-    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
-        assert there.referrers("x", digest, kind) == ()
-        assert len(server.seen) == 5 + 1  # and the tag of a registry without the API
+
+    class Pages(Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            page = {"Link": f"</v2/x/{following.format(len(self.server.seen))}>; rel=next"}
+            if "referrers" in self.path:
+                self.server.answers[self.path] = (200, page, b'{"manifests": []}')
+            self.answer()
+
+    with serving() as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+        server.RequestHandlerClass = Pages
+        assert there.referrers("x", manifests.digest_of(b""), "a/b") == ()
+        assert len(server.seen) == pages + 1  # and the tag of a registry without the API
 
 
 def test_an_address_that_is_none_is_asked_once() -> None:
