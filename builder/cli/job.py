@@ -30,6 +30,10 @@ def render(
         bool,
         typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
     ] = False,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Show a job whose image is on this machine only."),
+    ] = False,
     output: Output = None,
 ) -> None:
     """Show what would be sent, after every check.
@@ -39,7 +43,8 @@ def render(
     builder job render cats-and-dogs --on kubernetes | kubectl apply -f -
 
     With --program, the program's image is built, proven and pushed first, as submit does: a job
-    names its image by digest.
+    names its image by digest. An image that is on this machine only cannot be sent: --local shows
+    its job all the same.
     """
     from builder.jobs import checks, description
     from builder.jobs.backends import choose
@@ -51,11 +56,9 @@ def render(
     options = SendOptions(program=job_sent.program_of(program, chosen), pushed=pushed)
     with reporter() as shown:
         ready = prepare(root(), described, chosen, backend, options, shown.on_event)
-    if backend.name == choose.KUBERNETES:  # kubectl would take the tag
-        checks.require_digest(ready)
+    if not local:
+        checks.require_sendable(ready, by_digest=backend.name == choose.KUBERNETES)
     notes(ready.notes)
-    if not ready.image.in_registry:
-        notes((f"{ready.image.reference} is an image of this machine: push it before you send",))
     job_convert.write(as_text(backend, ready), output)
 
 

@@ -183,17 +183,18 @@ def _refuse_image(
     )
 
 
-def require_digest(ready: Ready) -> None:
-    """Raise InputError for an image that is known by its tag alone: a job runs what was proven."""
-    image = ready.image
-    if image.digest is None:
-        raise InputError(
-            f"{description.where(ready.job, 'image')}: {image.reference} is not known by its "
-            "digest, and a tag may move",
-            f"builder image {image.target} --push"
-            if image.target
-            else "write HOST/PATH@sha256:<digest>, or render with --pushed",
-        )
+def require_sendable(ready: Ready, *, by_digest: bool) -> None:
+    """Raise InputError for an image that no registry holds; and, with `by_digest`, for one that is
+    known by its tag alone, because a job runs what was proven."""
+    image, where = ready.image, description.where(ready.job, "image")
+    push = f"builder image {image.target} --push"
+    if not image.in_registry:
+        what = f"{image.reference} is an image of this machine, and cannot be sent"
+        raise InputError(f"{where}: {what}", f"{push}; or render it with --local")
+    if by_digest and image.digest is None:
+        what = f"{image.reference} is not known by its digest, and a tag may move"
+        other = "write HOST/PATH@sha256:<digest>, or render with --pushed"
+        raise InputError(f"{where}: {what}", push if image.target else other)
 
 
 def advice(job: Job) -> list[str]:

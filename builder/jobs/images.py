@@ -207,9 +207,9 @@ def _verified(verified: Verification) -> Image:
 
 def _driver(seen: object) -> OldestDriver | None:
     """Return the oldest driver that a check of device code saw."""
-    if not isinstance(seen, dict):
+    if not isinstance(seen, dict) or not str(seen.get("driver", "")).isdigit():
         return None
-    return OldestDriver(str(seen.get("driver", "")), str(seen.get("cuda", "")))
+    return OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))
 
 
 def _labels(

@@ -25,7 +25,7 @@ from builder.jobs.backends.protocol import (
     RemoteBackend,
     by_age,
 )
-from builder.jobs.checks import require_digest
+from builder.jobs.checks import require_sendable
 from builder.jobs.ready import Ready
 
 LOOKS_AFTER = (0.0, 1.0, 4.0)
@@ -100,7 +100,7 @@ def submit(
     a second time, in a directory of its own. Raises InputError for an image without a digest,
     OutsideError.
     """
-    require_digest(ready)
+    require_sendable(ready, by_digest=True)
     name, key = ready.job.id, backend.key(ready)
     with step(f"submit {name}", on_event) as running, memory.lock(name):
         known = _known(backend, key, memory.jobs(name, key, backend.name))

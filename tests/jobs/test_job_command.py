@@ -70,11 +70,13 @@ def test_what_is_wrong_is_one_line_and_the_way_out_another(
     assert way_out.startswith("fix:") and fix in way_out
 
 
-def test_an_image_of_this_machine_is_rendered_with_a_note(run: Run, here: Path) -> None:
+def test_an_image_of_this_machine_is_rendered_on_request_only(run: Run, here: Path) -> None:
     (here / "builder.toml").write_text("")
     code, out, err = run("job", "render", "cats")
+    assert (code, out) == (2, "") and "training:v100 is an image of this machine" in err
+    assert "builder image v100 --push; or render it with --local" in err
+    code, out, _ = run("job", "render", "cats", "--local")
     assert code == 0 and '"imageUri": "training:v100"' in out
-    assert "training:v100 is an image of this machine" in err
 
 
 def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:

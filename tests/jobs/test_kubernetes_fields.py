@@ -148,6 +148,19 @@ def test_a_pod_fits_its_machine_and_leaves_no_room_for_a_second() -> None:
     assert requests == {"cpu": "186169m", "memory": "1683386Mi"}
 
 
+def test_a_node_whose_driver_is_too_old_takes_no_pod_with_gpus() -> None:
+    """The floor is 525: a node with the label needs more than 524, one without it may try."""
+    node = pod(rendered(CHIEF))["affinity"]["nodeAffinity"]
+    (unknown, new_enough) = node["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    label = "nvidia.com/cuda.driver-version.major"
+    assert unknown == {"matchExpressions": [{"key": label, "operator": "DoesNotExist"}]}
+    assert new_enough == {"matchExpressions": [{"key": label, "operator": "Gt", "values": ["524"]}]}
+    assert "affinity" not in pod(rendered("image: cpu\nmachine: n1-standard-8\n"))
+    assert "affinity" not in pod(rendered(CHIEF, image=OTHERS))
+
+
 # --- secrets --------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from builder.facts.cuda import OldestDriver
 from builder.jobs import machines
 from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.description import Job
@@ -18,6 +19,9 @@ SPOT: Final = "cloud.google.com/gke-spot"
 FLEX_START: Final = "cloud.google.com/gke-flex-start"
 QUEUED: Final = "cloud.google.com/gke-queued"
 """The taint of nodes that a ProvisioningRequest has brought."""
+DRIVER: Final = "nvidia.com/cuda.driver-version.major"
+"""The branch of a node's driver, where NVIDIA's GPU feature discovery runs. Source:
+NVIDIA/k8s-device-plugin, docs/gpu-feature-discovery, Generated Labels."""
 TPUS: Final = {
     "TPU-v5e": "tpu-v5-lite-podslice",
     "TPU-v6e": "tpu-v6e-slice",
@@ -68,6 +72,21 @@ def selection(job: Job, cluster: Cluster, placement: Placement) -> dict[str, Any
     tolerations += [_tolerated(each.key, each.value, each.effect) for each in own.tolerations]
     fields: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     return {**fields, "tolerations": tolerations} if tolerations else fields
+
+
+def affinity(placement: Placement, oldest: OldestDriver | None) -> dict[str, Any]:
+    """Return the affinity of a pod with GPUs: no node that says that its driver is too old.
+
+    A node without the label, such as one whose driver GKE has installed, is judged at the start of
+    the pod. oldest: the driver for the image's libraries, None where it is not known.
+    """
+    if device(placement) != GPU or oldest is None:
+        return {}
+    unknown = {"key": DRIVER, "operator": "DoesNotExist"}
+    new_enough = {"key": DRIVER, "operator": "Gt", "values": [str(int(oldest.driver) - 1)]}
+    terms = [{"matchExpressions": [expression]} for expression in (unknown, new_enough)]
+    required = {"nodeSelectorTerms": terms}  # one of them has to match
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
 def _machine(placement: Placement) -> dict[str, str]:

@@ -111,6 +111,7 @@ def template(role: Role) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **nodes.selection(ready.job, cluster, role.placement),
+        **given(affinity=nodes.affinity(role.placement, ready.image.driver)),
         "securityContext": security,
         "containers": [_container(role, volumes)],
         "volumes": [volume for volume, _ in volumes],
