@@ -43,7 +43,7 @@ def test_every_job_of_the_project_passes() -> None:
         (BASE.replace("us-central1", "europe-west1"), "v100", "has no V100", "europe-west4"),
         (BASE.replace("us-central1", "us-centrall1"), "v100", "is no region", "us-central1"),
         (BASE.replace("region: us-central1\n", ""), "v100", "no region is known", "add region"),
-        (BASE + "environment: {API_KEY: abc}\n", "v100", "looks like a secret", "Secret Manager"),
+        (BASE + "environment: {API_KEY: abc}\n", "v100", "looks like a secret", "gcloud secrets"),
         (BASE + "network: projects/my-p/global/networks/vpc\n", "v100", "by its number", "NAME"),
         (BASE + "network: vpc\n", "v100", "is not a network", "projects/NUMBER"),
         (

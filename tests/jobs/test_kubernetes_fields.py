@@ -172,14 +172,14 @@ def test_a_secret_is_named_and_its_value_stands_nowhere() -> None:
     assert variables["WANDB_API_KEY"]["valueFrom"] == reference and variables["A"]["value"] == "b"
     for harmless in ("TOKEN: /var/token", "MAX_TOKENS: abc", "KEY: abc", "API_KEY: ''"):
         rendered(CHIEF + f"environment: {{{harmless}}}\n")
-    for wrong in ("{secret: A b, key: k}", "{secret: a}", "{secret: a, key: 'a b'}"):
+    for wrong in ("{secret: A b, key: k}", "{secret: a, key: 'a b'}", "{secret: a, x: y}"):
         with pytest.raises(InputError) as error:
             ready(CHIEF + f"environment: {{B: {wrong}}}\n")
         assert "cats.yaml:4: environment" in error.value.message
         assert error.value.fix == "write {secret: NAME, key: KEY}"
-    with pytest.raises(InputError, match="B names a secret, and a job of Vertex AI can name none"):
-        region = "region: us-central1\nenvironment: {B: {secret: a, key: k}}\n"
-        jobfiles.ready(CHIEF + region)
+    for other in ("{secret: a}", "{secret: a_b, key: k}"):
+        with pytest.raises(InputError, match="a Secret of Kubernetes has a name"):
+            ready(CHIEF + f"environment: {{B: {other}}}\n")
 
 
 # --- the table kubernetes -------------------------------------------------------------------------

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 from google.cloud import aiplatform_v1 as api
 
 from builder import contract
+from builder.core.errors import InputError
 from builder.jobs.backends.vertex import messages as vertex
+from builder.jobs.backends.vertex import start
+from builder.jobs.ready import Image
+from tests.emulators.web import LoopbackServer, answering
 from tests.jobs import jobfiles
 
 POST = """\
@@ -126,6 +133,81 @@ def test_a_replica_is_told_what_its_machine_carries() -> None:
         "machineType": "ct5lp-hightpu-4t",
         "tpuTopology": "2x2",
     }
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+OWN = "image: h.pkg.dev/p/r/i\nregion: us-central1\nmachine: n1-standard-8\n"
+PROGRAM = "command: [sh, -c, 'echo $0 $WANDB_API_KEY']\n"
+SECRET = "environment: {WANDB_API_KEY: {secret: wandb}}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "fails", "exit_code", "printed"),
+    [(200, 0, 0, "--steps=3 abc123\n"), (200, 1, 0, "--steps=3 abc123\n"), (403, 0, 3, "")],
+)
+def test_a_container_reads_its_secrets_and_becomes_the_program(
+    code: int, fails: int, exit_code: int, printed: str
+) -> None:
+    """The start is what is sent, but for the two addresses of Google's."""
+    asked: list[tuple[str, str | None]] = []
+
+    class Google(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_token = self.path == "/token"
+            header = "Metadata-Flavor" if is_token else "Authorization"
+            asked.append((self.path, self.headers[header]))
+            answer: Any = {"access_token": "t"} if is_token else {"payload": {"data": "YWJjMTIz"}}
+            self.send_response(code if is_token or len(asked) > fails + 1 else 503)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    text = OWN + PROGRAM + SECRET + "arguments: {steps: 3}\n"
+    sent = jobfiles.checked(jobfiles.job(text), Image("h.pkg.dev/p/r/i"))
+    container = vertex.body(sent)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    assert "WANDB_API_KEY" not in {variable["name"] for variable in container["env"]}
+    with answering(LoopbackServer(("127.0.0.1", 0), Google)) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+        command = [*container["command"], *container["args"]]
+        command[4] = command[4].replace(start.TOKEN, f"{address}/token")
+        command[4] = command[4].replace(start.SECRETS, f"{address}/")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (exit_code, printed)
+    if exit_code:
+        assert done.stderr.startswith(f"{address}/token: HTTP Error 403")
+    else:
+        version = "/projects/my-project/secrets/wandb/versions/latest:access"
+        assert asked[0] == ("/token", "Google") and len(asked) == 2 + fails
+        assert set(asked[1:]) == {(version, "Bearer t")}
+
+
+def test_a_job_with_secrets_starts_what_its_image_would_start() -> None:
+    image = replace(jobfiles.image(), entrypoint=("python3", "-m", "trainer.task"))
+    ready = jobfiles.checked(jobfiles.job(POST + SECRET), image)
+    container = vertex.body(ready)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
+    assert container["command"][:4] == ["python3", "-I", "-S", "-c"]
+    assert container["command"][6:] == ["python3", "-m", "trainer.task"]
+    assert any("secretmanager.secretAccessor" in note for note in ready.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "project", "problem"),
+    [
+        (OWN + SECRET, "my-project", "what the image starts is unknown"),
+        (OWN + PROGRAM + SECRET, None, "no project is known"),
+        (OWN + PROGRAM + SECRET.replace("wandb", "a.b"), "my-project", "a.b is no name in Secret"),
+    ],
+)
+def test_a_secret_that_cannot_be_read_is_refused(
+    text: str, project: str | None, problem: str
+) -> None:
+    with pytest.raises(InputError, match=problem):
+        jobfiles.checked(jobfiles.job(text), Image("h.pkg.dev/p/r/i"), project=project)
+
+
+# --- scheduling, disks, studies -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class Job(WrittenModel):
 
     environment: Environment = Field({}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}])
     """Environment variables of every replica: texts, or secrets as {secret: NAME, key: KEY}, which
-    a cluster's Secret holds, or the file of `builder job local --env-file`."""
+    a cluster's Secret holds, Secret Manager, or the file of `builder job local --env-file`."""
 
     job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
     """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id."""

@@ -141,20 +141,21 @@ class Secret(WrittenModel):
     """A value that stands elsewhere: the job's file names it, and never holds it."""
 
     secret: str
-    """The Secret's name."""
+    """The name of a Secret of Kubernetes, or of one in Secret Manager."""
 
-    key: str
-    """The key in it."""
+    key: str | None = None
+    """The key in a Secret of Kubernetes. In Secret Manager a secret is one value."""
 
 
 def _secret(value: object) -> object:
     """Return the secret that a mapping names; a text stays as it is."""
     if not isinstance(value, dict):
         return value
-    name, key = str(value.get("secret", "")), str(value.get("key", ""))
-    named = re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name)
-    if len(value) != 2 or not named or not re.fullmatch(r"[A-Za-z0-9._-]{1,253}", key):
-        what = "a variable is a text, or names a Secret of Kubernetes and a key in it"
+    name, key = str(value.get("secret", "")), value.get("key")
+    named = re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?", name)
+    keyed = key is None or re.fullmatch(r"[A-Za-z0-9._-]{1,253}", str(key))
+    if set(value) - {"secret", "key"} or not named or not keyed:
+        what = "a variable is a text, or names a secret, of Kubernetes with a key in it"
         raise refuse(what, "write {secret: NAME, key: KEY}")
     return Secret(secret=name, key=key)
 

@@ -6,6 +6,7 @@ the way they are made (jobset.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from builder.core.errors import InputError
@@ -133,6 +134,10 @@ def _check_buckets(job: Job, cluster: Cluster) -> None:
 def _check_environment(job: Job) -> None:
     if INDEX in job.environment:
         raise InputError(f"{INDEX} cannot be set: Kubernetes sets it", "remove it")
+    for name, secret in job.secrets.items():
+        if secret.key is None or not re.fullmatch(r"[a-z0-9.-]+", secret.secret):
+            what = f"{name}: a Secret of Kubernetes has a name of a-z, 0-9, - and ., and a key"
+            raise InputError(what, f"write {name}: {{secret: NAME, key: KEY}}")
     check_no_plain_secrets(
         job,
         "write {name}: {{secret: NAME, key: KEY}}, and make it: kubectl create secret generic NAME "

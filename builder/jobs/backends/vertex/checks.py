@@ -26,7 +26,7 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     """
     problems, placements, notes = checks.common(job, image, targets)
     region, strategy = where.region, ("scheduling", "strategy")
-    problems.attempt(("environment",), lambda: _check_environment(job))
+    problems.attempt(("environment",), lambda: _check_environment(job, image, where.project))
     problems.attempt(("network",), lambda: _check_network(job))
     problems.attempt(strategy, lambda: _check_strategy(job, placements))
     problems.attempt(("vertex",), lambda: _check_reservation(job))
@@ -43,6 +43,9 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
             "gs:// without service_account: the replicas read and write as the project's Vertex AI "
             "Custom Code Service Agent"
         )
+    if job.secrets:
+        account = job.service_account or "the project's Vertex AI Custom Code Service Agent"
+        notes.append(f"secrets: {account} needs roles/secretmanager.secretAccessor")
     own = job.kubernetes.written
     notes += [f"kubernetes.{name}: a cluster's own, not rendered" for name in own]
     return Ready(job, image, region or "", placements, where.project, tuple(notes))
@@ -103,15 +106,22 @@ def _check_registry(image: Image) -> None:
         )
 
 
-def _check_environment(job: Job) -> None:
-    """Raise InputError for a secret: a CustomJob holds the values of variables as they are.
-
-    Source: aiplatform v1, ContainerSpec.env, an EnvVar of name and value.
-    """
-    fix = "let the program read it from Secret Manager, as the job's service_account"
-    for name in job.secrets:
-        raise InputError(f"{name} names a secret, and a job of Vertex AI can name none", fix)
-    checks.check_no_plain_secrets(job, fix)
+def _check_environment(job: Job, image: Image, project: str | None) -> None:
+    """Raise InputError for a secret that the job would hold, or that cannot be read from Secret
+    Manager when it starts."""
+    for name, secret in job.secrets.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", secret.secret):
+            what = f"{name}: {secret.secret} is no name in Secret Manager"
+            raise InputError(what, "use letters, digits, _ and -")
+        if project is None:
+            raise InputError(f"{name} names a secret, and no project is known", "give --project")
+        if not (job.command or image.entrypoint):
+            what = f"{name} is read before the program starts, and what the image starts is unknown"
+            raise InputError(what, "write command: [python3, -m, MODULE]")
+    checks.check_no_plain_secrets(
+        job,
+        "write {name}: {{secret: NAME}}, and make it: gcloud secrets create NAME --data-file=FILE",
+    )
 
 
 def _check_network(job: Job) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from builder.jobs import expected
@@ -135,7 +136,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
     variables = _environment(ready, placement).items()
     container = given(
         imageUri=ready.image.reference,
-        command=list(job.command or ()),
+        command=_command(ready),
         args=list(arguments(job, job_dir)),
         env=[{"name": name, "value": value} for name, value in variables],
     )
@@ -145,6 +146,23 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         **({"diskSpec": disk} if disk else {}),  # else the service takes the one that fits
         "containerSpec": container,
     }
+
+
+def _command(ready: Ready) -> list[str]:
+    """Return what replaces the image's ENTRYPOINT: what the job says, after a start that reads its
+    secrets where it names some."""
+    job, image = ready.job, ready.image
+    if not job.secrets:
+        return list(job.command or ())
+    of_project = f"projects/{ready.project}/secrets"
+    versions = {
+        name: f"{of_project}/{secret.secret}/versions/latest"
+        for name, secret in job.secrets.items()
+    }
+    # without the packages and the hooks of the image: neither is needed, and they take time
+    python = (image.entrypoint[0] if image.entrypoint else "python3", "-I", "-S", "-c")
+    start = Path(__file__).with_name("start.py").read_text(encoding="utf-8")
+    return [*python, start, json.dumps(versions), *(job.command or image.entrypoint)]
 
 
 def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
