@@ -53,6 +53,8 @@ _REFERENCE = re.compile(
 )
 _PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>~]=[0-9]+(?:\.[0-9]+)*)?")
 """A name with at most one bound, which needs no parser: `packaging` takes long to import."""
+_LONGEST_REQUIREMENT = 2000
+"""Characters; `packaging` takes minutes for millions."""
 _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 
 
@@ -99,6 +101,8 @@ def requirement(value: str) -> str:
 
     Raises PydanticCustomError for what cannot be locked.
     """
+    if len(value) > _LONGEST_REQUIREMENT:
+        raise refuse(f"a requirement of {len(value):,} characters is none", "write name==version")
     if value.lstrip().startswith("-"):
         raise refuse(
             f"{value!r} is an option, not a requirement",

@@ -103,7 +103,7 @@ class Client:
         `stream`, the caller reads the body, by `body`. A body in pieces needs a Content-Length
         among `headers`. wait: seconds to wait for the answer's headers, where `read` is too short.
         Raises urllib3's HTTPError where there is no answer, InputError for a proxy that cannot be
-        used, OutsideError for a redirect to plain http or into a private network.
+        used, OutsideError for a redirect to plain http, into a private network, or in a circle.
         """
         import urllib3
 
@@ -129,13 +129,13 @@ class Client:
             )
             target = joined(url, response.headers.get("Location") or "")
             if not (follow and target and response.status in MOVED):
-                break
+                return response
             response.close()
             check_redirect(bare, target)
             url = target
             if origin(url) != origin(bare):
                 sent.pop("Authorization", None)
-        return response
+        raise _endless(url, f"{REDIRECTS} redirects")
 
     def answer(
         self,

@@ -18,7 +18,7 @@ import stat
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Final
 
 from isal import igzip_lib, isal_zlib
@@ -35,12 +35,15 @@ _READ: Final = 1 << 18
 a sixth faster than 1 MiB."""
 _LOCAL: Final = struct.Struct("<4s22xHH")
 _MOST_FILES: Final = 200_000
+_MOST_LISTED: Final = 32 << 20
+"""Bytes of the list at the end of a wheel: its files are counted when all of it is read."""
 _MOST_UNPACKED: Final = 16 << 30
 _DEEPEST: Final = 64
 _LONGEST: Final = 255
 """Bytes of a file's name, as file systems have it."""
-_TEXTS: Final = {"/RECORD": 32 << 20, "/entry_points.txt": 1 << 20, ".py": 64 << 20}
+_TEXTS: Final = {"/RECORD": 16 << 20, "/entry_points.txt": 1 << 18, ".py": 64 << 20}
 """Bytes of the files that are read whole, by the end of their names."""
+_LARGEST_SCRIPT: Final = 16 << 20
 _DAMAGED: Final = (
     zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, IndexError, OverflowError,
     struct.error,
@@ -98,7 +101,7 @@ def installed(
     should install.
     """
     try:
-        with zipfile.ZipFile(wheel) as archive:
+        with zipfile.ZipFile(_Listed(wheel)) as archive:
             members = [each for each in archive.infolist() if not each.filename.endswith("/")]
     except _DAMAGED as error:
         raise refused(name, str(error) or type(error).__name__) from None
@@ -106,19 +109,19 @@ def installed(
     layout = _Layout(name, python, members)
     files: dict[str, InstalledFile] = {}
     rows: dict[str, str] = {}  # the wheel's own path of each file -> its path in RECORD
-    changed: dict[str, bytes] = {}
+    changed: dict[str, InstalledFile] = {}
     for member in members:
         _check(name, member)
         scheme, path = layout.place(member.filename)
         file = _member(wheel, name, member, path)
         rows[member.filename] = layout.recorded(path)
         if scheme == "scripts":
-            file = _script(file)
-            changed[rows[member.filename]] = file.content()
+            file = _script(name, file)
+            changed[rows[member.filename]] = file
         add(files, file, name, name)
     for file in layout.generated(files):
         add(files, file, name, name)
-        changed[layout.recorded(file.path)] = file.content()
+        changed[layout.recorded(file.path)] = file
     gone = {path for path in files if excluded(layout.recorded(path), exclude)}
     if not (record := files.get(f"{layout.info}/RECORD")):
         raise refused(name, "it has no RECORD")
@@ -172,6 +175,18 @@ def refused(name: str, why: str) -> OutsideError:
     return OutsideError(
         f"the wheel of {name}: {why}", "take another version of it, and tell those who publish it"
     )
+
+
+class _Listed:
+    """A wheel whose list of files is read only where it has less than _MOST_LISTED bytes."""
+
+    def __init__(self, wheel: IO[bytes]) -> None:
+        self.seek, self.tell, self._read = wheel.seek, wheel.tell, wheel.read
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _MOST_LISTED:
+            raise ValueError(f"its list of files has {size} bytes")
+        return self._read(size)
 
 
 class _Layout:
@@ -236,16 +251,27 @@ def _member(wheel: IO[bytes], name: str, member: zipfile.ZipInfo, path: str) -> 
 
 
 def _record(
-    name: str, text: bytes, rows: Mapping[str, str], changed: Mapping[str, bytes], gone: set[str]
+    name: str,
+    text: bytes,
+    rows: Mapping[str, str],
+    changed: Mapping[str, InstalledFile],
+    gone: set[str],
 ) -> bytes:
     """Return the RECORD of what is installed, sorted by path."""
+    record: dict[str, list[str]] = {}
     try:
-        lines = [row for row in csv.reader(io.StringIO(text.decode(), newline="")) if row]
+        for number, row in enumerate(csv.reader(io.StringIO(text.decode(), newline=""))):
+            if number >= 2 * _MOST_FILES:
+                raise refused(name, f"its RECORD has more than {2 * _MOST_FILES} lines")
+            if row:
+                record[rows.get(row[0], row[0])] = [*row[1:3], "", ""][:2]
     except (UnicodeDecodeError, csv.Error) as error:
         raise refused(name, f"its RECORD cannot be read: {error}") from None
-    record = {rows.get(row[0], row[0]): [*row[1:], "", ""][:2] for row in lines}
-    for path, content in changed.items():
-        record[path] = [recorded(hashlib.sha256(content).digest()), str(len(content))]
+    for path, file in changed.items():
+        digest = hashlib.sha256()
+        for piece in file.pieces():
+            digest.update(piece)
+        record[path] = [recorded(digest.digest()), str(file.size)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([path, *record[path]] for path in sorted(record) if path not in gone)
@@ -293,13 +319,15 @@ def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[
         raise refused(name, f"the content of {member.filename!r} is not what its checksum says")
 
 
-def _script(file: InstalledFile) -> InstalledFile:
+def _script(name: str, file: InstalledFile) -> InstalledFile:
     """Return a script of the wheel: executable, and run by the environment's Python."""
-    content = file.content()
-    first, newline, rest = content.partition(b"\n")
-    if first.rstrip() in (b"#!python", b"#!pythonw"):
-        content = f"#!{_PYTHON}".encode() + newline + rest
-    return InstalledFile.of(file.path, content, 0o755)
+    begin = next(filter(None, file.pieces()), b"")
+    if begin.partition(b"\n")[0].rstrip() not in (b"#!python", b"#!pythonw"):
+        return replace(file, mode=0o755)
+    if file.size > _LARGEST_SCRIPT:
+        raise refused(name, f"the script {file.path!r} has {file.size} bytes")
+    _, newline, rest = file.content().partition(b"\n")
+    return InstalledFile.of(file.path, f"#!{_PYTHON}".encode() + newline + rest, 0o755)
 
 
 def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:

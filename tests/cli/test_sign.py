@@ -80,3 +80,5 @@ def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
     """The registry, which is not there, is not asked."""
     with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
         run("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
+    with pytest.raises(InputError, match="--key names no file"):
+        run("verify", "127.0.0.1:9/x:v100", "--key", "")

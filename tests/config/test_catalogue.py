@@ -133,6 +133,7 @@ MISTAKES = [
     ("requirements: [numpy, NumPy==2]", "requirements: 'NumPy==2' stands twice (also", "keep one"),
     ("requirements: [--index-url x]", "requirements.0: '--index-url x' is an option", "names only"),
     ("requirements: ['a @ https://h/a.whl']", "names a URL, which cannot", "write name==version"),
+    (f"requirements: ['numpy {'>=1,' * 100_000}']", "a requirement of 400,006 chara", "write name"),
     ("requirements: [numpy=2]", "requirements.0: 'numpy=2' is not a requirement", "name==version"),
     # the program
     ("program: ../x:x", "program: '../x' lies outside the project", "inside"),

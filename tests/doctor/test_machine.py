@@ -13,6 +13,7 @@ from builder.doctor import Finding, examine, machine
 from builder.engine import Engine, docker
 from builder.engine.discovery import NoEngine
 from tests.doctor.conftest import severities
+from tests.emulators.answers import serving
 
 
 def engine(**changes: Any) -> Engine:
@@ -103,3 +104,18 @@ def test_what_the_engine_or_the_system_refuses_is_a_finding(
     finding = examined(monkeypatch, engine())["network"]
     assert (finding.severity, finding.message) == ("error", "/etc/thing: Permission denied")
     assert finding.remedy.startswith("let this user")
+
+
+def test_a_malformed_index_and_a_registry_that_redirects_in_a_circle_are_findings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "connect", lambda *_, **__: engine())
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://bob:pw@[::1/simple")
+    circle = "/v2/x/manifests/latest"
+    with serving({circle: (302, {"Location": circle}, b"")}) as server:
+        settings = Settings(registry=f"127.0.0.1:{server.server_port}/x")
+        findings = {found.name: found for found in examine(machine.Machine(settings))}
+    network, registry = findings["network"], findings["registry"]
+    assert network.severity == registry.severity == "error" and network.remedy and registry.remedy
+    assert network.message == "the Python index http://***@[::1/simple is no address"
+    assert "more than 5 redirects" in registry.message

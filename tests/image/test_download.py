@@ -8,15 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from builder.config.uv import Platform
 from builder.core import files, web
-from builder.core.errors import OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.core.events import Event, StepLog
 from builder.core.retry import Retry
-from builder.image.download import KEPT, Wheels, fetch_debs, with_login
+from builder.image.download import KEPT, Wheels, fetch_debs, wheels_of, with_login
+from tests.emulators.answers import serving
 from tests.emulators.index import Files
 from tests.image.layers import TIME, archives, package, pin, record
 
@@ -114,6 +117,18 @@ def test_a_busy_server_is_asked_again_and_another_refusal_is_an_error(
     assert len(index.asked) == 4
     with pytest.raises(OutsideError, match=r"two 2\.0: it is not to be had any more"):
         wheels.fetch(pin(b"two", "two", "2.0"), lambda _: None)
+
+
+def test_an_index_that_is_no_address_or_redirects_in_a_circle_is_one_line(
+    wheels: Wheels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving({"/one.whl": (302, {"Location": "/one.whl"}, b"")}) as server:
+        circle = replace(wheels, addresses={PIN.sha256: f"{server.address}/one.whl"})
+        with pytest.raises(OutsideError, match="more than 5 redirects"):
+            fetched(circle)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://bob:pw@[::1/simple")
+    with pytest.raises(InputError, match="is no address"), wheels_of([PIN], Platform("3.11", 36)):
+        pass
 
 
 def test_two_at_once_download_once_and_one_may_remove_it_from_the_other(

@@ -9,6 +9,7 @@ import zipfile
 import pytest
 
 from builder.core.errors import OutsideError
+from builder.image import wheel as wheels
 from builder.image.exclude import Exclude
 from builder.image.wheel import InstalledFile, installed
 from tests.image.layers import digest, wheel, zipped
@@ -163,3 +164,51 @@ def test_content_that_is_not_what_the_zip_says_is_refused() -> None:
         files = laid_out(bytes(damaged))
         with pytest.raises(OutsideError, match=r"the wheel of one: .*one/a\.py"):
             files[f"{SITE}/one/a.py"].content()
+
+
+def declared(content: bytes, name: str, size: int) -> bytes:
+    """Return the wheel, whose list says that this file unpacks to so many bytes."""
+    changed = bytearray(content)
+    at = content.rindex(b"PK\1\2", 0, content.rindex(name.encode()))
+    changed[at + 24 : at + 28] = size.to_bytes(4, "little")
+    return bytes(changed)
+
+
+def overlapping(content: bytes) -> bytes:
+    """Return the wheel with one file at the place of the one before it."""
+    changed = bytearray(content)
+    second = content.index(b"PK\1\2", content.index(b"PK\1\2") + 4)
+    changed[second + 42 : second + 46] = bytes(4)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (declared(wheel({}), "one-1.0.dist-info/RECORD", 1 << 30), "RECORD' has 1073741824 bytes"),
+        (declared(wheel({POINTS: ""}), POINTS, 1 << 30), r"points\.txt' has 1073741824 bytes"),
+        (wheel({}, record=bytes(17 << 20)), "RECORD' has 17825792 bytes"),
+        (declared(wheel({}, record=bytes(9 << 20)), "-info/RECORD", 9), "is not what its checksum"),
+        (wheel({}, record=b"a\r" * 5000), "its RECORD has more than 4000 lines"),
+        (
+            wheel({"one-1.0.data/scripts/a": b"#!python\n" + bytes(17 << 20)}),
+            "bin/a' has 17825801 byt",
+        ),
+        (overlapping(wheel({"one/a.py": "x"})), "overlaps another file"),
+        (wheel({"/".join("a" * 70): ""}), "has too long a name"),
+        (wheel({f"one/{'ä' * 200}": ""}), "has too long a name"),
+        (zipped((f"one/{number}", b"") for number in range(2_001)), "has 2001 files"),
+        (declared(wheel({"one/a.py": "x"}), "one/a.py", 65 << 20), r"one/a\.py' has 68157440 byt"),
+        (
+            zipped((f"{'a' * 60_000}{number}", b"") for number in range(600)),
+            "its list of files has",
+        ),
+        (wheel({"": "x"}), "has a name that leads elsewhere"),
+        (wheel({})[:-10] + b"\xff\xff\xff\x7f" + wheel({})[-6:], "negative seek|Bad offset"),
+    ],
+)
+def test_a_wheel_has_bounds(monkeypatch: pytest.MonkeyPatch, content: bytes, reason: str) -> None:
+    """Of files, memory and depth. What is damaged is the wheel's fault by its name."""
+    monkeypatch.setattr(wheels, "_MOST_FILES", 2000)
+    with pytest.raises(OutsideError, match=f"^the wheel of one: .*({reason})"):
+        laid_out(content)

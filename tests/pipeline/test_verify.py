@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from builder.frameworks.tensorflow import suite as suites
 from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
 from builder.prove import receipts
 from builder.registry import Descriptor, referrers
+from builder.trust import attestations, dsse
 from tests.pipeline.pushing import NEWER, results
-from tests.trust.signing import Repository, receipt
+from tests.trust.signing import Pair, Repository, receipt
 
 pytestmark = pytest.mark.network
 
@@ -39,6 +41,27 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
     )
     with pytest.raises(CheckFailed, match="is a list of images"):
         verify("list", settings)
+
+
+def test_an_odd_receipt_beside_a_valid_one_is_skipped(repository: Repository, ours: Pair) -> None:
+    made, name = repository.signed(ours), repository.reference.repository
+    odd = receipt(made, made_at="2027-01-01T00:00:00+00:00").model_dump(mode="json")
+    odd["checks"][0]["name"] = ["size"]
+    statement = dsse.Statement(made.digest, dsse.RECEIPT, odd)
+    created = "2027-01-01T00:00:00+00:00"
+    attestations.attach(repository.client, name, made, [statement], ours.signer, created)
+    content = Descriptor.of(RECEIPT_TYPE, json.dumps(odd).encode())
+    repository.client.put_blob(name, json.dumps(odd).encode())
+    newest = {referrers.CREATED: created}
+    artifact = registry.artifact(RECEIPT_TYPE, content, newest, made.descriptor)
+    referrers.attach(repository.client, name, artifact)
+    for settings in (repository.settings(), repository.settings(ours)):
+        assert verify("v100", settings).receipt == receipt(made)
+    alone = repository.image("alone", "alone")
+    statement = dsse.Statement(alone.digest, dsse.RECEIPT, odd)
+    attestations.attach(repository.client, name, alone, [statement], ours.signer, created)
+    with pytest.raises(CheckFailed, match=r"checks\.0\.name: Input should be a valid string"):
+        verify("alone", repository.settings(ours))
 
 
 def test_a_receipt_of_another_image_proves_nothing(repository: Repository) -> None:
