@@ -1,7 +1,7 @@
 """Benchmarks: the factory and the trainer compared with the alternatives.
 
 `make bench` runs those that `bench/__main__.py` lists. Each measures both sides in one run on one
-machine. transfer.py, spoken_digits.py and real_data.py measure what the trainer learns, campaign.py
+machine. transfer.py and real_data.py measure what the trainer learns, campaign.py
 whether interrupted runs end with the same bits; start them as modules (`python -m bench.transfer`).
 
 "The usual Dockerfile" is the alternative of several benches: Debian's Python, one `pip install`

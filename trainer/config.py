@@ -40,7 +40,6 @@ _optimizer = Section("optimizer")
 _tensorboard = Section("TensorBoard; cadences in steps, 0: never")
 _cost = Section("utilisation and cost")
 _input = Section("input and augmentation")
-_sounds = Section("sounds")
 _output = Section("hyperparameters and output")
 
 
@@ -310,15 +309,6 @@ class Config:
         "natural", "balanced: an epoch has each picture of a rare class several times"
     )
 
-    seconds: float = _sounds(
-        0.0, "what the model hears of each sound; 0: as the records say", most=600
-    )
-    rate: int = _sounds(0, "samples a second; 0: as the records say")
-    shift: float = _sounds(0.0, "most seconds that a sound is heard earlier or later", most=600)
-    noise: float = _sounds(
-        0.0, "most white noise to add, as a share of the sound's strength", most=10
-    )
-
     metric: str = _output(
         "accuracy",
         "what a trial reports, and what better and best mean; with values: loss",
@@ -334,7 +324,7 @@ COMMON = (
     *("crop", "flip", "trivial_augment", "mixup", "evaluate_every", "metric", "seed"),
 )
 """The options that --help shows; --help-all shows every one."""
-_WHAT = """Train a classifier of pictures or sounds on TFRecords. The run resumes from the newest
+_WHAT = """Train a classifier of pictures on TFRecords. The run resumes from the newest
 whole checkpoint of its job folder; a job that is done is left alone. As tuning services write
 them, options may have underscores for hyphens, and a value after = or a space. Of an option that is
 given twice, the last one counts."""

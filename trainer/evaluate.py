@@ -67,7 +67,6 @@ def evaluate(request: Asked) -> dict[str, float]:
     Raises UsageError, CorruptRecord, and one of storage.FAILURES.
     """
     from trainer.input import splits
-    from trainer.input.parts import Sound
     from trainer.job.checkpoints import Checkpoints
     from trainer.loop import distribution, evaluator, inner
     from trainer.loop.judge import tell
@@ -89,7 +88,7 @@ def evaluate(request: Asked) -> dict[str, float]:
             f"{config.records}/labels.txt {text}: the job of --job-dir {request.job_dir} was "
             f"trained on {len(was)} others"
         )
-    shards = splits.find(config.records, request.split, Sound(config.rate, config.seconds))
+    shards = splits.find(config.records, request.split)
     strategy = distribution.create(distribution.Cluster(role="evaluator"), os.environ)
     policy = distribution.precision(
         config.precision, distribution.has_tpu(os.environ), distribution.compute_capabilities()

@@ -255,7 +255,7 @@ def _set_up(
     _agree(strategy, place, problem)
     names = splits.class_names(config.records)
     shards, held_out = splits.of(config, len(names))
-    config = targets.aimed(splits.heard(config, shards), shards[0].target)
+    config = targets.aimed(config, shards[0].target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records)
     kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]

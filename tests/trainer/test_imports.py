@@ -10,10 +10,7 @@ from tests.trainer.runs import ROOT
 EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "google", "trainer"} | {
     "psutil"
 }
-TOOLS = {"PIL", "fsspec", "google_crc32c", "pynvml", "tf_keras", "gcsfs", "libtpu"} | {
-    "soundfile",
-    "soxr",
-}
+TOOLS = {"PIL", "fsspec", "google_crc32c", "pynvml", "tf_keras", "gcsfs", "libtpu"}
 """Packages of the tools, or optional ones: they are imported inside functions."""
 
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import changes, spectrograms
-from trainer.input.parts import Sound
+from trainer.input import changes
 
 DRAWS = 15
 """Uniform numbers in [0, 1) for an example, used or not: so an option does not change the numbers
@@ -21,8 +20,6 @@ _AREA, _RATIO, _TOP, _LEFT, _FLIP_X, _FLIP_Y, _TURN, _BRIGHT, _CONTRAST, _SATURA
 _HUE, _ERASE, _ERASE_TOP, _ERASE_LEFT, _ERASE_RATIO = range(10, 15)
 STRENGTH = 9.0
 """Of RandAugment's changes, from 0 to changes.STRONGEST."""
-_PLACE, _NOISE, _SEED = 0, 1, 2
-"""Of sounds, which are not cropped; a seed is two numbers."""
 _LUMA = (0.299, 0.587, 0.114)
 """Rec. 601, as JPEG has it."""
 _GREY = 127.0
@@ -36,7 +33,7 @@ draws: float32 [DRAWS], for the rest; changes: the numbers of `changing`."""
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What may happen to a picture or sound; by default nothing."""
+    """What may happen to a picture; by default nothing."""
 
     crop: float = 1.0
     """Least share of the area that is seen; 1: always the whole picture."""
@@ -61,10 +58,6 @@ class Augmentation:
     """RandAugment: changes of a picture; 0: none."""
     strength: float = 0.0
     """RandAugment: from 0 to changes.STRONGEST."""
-    shift: float = 0.0
-    """Most seconds that a sound is heard earlier or later."""
-    noise: float = 0.0
-    """Most white noise, as a share of the sound's strength."""
 
     @property
     def none(self) -> bool:
@@ -104,8 +97,6 @@ def of(config: Config) -> Augmentation:
         trivial=config.trivial_augment,
         changes=config.rand_augment,
         strength=STRENGTH if config.rand_augment else 0.0,
-        shift=config.shift,
-        noise=config.noise,
     )
 
 
@@ -164,17 +155,6 @@ def placed(image: tf.Tensor, view: View) -> tf.Tensor:
 
 def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
     return tf.cond(really, lambda: tf.reverse(image, [axis]), lambda: image)
-
-
-def piece(wav: tf.Tensor, sound: Sound, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """Return the part that is heard of a sound this time: float32 [samples], see
-    spectrograms.piece.
-    """
-    samples = spectrograms.piece(wav, sound, draws[_PLACE], how.shift)
-    if how.noise:
-        seed = tf.bitcast(draws[_SEED : _SEED + 2], tf.int32)
-        samples = spectrograms.noisy(samples, how.noise * draws[_NOISE], seed)
-    return samples
 
 
 def changing(draws: tf.Tensor, how: Augmentation) -> tf.Tensor:

@@ -23,11 +23,10 @@ from trainer.input import (
     mixing,
     parts,
     reading,
-    spectrograms,
     targets,
 )
 from trainer.input.augment import NONE, Augmentation
-from trainer.input.parts import Piece, Shard, Sound, part
+from trainer.input.parts import Piece, Shard, part
 
 WINDOW = 4096
 """Most examples that are shuffled together."""
@@ -43,9 +42,8 @@ CYCLE = 8
 class _Stored:
     """What is known of all examples of some files before one is read."""
 
-    sound: Sound | None
     side: int
-    """Pixels of the squares that are stored decoded; 0: encoded pictures, or sounds."""
+    """Pixels of the squares that are stored decoded; 0: encoded pictures."""
     least: int
     most: int
     """The least and the most pixels that the shorter side of a JPEG has; 0: not known."""
@@ -53,11 +51,6 @@ class _Stored:
     """The most pixels that any side has."""
     target: str
     """What is to be said of each: see trainer.input.targets."""
-
-    @property
-    def form(self) -> int | Sound:
-        """As `parse` takes it."""
-        return self.sound or self.side
 
     @property
     def smallest(self) -> int:
@@ -82,7 +75,7 @@ class _Stored:
     def check_kept(self, image_size: int, how: Augmentation, keep: str) -> None:
         """Refuse to keep decoded what is no JPEG, of unknown size, or decoded at a half for some
         crops. Raises UsageError."""
-        if not self.least or self.form:
+        if not self.least or self.side:
             raise UsageError(
                 f"--cache {keep}: takes records of JPEGs that trainer.records made, with the "
                 "dataset.json beside them"
@@ -129,7 +122,7 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed // copies, workers, own)
-    stored = _Stored(shards[0].sound, shards[0].side, *_jpeg(shards), shards[0].target)
+    stored = _Stored(shards[0].side, *_jpeg(shards), shards[0].target)
     size, together = window(shards), group(shards)
     source = _source(pieces, classes, stored, image_size, augmentation, keep, whole)
 
@@ -211,7 +204,7 @@ def _source(
     """
     if keep == cache.NONE:
         sized = whole or stored.sized(image_size, how)
-        return reading.Files(pieces, classes, stored.form, stored.target, sized)
+        return reading.Files(pieces, classes, stored.side, stored.target, sized)
     stored.check_kept(image_size, how, keep)
     return cache.decoded(pieces, classes, stored.target, keep)
 
@@ -250,16 +243,12 @@ def _example(
     """Return the function that makes (uint8 image, label) of (content, label, augment.View); of
     several copies (uint8 images, labels), from a JPEG that is decoded once.
     """
-    sound, least, most = stored.sound, stored.least, stored.most
+    least, most = stored.least, stored.most
     once = copies > 1 and least > 0 and not stored.halves(image_size, how)
     opens = isinstance(source, cache.Decoded) or stored.side > 0 or once
     in_bytes = stored.exact(image_size, how) and not how.repaints
 
     def made(common: tf.Tensor, view: augment.View) -> tf.Tensor:
-        if sound:
-            samples = augment.piece(common, sound, view["draws"], how)
-            image = spectrograms.picture(samples, sound.rate, image_size)
-            return decoding.uint8(changed(image, view))
         if opens:
             image = decoding.part(common, view["seen"]) if "seen" in view else common
         elif least:
@@ -340,7 +329,7 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
-    form, target = shards[0].sound or shards[0].side, shards[0].target
+    side, target = shards[0].side, shards[0].target
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
@@ -352,7 +341,7 @@ def evaluation(
     return (
         records.map(
             lambda record, weight: (
-                *parse(record, image_size, classes, form, target, crop),
+                *parse(record, image_size, classes, side, target, crop),
                 weight,
             ),
             num_parallel_calls=reading.under_way(),
@@ -368,19 +357,17 @@ def parse(
     record: tf.Tensor,
     image_size: int,
     classes: int,
-    form: int | Sound = 0,
+    side: int = 0,
     target: str = targets.CLASS,
     crop: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Image and target of a serialised tf.train.Example, without augmentation.
 
-    `form` is a Sound (how sounds are heard), the side of decoded squares, or 0: encoded pictures.
+    `side` is that of decoded squares, or 0: encoded pictures.
     """
-    contents, labels, _ = reading.examples(record[None], classes, form, target)
-    if isinstance(form, Sound):
-        return spectrograms.seen(contents[0], form, image_size), labels[0]
-    if form:
-        image = decoding.pixels(contents, form)[0]
+    contents, labels, _ = reading.examples(record[None], classes, side, target)
+    if side:
+        image = decoding.pixels(contents, side)[0]
         if crop:
             image = decoding.part(image, decoding.centre(tf.shape(image)[:2], crop))
         return decoding.uint8(decoding.resized(image, image_size)), labels[0]
@@ -434,11 +421,8 @@ def _shuffled(
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0] * copies, augment.DRAWS]
         draws = tf.random.stateless_uniform(shape, seed, alg="philox")
-        if isinstance(source.form, Sound):
-            views = {"draws": draws}
-        else:
-            sizes = sizes if sizes is None else tf.repeat(sizes, copies, axis=0)
-            views = augment.views(draws, sizes, augmentation)
+        sizes = sizes if sizes is None else tf.repeat(sizes, copies, axis=0)
+        views = augment.views(draws, sizes, augmentation)
         if copies > 1:
             views = {name: _of_copies(view, copies) for name, view in views.items()}
         return contents, labels, views

@@ -25,7 +25,7 @@ def canvas(shards: tuple[Shard, ...], image_size: int) -> int:
     """
     sides = {shard.side or (shard.jpeg[0] and shard.jpeg[2]) for shard in shards if shard.records}
     small = 0 not in sides and max(sides) < 2 * image_size
-    return max(sides) if small and not shards[0].sound else 0
+    return max(sides) if small else 0
 
 
 def settled(config: Config, shards: tuple[Shard, ...], accelerator: str) -> Config:

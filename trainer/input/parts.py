@@ -10,20 +10,6 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Sound:
-    """How the sounds of records are heard."""
-
-    rate: int
-    """Samples a second."""
-    seconds: float
-    """Length that the model hears of a clip."""
-
-    @property
-    def samples(self) -> int:
-        return max(1, round(self.rate * self.seconds))
-
-
-@dataclass(frozen=True)
 class Shard:
     """A TFRecord file."""
 
@@ -35,15 +21,8 @@ class Shard:
     jpeg: tuple[int, int, int] = (0, 0, 0)
     """If all are JPEGs with their size noted beside them: the least and the most pixels of their
     shorter sides, and the most of any side. Zeros: not known."""
-    sound: Sound | None = None
-    """How they are heard; None: these are pictures."""
     target: Literal["class", "labels", "values"] = "class"
     """What is to be said of each example: see trainer.input.targets."""
-
-    @property
-    def kind(self) -> str:
-        """What the names of features begin with."""
-        return "audio" if self.sound else "image"
 
 
 @dataclass(frozen=True)

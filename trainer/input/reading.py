@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from trainer.input import targets
-from trainer.input.parts import Piece, Sound
+from trainer.input.parts import Piece
 
 FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
 SIZES = {
@@ -18,8 +18,6 @@ SIZES = {
 """Features of JPEGs with their size noted beside them (Shard.jpeg)."""
 PIXELS = {"image/pixels": tf.io.FixedLenFeature([], tf.string)}
 """Features of records whose pictures are decoded already."""
-SOUNDS = {"audio/encoded": tf.io.FixedLenFeature([], tf.string)}
-"""Features of records of sounds, as WAV files."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +26,8 @@ class Files:
 
     pieces: tuple[Piece, ...]
     classes: int
-    form: int | Sound
-    """How sounds are heard, the side of decoded squares, or 0: encoded pictures."""
+    form: int
+    """The side of decoded squares, or 0: encoded pictures."""
     target: str = targets.CLASS
     """What is to be said of each: see trainer.input.targets."""
     sized: bool = False
@@ -56,8 +54,7 @@ class Files:
 
     def label(self, example: tf.Tensor) -> tf.Tensor:
         """Return the class of one of those that `read` gives."""
-        kind = "audio" if isinstance(self.form, Sound) else "image"
-        feature = targets.wanted(kind, targets.CLASS, self.classes)
+        feature = targets.wanted(targets.CLASS, self.classes)
         [label] = tf.io.parse_single_example(example, feature).values()
         return label
 
@@ -78,18 +75,15 @@ def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
 
 
 def examples(
-    several: tf.Tensor, classes: int, form: int | Sound, target: str, sized: bool = False
+    several: tf.Tensor, classes: int, form: int, target: str, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Return contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
-    sound = isinstance(form, Sound)
-    kind = "audio" if sound else "image"
-    wanted = SOUNDS if sound else PIXELS if form else FEATURES | SIZES if sized else FEATURES
-    parsed = tf.io.parse_example(several, wanted | targets.wanted(kind, target, classes))
-    labels = targets.read(parsed, kind, target, classes)
+    wanted = PIXELS if form else FEATURES | SIZES if sized else FEATURES
+    parsed = tf.io.parse_example(several, wanted | targets.wanted(target, classes))
+    labels = targets.read(parsed, target, classes)
     sizes = None
     if sized and form:
         sizes = tf.fill([tf.shape(labels)[0], 2], form)
     elif sized:
         sizes = tf.stack([parsed["image/height"], parsed["image/width"]], 1)
-    content = "audio/encoded" if sound else "image/pixels" if form else "image/encoded"
-    return parsed[content], labels, sizes
+    return parsed["image/pixels" if form else "image/encoded"], labels, sizes

@@ -17,27 +17,23 @@ import tensorflow as tf
 from trainer.config import Config, UsageError
 from trainer.input import targets
 from trainer.input.data import parse
-from trainer.input.parts import Shard, Sound
+from trainer.input.parts import Shard
 from trainer.job import storage
 from trainer.records import tfrecord
 from trainer.report import say
 
 UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
-AS_NOTED = Sound(0, 0.0)
-"""Hear sounds as dataset.json says."""
 
 
 class CorruptRecord(Exception):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
 
-def find(folder: str, split: str, wanted: Sound = AS_NOTED) -> tuple[Shard, ...]:
+def find(folder: str, split: str) -> tuple[Shard, ...]:
     """Return the files of a split ("train", "validation"), sorted.
 
     Raises UsageError, CorruptRecord.
-
-    `wanted` says how to hear sounds; a 0 in it stands for what dataset.json says.
     """
     known = _known(folder)
 
@@ -50,11 +46,11 @@ def find(folder: str, split: str, wanted: Sound = AS_NOTED) -> tuple[Shard, ...]
 
     paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
-        return _sized(tuple(pool.map(shard, paths)), folder, split, wanted)
+        return _sized(tuple(pool.map(shard, paths)), folder, split)
 
 
 def usable(
-    folder: str, split: str, image_size: int, classes: int, wanted: Sound = AS_NOTED
+    folder: str, split: str, image_size: int, classes: int
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
     """Return the files of a split without unreadable records, and one line for each of those
     records.
@@ -66,7 +62,7 @@ def usable(
     """
     known = _known(folder)
     paths = _paths(folder, split)
-    decoded = (image_size, classes, *_kind(folder, paths, wanted))
+    decoded = (image_size, classes, *_kind(paths))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
@@ -87,16 +83,16 @@ def usable(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sifted = list(pool.map(sift, paths))
     problems = tuple(problem for _, faults in sifted for problem in faults)
-    return _sized(tuple(shard for shard, _ in sifted), folder, split, wanted), problems
+    return _sized(tuple(shard for shard, _ in sifted), folder, split), problems
 
 
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
     """Return the files of training and validation; reports what --on-corrupt skip leaves out."""
-    both, wanted = [], Sound(config.rate, config.seconds)
+    both = []
     size = config.image_size or UNKNOWN_SIZE
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
-            shards, problems = usable(config.records, split, size, classes, wanted)
+            shards, problems = usable(config.records, split, size, classes)
             for problem in problems:
                 say("corrupt", f"skipped: {problem}", "WARNING")
             if problems:
@@ -104,45 +100,20 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
                 text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
                 say("corrupt", text, "WARNING", skipped=len(problems), records=left)
         else:
-            shards = find(config.records, split, wanted)
+            shards = find(config.records, split)
         both.append(shards)
     return both[0], both[1]
 
 
-_OF_SOUNDS = ("seconds", "rate", "shift", "noise")
-_OF_PICTURES = (
-    *("crop", "cut", "flip", "turn", "color_jitter", "trivial_augment", "rand_augment"),
-    *("evaluate_crop", "test_flips", "cache"),
-)
-
-
-def heard(config: Config, shards: tuple[Shard, ...]) -> Config:
-    """Return `config`, with how sounds are heard if the records are sounds.
-
-    Raises UsageError for an option that means nothing for these records.
-    """
-    sound = shards[0].sound
-    nothing = {"crop": 1.0, "flip": "none", "cache": "none", "color_jitter": ()}
-    for name in _OF_PICTURES if sound else _OF_SOUNDS:
-        if (value := getattr(config, name)) != nothing.get(name, 0):
-            option = f"--{name.replace('_', '-')}"
-            given = option if value is True else f"{option} {value}"
-            has, of = ("sounds", "pictures") if sound else ("pictures", "sounds")
-            other = ": for those there are --shift, --noise and --erase" if sound else ""
-            raise UsageError(f"{given} is of {of}, and {config.records} has {has}{other}")
-    return replace(config, rate=sound.rate, seconds=sound.seconds) if sound else config
-
-
 def stored_size(folder: str) -> int:
-    """Return the most pixels that the shorter side of a training picture has; 0: not known, or
-    sounds.
+    """Return the most pixels that the shorter side of a training picture has; 0: not known.
 
     Raises UsageError.
     """
     paths = _paths(folder, "train")
-    form, _ = _kind(folder, paths, Sound(0, 1.0))
-    if isinstance(form, Sound) or form:
-        return 0 if isinstance(form, Sound) else form
+    side, _ = _kind(paths)
+    if side:
+        return side
     known = {name: report for (name, _), report in _known(folder).items()}
     files = [known.get(path.rpartition("/")[2]) for path in paths]
     sides = [_sides(report)[1] for report in files if report]
@@ -160,11 +131,11 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
 
     It reads all records once.
     """
-    kind, target = shards[0].kind, shards[0].target
-    feature = targets.wanted(kind, target, outputs)
+    target = shards[0].target
+    feature = targets.wanted(target, outputs)
 
     def several(records: tf.Tensor) -> tf.Tensor:
-        return targets.read(tf.io.parse_example(records, feature), kind, target, outputs)
+        return targets.read(tf.io.parse_example(records, feature), target, outputs)
 
     def read(shard: Shard) -> np.ndarray:
         records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
@@ -184,7 +155,7 @@ def class_names(folder: str) -> tuple[str, ...]:
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
     names = names[:-1] if names[-1] == "" else names
-    enough = len(names) > 1 or _target(_first(_paths(folder, "train"))) == targets.VALUES
+    enough = len(names) > 1 or targets.of(_first(_paths(folder, "train"))) == targets.VALUES
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
     return names
@@ -208,8 +179,7 @@ def find_corrupt(config: Config) -> str | None:
     folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
-    kind = _kind(folder, paths, Sound(config.rate, config.seconds))
-    decoded = (image_size, classes, *kind)
+    decoded = (image_size, classes, *_kind(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
         for path, reads in zip(paths, fine, strict=True):
@@ -232,15 +202,13 @@ def _paths(folder: str, split: str) -> list[str]:
     return paths
 
 
-def _sized(shards: tuple[Shard, ...], folder: str, split: str, wanted: Sound) -> tuple[Shard, ...]:
-    """Return `shards` with the kind of their pictures or sounds."""
+def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
+    """Return `shards` with the form and the target of their pictures."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
-    form, target = _kind(folder, filled, wanted)
-    if isinstance(form, Sound):
-        return tuple(replace(shard, sound=form, target=target) for shard in shards)
-    return tuple(replace(shard, side=form, target=target) for shard in shards)
+    side, target = _kind(filled)
+    return tuple(replace(shard, side=side, target=target) for shard in shards)
 
 
 def _dataset(folder: str) -> dict[str, Any]:
@@ -266,25 +234,13 @@ def _sides(report: dict[str, Any]) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def _kind(folder: str, paths: Iterable[str], wanted: Sound) -> tuple[int | Sound, targets.Target]:
-    """Form and target of the records, as the first one tells. Raises UsageError."""
+def _kind(paths: Iterable[str]) -> tuple[int, targets.Target]:
+    """Return the side of decoded squares, or 0: encoded pictures; and the target of the records, as
+    the first one tells."""
     features = _first(paths)
-    return _form(folder, features, wanted), _target(features)
-
-
-def _form(folder: str, features: dict[str, Any], wanted: Sound) -> int | Sound:
-    """Return how a record's sound is heard, the side of its decoded square, or 0: an encoded
-    picture. Raises UsageError if it is not known how much of a sound is heard.
-    """
-    if isinstance(sound := features.get("audio/encoded"), bytes):
-        return _sound(folder, sound, wanted)
     pixels = features.get("image/pixels")
-    return round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
-
-
-def _target(features: dict[str, Any]) -> targets.Target:
-    """Return what a record is to be predicted of: see trainer.input.targets."""
-    return targets.of(features, "audio" if "audio/encoded" in features else "image")
+    side = round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
+    return side, targets.of(features)
 
 
 def _first(paths: Iterable[str]) -> dict[str, Any]:
@@ -302,27 +258,12 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
     return {}
 
 
-def _sound(folder: str, wav: bytes, wanted: Sound) -> Sound:
-    """Return how sounds are heard: as dataset.json says, or at the rate of the first record."""
-    try:
-        form = _dataset(folder)["form"]
-        noted = Sound(int(form["rate"]), float(form["seconds"]))
-    except (tf.errors.NotFoundError, ValueError, KeyError, TypeError):
-        noted = Sound(int.from_bytes(wav[24:28], "little"), 0.0)
-    if wanted.rate not in (0, noted.rate):
-        raise UsageError(f"--rate {wanted.rate}: the sounds of {folder} have {noted.rate} a second")
-    if not (seconds := wanted.seconds or noted.seconds):
-        text = "how much of a sound is heard is not known (no dataset.json): give --seconds"
-        raise UsageError(f"{folder}: {text}")
-    return Sound(noted.rate, seconds)
-
-
-Decoded = tuple[int, int, int | Sound, str]
-"""How examples are decoded: image size, classes, form, target."""
+Decoded = tuple[int, int, int, str]
+"""How examples are decoded: image size, classes, side, target."""
 
 
 def _reads(path: str, decoded: Decoded | None) -> bool:
-    """Do all checksums match and, if `decoded` is given, can all pictures or sounds be decoded?"""
+    """Do all checksums match and, if `decoded` is given, can all pictures be decoded?"""
     records = tf.data.TFRecordDataset(path)
     if decoded is not None:
         records = records.map(

@@ -1,8 +1,7 @@
 """What a model is to say of an example: its class, several labels at once, or numbers.
 
 The records say which: an example has image/class/label (one class), image/class/labels (any number
-of them, also none) or image/values (one number for each line of labels.txt); of sounds, audio/ in
-place of image/.
+of them, also none) or image/values (one number for each line of labels.txt).
 """
 
 from collections.abc import Mapping
@@ -19,29 +18,29 @@ LABELS: Final = "labels"
 VALUES: Final = "values"
 
 
-def of(features: Mapping[str, Any], kind: str) -> Target:
-    """The target of records whose examples have these features; `kind`: image or audio."""
-    if f"{kind}/values" in features:
+def of(features: Mapping[str, Any]) -> Target:
+    """Return the target of records whose examples have these features."""
+    if "image/values" in features:
         return VALUES
-    return LABELS if f"{kind}/class/labels" in features else CLASS
+    return LABELS if "image/class/labels" in features else CLASS
 
 
-def wanted(kind: str, target: str, outputs: int) -> dict[str, Any]:
-    """What tf.io.parse_example has to read of the target."""
+def wanted(target: str, outputs: int) -> dict[str, Any]:
+    """Return what tf.io.parse_example has to read of the target."""
     if target == VALUES:
-        return {f"{kind}/values": tf.io.FixedLenFeature([outputs], tf.float32)}
+        return {"image/values": tf.io.FixedLenFeature([outputs], tf.float32)}
     if target == LABELS:
-        return {f"{kind}/class/labels": tf.io.VarLenFeature(tf.int64)}
-    return {f"{kind}/class/label": tf.io.FixedLenFeature([], tf.int64)}
+        return {"image/class/labels": tf.io.VarLenFeature(tf.int64)}
+    return {"image/class/label": tf.io.FixedLenFeature([], tf.int64)}
 
 
-def read(examples: Mapping[str, Any], kind: str, target: str, outputs: int) -> tf.Tensor:
+def read(examples: Mapping[str, Any], target: str, outputs: int) -> tf.Tensor:
     """The checked targets of n parsed examples: int64 [n] classes, float32 [n, outputs] zeros and
     ones, or float32 [n, outputs] numbers."""
     if target == VALUES:
-        return tf.debugging.assert_all_finite(examples[f"{kind}/values"], "not a finite value")
+        return tf.debugging.assert_all_finite(examples["image/values"], "not a finite value")
     several = target == LABELS
-    written = examples[f"{kind}/class/labels" if several else f"{kind}/class/label"]
+    written = examples["image/class/labels" if several else "image/class/label"]
     numbers = written.values if several else written
     below = tf.debugging.assert_less(numbers, tf.cast(outputs, tf.int64), "label beyond labels.txt")
     least = tf.debugging.assert_non_negative(numbers, "negative label")

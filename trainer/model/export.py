@@ -1,16 +1,14 @@
 """The SavedModel: what a server needs, without anything of the training run."""
 
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
-from trainer.input import decoding, spectrograms, targets
-from trainer.input.parts import Sound
+from trainer.input import decoding, targets
 from trainer.job import storage
 from trainer.model import networks, optimization
 from trainer.report import say
@@ -24,10 +22,6 @@ def export(
 
     `serving_default` takes `image_bytes`: encoded JPEG or PNG files of any size; the suffix lets
     TensorFlow Serving accept base64. `tensors` takes `images`: uint8 squares.
-
-    For a model of sounds, `serving_default` takes `audio_bytes`: WAV files of 16 bits at the rate
-    of the records, of any length. `samples` takes `samples`: float32, -1 to 1, as many as are heard
-    of a sound. The squares of `tensors` are spectrograms.
 
     The model is built again in float32, whatever it was trained in, so that it runs on any machine.
     `weights` has the values of the model's variables by their paths.
@@ -47,25 +41,20 @@ def export(
         label = tf.gather(tf.constant(names), tf.argmax(predicted, axis=-1))
         return {"probabilities": predicted, "label": label}
 
-    def each(square: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], Any]:
-        """Return a signature whose inputs `square` turns into uint8 squares, one each."""
-        spec = tf.TensorSpec((size, size, 3), tf.uint8)
-        return lambda batch: tensors(tf.map_fn(square, batch, fn_output_signature=spec))
+    def files(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
+        square = tf.TensorSpec((size, size, 3), tf.uint8)
+        return tensors(
+            tf.map_fn(
+                lambda content: decoding.decode(content, size, config.evaluate_crop),
+                encoded,
+                fn_output_signature=square,
+            )
+        )
 
     archive = keras.export.ExportArchive()
     archive.track(network)
-    if config.rate:
-        sound = Sound(config.rate, config.seconds)
-        files = [tf.TensorSpec([None], tf.string, name="audio_bytes")]
-        seen = each(lambda wav: spectrograms.seen(wav, sound, size))
-        archive.add_endpoint("serving_default", seen, files)
-        waves = [tf.TensorSpec([None, sound.samples], tf.float32, name="samples")]
-        shown = each(lambda samples: spectrograms.shown(samples, sound.rate, size))
-        archive.add_endpoint("samples", shown, waves)
-    else:
-        files = [tf.TensorSpec([None], tf.string, name="image_bytes")]
-        decoded = each(lambda encoded: decoding.decode(encoded, size, config.evaluate_crop))
-        archive.add_endpoint("serving_default", decoded, files)
+    encoded = tf.TensorSpec([None], tf.string, name="image_bytes")
+    archive.add_endpoint("serving_default", files, [encoded])
     images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
     archive.add_endpoint("tensors", tensors, [images])
     temporary = f"{path}.tmp-{os.getpid()}"

@@ -22,7 +22,6 @@ _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 _Metadata = tf.compat.v1.SummaryMetadata
 _SCALAR, _TENSOR, _BLOBS = 1, 2, 3  # tensorflow/core/framework/summary.proto, DataClass
-_AUDIO = b"\x10\x0b"
 """AudioPluginData of tensorboard/plugins/audio/plugin_data.proto: encoding (2) is WAV (11)."""
 _NUMBER = itertools.count()
 BUCKETS = 30
@@ -73,12 +72,6 @@ class Events:
             encoded = [tf.io.encode_png(image).numpy() for image in images]
             content = np.array([str(width).encode(), str(height).encode(), *encoded], object)
             self._values(step, [_value(tag, content, "images", _BLOBS)])
-
-    def sound(self, step: int, tag: str, wav: bytes) -> None:
-        """A WAV file. A tag has one, because TensorBoard's page expects the same number in each
-        step."""
-        content = np.array([wav], object)
-        self._values(step, [_value(tag, content, "audio", _BLOBS, _AUDIO)])
 
     def histograms(self, step: int, values: Mapping[str, np.ndarray]) -> None:
         """Rows of left edge, right edge, count: see `buckets`."""

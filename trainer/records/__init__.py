@@ -1,1 +1,1 @@
-"""Pictures or sounds into TFRecords: `python -m trainer.records SOURCE OUT`."""
+"""Pictures into TFRecords: `python -m trainer.records SOURCE OUT`."""

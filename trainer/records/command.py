@@ -1,4 +1,4 @@
-"""Pictures or sounds into TFRecords: `python -m trainer.records SOURCE OUT`.
+"""Pictures into TFRecords: `python -m trainer.records SOURCE OUT`.
 
     SOURCE                         OUT
     cat/1.jpg                      labels.txt                          cat, dog
@@ -8,8 +8,7 @@
 
 SOURCE is a folder of class folders (also below train/ and validation/), a CSV file of paths and
 labels, or a zip or tar archive of such folders. Pictures are stored as a person sees them, in the
-form that decodes fastest. Sounds (WAV, FLAC, Ogg, MP3 ...) are stored as WAV files with one channel
-and one rate. The same source gives the same bytes, with any number of processes.
+form that decodes fastest. The same source gives the same bytes, with any number of processes.
 
 OUT appears in one move when it is complete. Until then the work lies in OUT.partial. After a kill,
 the same command goes on from there: it does not make finished files again.
@@ -27,12 +26,10 @@ from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
-from trainer.records import sounds
 from trainer.records.conversion import Conversion, Converted, convert
-from trainer.records.options import Form, Options
+from trainer.records.options import Options
 from trainer.records.pictures import ENCODINGS, PictureForm
 from trainer.records.plan import SHARD_SIZE
-from trainer.records.sounds import SoundForm
 from trainer.records.sources import RecordsError
 from trainer.records.statusline import StatusLine
 
@@ -98,8 +95,7 @@ def _tell(result: Converted) -> None:
     if result.taken_over:
         text += f" ({result.taken_over} of them from the run before)"
     already = ", there already" if result.unchanged else ""
-    heard = f": {result.heard}" if result.heard else ""
-    print(f"{text} examples in {result.out}{already}{heard}")
+    print(f"{text} examples in {result.out}{already}")
 
 
 def _labels(path: Path) -> tuple[str, ...]:
@@ -113,7 +109,7 @@ def _labels(path: Path) -> tuple[str, ...]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the checked arguments; `form` is None or the form that was asked for."""
+    """Return the checked arguments, with the form of the pictures as `form`."""
     parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("source", type=Path, help="folder of class folders, CSV file, or archive")
@@ -127,8 +123,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("shard_size", 1, 10**9),
         ("quality", 1, 100),
         ("resize", 1, 65535),
-        ("rate", 1000, 192000),
-        ("seconds", 0.01, sounds.LONGEST),
         ("workers", 0, 1024),
     ):
         value = getattr(given, name)
@@ -139,7 +133,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _add_forms(parser: argparse.ArgumentParser) -> None:
-    """How pictures and sounds are stored."""
+    """How pictures are stored."""
     add = parser.add_argument
     add(
         "--encoding",
@@ -163,13 +157,6 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
         "resizes nothing",
     )
     add("--background", help="colour behind transparent pixels (white)")
-    add("--rate", type=int, help="of sounds: samples a second (16000)")
-    add(
-        "--seconds",
-        type=float,
-        help="of sounds: what the model hears of each; longer ones are kept whole, and training "
-        f"draws another part in each epoch (as long as the longest, but at most {sounds.HEARD:g})",
-    )
 
 
 def _add_division(parser: argparse.ArgumentParser) -> None:
@@ -192,27 +179,21 @@ def _add_division(parser: argparse.ArgumentParser) -> None:
         "--on-error",
         choices=("fail", "skip"),
         default="fail",
-        help="a picture or sound that cannot be read ends the run, or is named and left out",
+        help="a picture that cannot be read ends the run, or is named and left out",
     )
     add("--workers", type=int, default=0, help="processes (one a core)")
 
 
-def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Form | None:
-    """Return the form that was asked for, if any."""
+def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> PictureForm:
+    """Return the form that was asked for."""
     if (given.encoding == "uint8" or given.square) and not given.resize:
         what = "--square" if given.square else "--encoding uint8"
         parser.error(f"{what} needs --resize: all pictures then have one size")
     names = [field.name for field in fields(PictureForm)]
     wanted = {name: vars(given)[name] for name in names if vars(given)[name] not in (None, False)}
-    heard = {name: vars(given)[name] for name in ("rate", "seconds") if vars(given)[name]}
-    if wanted and heard:
-        text = f"--{next(iter(wanted))} is of pictures and --{next(iter(heard))} of sounds"
-        parser.error(f"{text}: a source has either pictures or sounds")
     if given.background:
         _check_colour(parser, given.background)
-    if wanted:
-        return PictureForm(**wanted)
-    return SoundForm(**heard) if heard else None
+    return PictureForm(**wanted)
 
 
 def _check_colour(parser: argparse.ArgumentParser, colour: str) -> None:

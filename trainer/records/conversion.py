@@ -1,4 +1,4 @@
-"""A source of pictures or sounds into a folder of records that appears in one move.
+"""A source of pictures into a folder of records that appears in one move.
 
 The same source gives the same bytes, with any number of processes. Until OUT is complete, the work
 lies in OUT.partial: a run that was killed takes over the files that are finished there.
@@ -17,19 +17,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.records import pictures, sounds, sources, statistics, tfrecord, writing
-from trainer.records.options import FORMAT, PICTURES, SOUNDS, Form, Options
-from trainer.records.pictures import PictureForm, StoredPicture, UnreadablePicture
+from trainer.records import pictures, sources, statistics, tfrecord, writing
+from trainer.records.options import FORMAT, Options
+from trainer.records.pictures import UnreadablePicture
 from trainer.records.plan import PlannedFile, class_names, content_digest, digest, plan
-from trainer.records.sounds import SoundForm, StoredSound, UnreadableSound
 from trainer.records.sources import Item, RecordsError
-
-PICTURE_OPTIONS = "".join(f"--{entry.name}, " for entry in fields(PictureForm)).removesuffix(", ")
-SOUND_OPTIONS = "--rate and --seconds"
 
 
 @dataclass
@@ -57,13 +53,11 @@ class Converted:
     counts: Mapping[str, int]
     """Examples of each split."""
     skipped: tuple[str, ...]
-    """One line for each picture or sound that was left out."""
+    """One line for each picture that was left out."""
     warnings: tuple[str, ...] = ()
     taken_over: int = 0
     unchanged: bool = False
     """The folder was there already, made from the same source with the same options."""
-    heard: str = ""
-    """How much of a sound the model hears, in words."""
 
 
 def convert(
@@ -79,8 +73,9 @@ def convert(
     with _alone(partial), contextlib.ExitStack() as stack:
         progress = Conversion(0, phase="decompressing")
         inputs = sources.find(source, partial, lambda: tell(progress))
-        form = _form(source, inputs, options.form)
-        options = replace(options, form=form, target=inputs.target)
+        if importlib.util.find_spec("PIL") is None:
+            raise RecordsError("pictures need Pillow: pip install pillow")
+        options = replace(options, target=inputs.target)
         names = class_names(source, inputs.items, options.labels, options.target)
         workers = options.workers or len(os.sched_getaffinity(0))
         pool = stack.enter_context(_pool(workers)) if workers > 1 else None
@@ -89,8 +84,7 @@ def convert(
             progress = Conversion(len(inputs.items), phase="reading")
             keys |= _contents(inputs.items, pool, progress, tell)
         files = plan(inputs.items, names, keys, options)
-        more = [asdict(options.form)] if isinstance(options.form, SoundForm) else []
-        made_from = _hash([FORMAT, names, *(_key(file, options) for file in files), *more])
+        made_from = _hash([FORMAT, names, *(_key(file, options) for file in files)])
         if out.exists():
             return _there_already(out, made_from)
         reports = _convert_all(files, partial, options, pool, tell)
@@ -105,26 +99,6 @@ def convert(
     return _converted(
         out, dataset, sum(bool(r.get("taken_over")) and r["records"] for r in reports)
     )
-
-
-def _form(source: Path, inputs: sources.Found, wanted: Form | None) -> Form:
-    """Return the form that was asked for, or the usual one.
-
-    Raises RecordsError where it does not fit what was found, and where this machine lacks the
-    package that reads it.
-    """
-    first = inputs.items[0].name
-    if inputs.sounds:
-        if isinstance(wanted, PictureForm):
-            raise RecordsError(f"{source}: has sounds ({first}): {PICTURE_OPTIONS} are of pictures")
-        if lacking := sounds.missing():
-            raise RecordsError(lacking)
-        return wanted or SoundForm()
-    if isinstance(wanted, SoundForm):
-        raise RecordsError(f"{source}: has pictures ({first}): {SOUND_OPTIONS} are of sounds")
-    if importlib.util.find_spec("PIL") is None:
-        raise RecordsError("pictures need Pillow: pip install pillow")
-    return wanted or PictureForm()
 
 
 # --- the files -----------------------------------------------------------------------------------
@@ -143,8 +117,8 @@ def make(planned: PlannedFile, path: Path, options: Options) -> dict[str, Any]:
         for item, label in planned.items:
             try:
                 content = item.read()
-                made = _prepare(content, options.form)
-            except (UnreadablePicture, UnreadableSound, OSError) as error:
+                made = pictures.prepare(content, options.form)
+            except (UnreadablePicture, OSError) as error:
                 problem = f"{item.name}: {error}"
                 if not options.skip:
                     temporary.unlink()
@@ -162,12 +136,6 @@ def make(planned: PlannedFile, path: Path, options: Options) -> dict[str, Any]:
     return {**vars(report), "bytes": size, "sha256": checksum.hexdigest()}
 
 
-def _prepare(content: bytes, form: Form | None) -> StoredPicture | StoredSound:
-    if isinstance(form, SoundForm):
-        return sounds.prepare(content, form)
-    return pictures.prepare(content, form or PictureForm())
-
-
 def _convert_all(
     files: Sequence[PlannedFile],
     partial: Path,
@@ -176,7 +144,7 @@ def _convert_all(
     tell: Tell,
 ) -> list[dict[str, Any]]:
     """Return the report of each file, in order; files of an earlier run are taken over."""
-    progress = Conversion(sum(len(file.items) for file in files), phase=options.kind)
+    progress = Conversion(sum(len(file.items) for file in files), phase="pictures")
     reports: dict[str, dict[str, Any]] = {}
     todo = []
     for file in files:
@@ -249,9 +217,7 @@ def _earlier(file: PlannedFile, partial: Path, options: Options) -> dict[str, An
 def _key(file: PlannedFile, options: Options) -> str:
     """Return a hash of everything that a file's bytes and its report depend on."""
     items = [(p.name, p.size, p.version, label) for p, label in file.items]
-    form = options.form
-    stored = form.rate if isinstance(form, SoundForm) else asdict(form or PictureForm())
-    return _hash([FORMAT, file.name, items, stored, options.skip])
+    return _hash([FORMAT, file.name, items, asdict(options.form), options.skip])
 
 
 def _hash(value: Any) -> str:
@@ -315,26 +281,16 @@ def _converted(
     out: Path, dataset: Mapping[str, Any], taken_over: int, unchanged: bool = False
 ) -> Converted:
     warnings = []
-    what = dataset.get("kind", PICTURES)
     for kind, text in (
         ("in_several_splits", "{} are copies of one in another split: see --split-by content"),
         ("with_several_labels", "{} are copies of one with another label"),
     ):
-        if count := dataset["duplicates"][kind][what]:
+        if count := dataset["duplicates"][kind]["pictures"]:
             first, other, *_ = dataset["duplicates"][kind]["named"][0]
-            warnings.append(f"{text.format(f'{count} {what}')} ({first} and {other}, for one)")
+            warnings.append(f"{text.format(f'{count} pictures')} ({first} and {other}, for one)")
     counts = {name: split["records"] for name, split in dataset["splits"].items()}
-    heard = ""
-    if what == SOUNDS:
-        totals = dataset["statistics"]
-        heard = f"{dataset['form']['seconds']:g} s of each heard"
-        heard += f" ({totals['longer']} are longer, {totals['shorter']} shorter)"
-        if silent := totals["silent"]["named"]:
-            warnings.append(
-                f"{totals['silent']['sounds']} sounds are silent ({silent[0]}, for one)"
-            )
     skipped = tuple(dataset["skipped"])
-    return Converted(out, counts, skipped, tuple(warnings), taken_over, unchanged, heard)
+    return Converted(out, counts, skipped, tuple(warnings), taken_over, unchanged)
 
 
 @contextlib.contextmanager

@@ -1,22 +1,19 @@
-"""What a conversion is asked to make of its pictures or sounds."""
+"""What a conversion is asked to make of its pictures."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainer.records.pictures import PictureForm
-from trainer.records.sounds import SoundForm
 
 FORMAT = 3
 """Version of dataset.json and of the records; work of another version is made again."""
-PICTURES, SOUNDS = "pictures", "sounds"
-Form = PictureForm | SoundForm
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is made of the pictures or sounds."""
+    """What is made of the pictures."""
 
-    form: Form | None = None
-    """How they are stored; None: the usual form of what is found."""
+    form: PictureForm = field(default_factory=PictureForm)
+    """How they are stored."""
     validation: float = 0.1
     """Share of each class that is held out, where the source has no splits of its own."""
     split_by: str = "name"
@@ -32,8 +29,3 @@ class Options:
     """What a label is: see sources.Found."""
     workers: int = 0
     """Processes; 0: one for each core that this process may use."""
-
-    @property
-    def kind(self) -> str:
-        """PICTURES or SOUNDS."""
-        return SOUNDS if isinstance(self.form, SoundForm) else PICTURES

@@ -1,4 +1,4 @@
-"""Which picture or sound goes into which file: a function of names, and of contents if asked."""
+"""Which picture goes into which file: a function of names, and of contents if asked."""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Sources of pictures or sounds: a folder of class folders, a CSV file, a zip or tar archive.
+"""Sources of pictures: a folder of class folders, a CSV file, a zip or tar archive.
 
 Each kind of source gives a list of files with their classes, and any process can read any of these
 files on its own. Archives are not unpacked; a compressed tar is decompressed once, into a file
@@ -12,11 +12,11 @@ import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from trainer.records import pictures, sounds
+from trainer.records.pictures import SUFFIXES
 
 SPLITS = {
     "train": "train",
@@ -30,9 +30,8 @@ SPLITS = {
 """Names of splits in folders and CSV files. Vertex AI's CSV files use TRAINING and so on."""
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 SEPARATOR = "|"
-SUFFIXES = pictures.SUFFIXES | sounds.SUFFIXES
-_KINDS = f"{' '.join(sorted(pictures.SUFFIXES))}; {' '.join(sorted(sounds.SUFFIXES))}"
-_PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path", "sound", "audio")
+_KINDS = " ".join(sorted(SUFFIXES))
+_PATHS = ("path", "image", "file", "filename", "image_path", "gcs_file_path")
 _CLASSES = ("label", "class", "category", "target")
 _SEVERAL = ("labels", "classes", "tags")
 _VALUES = ("value", "values")
@@ -45,7 +44,7 @@ class RecordsError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """One picture or sound, and where its bytes lie."""
+    """One picture, and where its bytes lie."""
 
     name: str
     """Relative, with slashes; unique."""
@@ -84,16 +83,14 @@ class Found:
 
     items: tuple[Item, ...]
     ignored: int
-    """Number of files whose names are neither a picture's nor a sound's."""
-    sounds: bool = False
-    """True: all items are sounds. False: all are pictures."""
+    """Number of files whose names are not those of pictures."""
     target: str = "class"
     """What a label is: one class, "labels" (several classes) or "values" (numbers); where there can
     be several, SEPARATOR is between them."""
 
 
 def find(source: Path, work: Path, decompressing: Callable[[], None] = lambda: None) -> Found:
-    """Return all pictures or sounds of a source, in the order of their names. Raises RecordsError.
+    """Return all pictures of a source, in the order of their names. Raises RecordsError.
 
     A compressed archive is decompressed into the folder `work`; `decompressing` is called before.
     """
@@ -158,7 +155,7 @@ def _by_folder(
         items = [replace(item, split=item.split.replace("train", "")) for item in items]
     empty = sorted(classes - {item.label for item in items})
     if empty:
-        raise RecordsError(f"{source}/{empty[0]}: no pictures or sounds in this class ({_KINDS})")
+        raise RecordsError(f"{source}/{empty[0]}: no pictures in this class ({_KINDS})")
     return _checked(source, items, ignored)
 
 
@@ -288,19 +285,8 @@ def zipfile_of(path: str) -> zipfile.ZipFile:
 
 def _checked(source: str, items: list[Item], ignored: int) -> Found:
     if not items:
-        raise RecordsError(f"{source}: no pictures or sounds found ({_KINDS})")
-    items = sorted(items, key=lambda item: item.name)
-    sound, picture = (_first(items, known) for known in (sounds.SUFFIXES, pictures.SUFFIXES))
-    if sound and picture:
-        raise RecordsError(
-            f"{source}: has pictures ({picture}) and sounds ({sound}): give one kind only"
-        )
-    return Found(tuple(items), ignored, bool(sound))
-
-
-def _first(items: Sequence[Item], suffixes: Container[str]) -> str | None:
-    names = (item.name for item in items)
-    return next((name for name in names if PurePosixPath(name).suffix.lower() in suffixes), None)
+        raise RecordsError(f"{source}: no pictures found ({_KINDS})")
+    return Found(tuple(sorted(items, key=lambda item: item.name)), ignored)
 
 
 def _file(name: str, label: str, split: str, path: Path) -> Item:

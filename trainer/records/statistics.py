@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainer.records import sounds
-from trainer.records.options import FORMAT, PICTURES, Options
+from trainer.records.options import FORMAT, Options
 from trainer.records.pictures import PictureForm, StoredPicture
 from trainer.records.plan import PlannedFile, several, values
-from trainer.records.sounds import SoundForm, StoredSound
 from trainer.records.sources import Item
 
 NAMED = 20
@@ -28,9 +26,6 @@ class Report:
     facts: Counter[str] = field(default_factory=Counter)
     values: list[tuple[float, ...]] = field(default_factory=list)
     source_bytes: int = 0
-    frames: list[int] = field(default_factory=list)
-    """Samples of each sound."""
-    silent: list[str] = field(default_factory=list)
     jpegs: int = 0
     widths: list[int] = field(default_factory=list)
     heights: list[int] = field(default_factory=list)
@@ -39,9 +34,7 @@ class Report:
     digests: list[tuple[str, str, str]] = field(default_factory=list)
     """SHA-256 of the source file, its name, its label."""
 
-    def add(
-        self, item: Item, content: bytes, made: StoredPicture | StoredSound, target: str
-    ) -> None:
+    def add(self, item: Item, content: bytes, made: StoredPicture, target: str) -> None:
         """Count an example: `content` is the source file, `made` what is stored of it."""
         self.records += 1
         if target == "values":
@@ -51,13 +44,6 @@ class Report:
         self.facts.update(made.facts)
         self.source_bytes += len(content)
         self.digests.append((hashlib.sha256(content).hexdigest(), item.name, item.label))
-        if isinstance(made, StoredSound):
-            self.frames.append(made.frames)
-            self.silent += [item.name] if made.silent else []
-        else:
-            self._add_picture(made)
-
-    def _add_picture(self, made: StoredPicture) -> None:
         self.jpegs += made.jpeg
         self.widths.append(made.width)
         self.heights.append(made.height)
@@ -82,27 +68,23 @@ def dataset(
     facts: Counter[str] = Counter()
     for report in reports:
         facts.update(report["facts"])
-    if isinstance(options.form, SoundForm):
-        form, statistics = _of_sounds(options.form, reports)
-    else:
-        form, statistics = _of_pictures(options.form or PictureForm(), reports)
-    kind = options.kind
+    form, statistics = _of_pictures(options.form, reports)
     return {
         "format": FORMAT,
-        "kind": kind,
+        "kind": "pictures",
         "target": options.target,
         "classes": list(names),
-        "splits": _splits(names, files, reports, kind),
+        "splits": _splits(names, files, reports),
         "form": form,
         "statistics": {
             **statistics,
             "source_bytes": sum(report["source_bytes"] for report in reports),
             "bytes": sum(report["bytes"] for report in reports),
-            kind: dict(sorted(facts.items())),
-            f"not_{kind}": ignored,
+            "pictures": dict(sorted(facts.items())),
+            "not_pictures": ignored,
             **_of_values(names, reports),
         },
-        "duplicates": _duplicates(files, reports, kind),
+        "duplicates": _duplicates(files, reports),
         "skipped": sorted(problem for report in reports for problem in report["skipped"]),
     }
 
@@ -111,7 +93,6 @@ def _splits(
     names: Sequence[str],
     files: Sequence[PlannedFile],
     reports: Sequence[Mapping[str, Any]],
-    kind: str,
 ) -> dict[str, Any]:
     """Return records, classes and files of each split that has any records."""
     splits: dict[str, Any] = {}
@@ -120,7 +101,7 @@ def _splits(
         split["records"] += report["records"]
         split["classes"].update(report["classes"])
         totals = {key: report[key] for key in ("records", "bytes", "sha256")}
-        split["files"][file.name] = totals | ({"jpeg": _jpegs(report)} if kind == PICTURES else {})
+        split["files"][file.name] = totals | {"jpeg": _jpegs(report)}
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     return {name: split for name, split in splits.items() if split["records"]}
@@ -141,25 +122,6 @@ def _of_pictures(
         for side in ("width", "height")
     }
     return stored, statistics | {"channels": _channels(total)}
-
-
-def _of_sounds(
-    form: SoundForm, reports: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how sounds are stored and heard, and how long they are."""
-    frames = [count for report in reports for count in report["frames"]]
-    longest = math.ceil(1000 * max(frames, default=0) / form.rate) / 1000
-    heard = form.seconds or min(longest, sounds.HEARD)
-    samples = round(heard * form.rate)
-    silent = sorted(name for report in reports for name in report["silent"])
-    statistics = {
-        "seconds": _spread([count / form.rate for count in frames], 3),
-        "hours": round(sum(frames) / form.rate / 3600, 3),
-        "longer": sum(count > samples for count in frames),
-        "shorter": sum(count < samples for count in frames),
-        "silent": {"sounds": len(silent), "named": silent[:NAMED]},
-    }
-    return {"rate": form.rate, "seconds": heard}, statistics
 
 
 def _of_values(
@@ -211,7 +173,7 @@ def _channels(total: Sequence[int]) -> dict[str, list[float]]:
 
 
 def _duplicates(
-    files: Sequence[PlannedFile], reports: Sequence[Mapping[str, Any]], what: str
+    files: Sequence[PlannedFile], reports: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
     """Source files with the same bytes: the number of copies, of copies in another split, and of
     copies with another label."""
@@ -227,7 +189,7 @@ def _duplicates(
     }
     return {
         kind: {
-            what: sum(len(group) - 1 for group in alike),
+            "pictures": sum(len(group) - 1 for group in alike),
             "named": sorted([name for name, *_ in group] for group in alike)[:NAMED],
         }
         for kind, alike in kinds.items()

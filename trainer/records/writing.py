@@ -1,4 +1,4 @@
-"""Examples as records: how a picture or a sound is serialised, and what its file is called."""
+"""Examples as records: how a picture is serialised, and what its file is called."""
 
 import os
 from collections.abc import Sequence
@@ -6,7 +6,6 @@ from pathlib import Path
 
 from trainer.records import tfrecord
 from trainer.records.pictures import StoredPicture
-from trainer.records.sounds import StoredSound
 
 Target = int | tuple[int, ...] | tuple[float, ...]
 """The number of a class, those of several labels, or values; values are never empty."""
@@ -37,37 +36,25 @@ def write(
 
 def serialise(image: bytes, label: Target, **more: tfrecord.Value) -> bytes:
     """Return a tf.train.Example of an encoded image; the names in `more` are put below image/."""
-    features: dict[str, tfrecord.Value] = {"image/encoded": image, **told("image", label)}
+    features: dict[str, tfrecord.Value] = {"image/encoded": image, **told(label)}
     return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
 
 
-def told(kind: str, target: Target) -> dict[str, tfrecord.Value]:
-    """Return the feature that says what an example is; `kind`: image or audio."""
+def told(target: Target) -> dict[str, tfrecord.Value]:
+    """Return the feature that says what an example is."""
     if isinstance(target, int):
-        return {f"{kind}/class/label": target}
+        return {"image/class/label": target}
     values = bool(target) and isinstance(target[0], float)
-    return {f"{kind}/values" if values else f"{kind}/class/labels": target}
+    return {"image/values" if values else "image/class/labels": target}
 
 
-def example(made: StoredPicture | StoredSound, label: Target, name: str) -> bytes:
-    """Return a tf.train.Example of a stored picture or sound with its file's `name`."""
+def example(made: StoredPicture, label: Target, name: str) -> bytes:
+    """Return a tf.train.Example of a stored picture with its file's `name`."""
     filename = name.encode()
-    if isinstance(made, StoredSound):
-        return tfrecord.example(
-            {
-                "audio/encoded": made.content,
-                **told("audio", label),
-                "audio/filename": filename,
-            }
-        )
     if made.encoded:
         # The size lets a reader choose what it decodes before it looks at the picture.
         size: dict[str, tfrecord.Value] = {"height": made.height, "width": made.width}
         return serialise(made.content, label, filename=filename, **size)
     return tfrecord.example(
-        {
-            "image/pixels": made.content,
-            **told("image", label),
-            "image/filename": filename,
-        }
+        {"image/pixels": made.content, **told(label), "image/filename": filename}
     )

@@ -54,7 +54,7 @@ def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_c
     pool: Any = types.SimpleNamespace(examples=lambda run: (images, labels))
     run: Any = types.SimpleNamespace(
         tally=types.SimpleNamespace(confusion=np.array([[1, 1, 1], [0, 1, 1], [1, 0, 0]])),
-        config=types.SimpleNamespace(target="class", examples=3, rate=0, test_flips=False),
+        config=types.SimpleNamespace(target="class", examples=3, test_flips=False),
         steps=1,
         names=("a", "b", "c"),
         model=network,
@@ -64,15 +64,6 @@ def test_the_surest_mistakes_come_first_and_the_matrix_has_a_row_for_each_true_c
     shown = board.images_of["misclassified"]
     assert [sure for sure, _ in shown] == [8, 5, 3]
     assert shown[0][1] == ["is a", "100% b"]
-
-
-def test_of_what_is_right_each_class_has_its_turn() -> None:
-    sure = np.array([0.9, 0.8, 0.7, 0.6, 0.95, 0.5])
-    chosen = np.array([True, True, True, True, False, True])
-    groups = np.array([0, 0, 0, 1, 1, 2])
-    assert examples.surest(sure, chosen, groups).tolist() == [0, 3, 5, 1, 2]
-    assert examples.surest(sure, chosen, groups * 0).tolist() == [0, 1, 2, 3, 5]
-    assert examples.surest(sure, chosen & False, groups).tolist() == []
 
 
 def test_the_pool_is_of_real_examples_alone() -> None:

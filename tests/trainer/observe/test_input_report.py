@@ -7,7 +7,7 @@ pytest.importorskip("tensorflow")
 
 from tests.trainer.runs import SMOKE  # noqa: E402
 from trainer.config import parse  # noqa: E402
-from trainer.input.parts import Shard, Sound  # noqa: E402
+from trainer.input.parts import Shard  # noqa: E402
 from trainer.observe import input_report  # noqa: E402
 from trainer.observe.input_report import cost, remedy  # noqa: E402
 
@@ -16,7 +16,6 @@ RESIZED = Shard("train-0.tfrecord", 1000, jpeg=(256, 256, 341))
 LARGE = Shard("train-0.tfrecord", 1000, jpeg=(400, 3000, 4000))
 OTHERS = Shard("train-0.tfrecord", 1000)
 """Another tool's, of pictures of unknown size."""
-SPOKEN = Shard("train-0.tfrecord", 1000, sound=Sound(16000, 1.0))
 CACHE = "--cache memory decodes each picture once, and takes at most 262 MB"
 CORES = "a machine with 7 cores would feed these steps"
 NEEDED = cost(seconds=2.0, waited=1.0, steps=10, batch=64, per_core=100.0, cores=2)
@@ -43,7 +42,6 @@ def test_the_cores_needed_are_those_that_would_never_let_a_step_wait() -> None:
         (RESIZED, (), 1500, GB, CORES),
         (RESIZED, (), 10**5, GB // 4, CORES),
         (OTHERS, (), 10**5, GB, CORES),
-        (SPOKEN, (), 10**5, GB, CORES),
     ],
 )
 def test_what_helps_is_the_cheapest_that_can_be_done(

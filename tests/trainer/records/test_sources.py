@@ -107,10 +107,10 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
         assert not list(tmp_path.glob("*out*"))
 
     (pictures / "empty").mkdir()
-    refused(pictures, "empty: no pictures or sounds in this class")
-    refused(pictures / "red" / "more", "no pictures or sounds found")
+    refused(pictures, "empty: no pictures in this class")
+    refused(pictures / "red" / "more", "no pictures found")
     (pictures / "red" / "more").rmdir()
-    refused(pictures / "red", "no pictures or sounds found")
+    refused(pictures / "red", "no pictures found")
     (tmp_path / "one" / "red").mkdir(parents=True)
     shutil.copy(pictures / "red" / "0.png", tmp_path / "one" / "red")
     refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")
