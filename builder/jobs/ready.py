@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +13,10 @@ from builder.facts.cuda import OldestDriver
 from builder.jobs.description import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
+
+KEY_LABEL, NAME_LABEL, RUN_LABEL = "builder-key", "builder-job", "builder-run"
+"""The labels of a job: its key, the name of its description, and the number of its run."""
+KEY_LENGTH = 12
 
 
 @dataclass(frozen=True)
@@ -63,3 +70,16 @@ def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
 def given(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value, as a message of an API leaves out the others."""
     return {name: value for name, value in fields.items() if value not in (None, False, "", [], {})}
+
+
+def key_of(content: Any) -> str:
+    """Return the hash of everything that a job asks for, by which the same command finds the job
+    that it created."""
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+
+
+def number_of(labels: Mapping[str, str], name: str) -> int:
+    """Return the number in a label of a job, 1 where there is none."""
+    number = labels.get(name, "")
+    return int(number) if number.isdigit() else 1

@@ -44,8 +44,6 @@ def test_every_job_of_the_project_passes() -> None:
         (BASE.replace("us-central1", "us-centrall1"), "v100", "is no region", "us-central1"),
         (BASE.replace("region: us-central1\n", ""), "v100", "no region is known", "add region"),
         (BASE + "environment: {API_KEY: abc}\n", "v100", "looks like a secret", "gcloud secrets"),
-        (BASE + "network: projects/my-p/global/networks/vpc\n", "v100", "by its number", "NAME"),
-        (BASE + "network: vpc\n", "v100", "is not a network", "projects/NUMBER"),
         (
             BASE + "replicas: {workers: {count: 2, accelerators: 5 x V100}}\n",
             *("v100", "with 5 x V100", "4 x V100"),
@@ -61,7 +59,6 @@ def test_every_job_of_the_project_passes() -> None:
             TPU.format(count=8) + "replicas: {workers: 1}\n",
             *("tpu", "one replica in one pool", "remove replicas"),
         ),
-        (BASE + "vertex: {reservation: any}\n" + SPOT, "v100", "no reserved", "standard"),
     ],
 )
 def test_what_the_service_does_not_take(text: str, target: str, said: str, fix: str) -> None:
@@ -83,7 +80,8 @@ def test_what_spot_and_flex_start_take() -> None:
 def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
     file = tmp_path / "jobs" / "cats.yaml"
     file.parent.mkdir()
-    file.write_text(BASE.replace("2 x", "3 x") + "network: vpc\nenvironment: {API_KEY: abc}\n")
+    workers = "replicas: {workers: {accelerators: 5 x V100}}\n"
+    file.write_text(BASE.replace("2 x", "3 x") + workers + "environment: {API_KEY: abc}\n")
     with pytest.raises(InputError) as caught:
         jobfiles.checked(description.load(tmp_path, "cats"), jobfiles.image())
     where = [line.split(": ")[0] for line in caught.value.message.splitlines()]

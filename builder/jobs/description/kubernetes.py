@@ -99,8 +99,3 @@ class Kubernetes(WrittenModel):
         None, examples=[{"preferred": "cloud.google.com/gce-topology-block"}]
     )
     """How near each other Kueue places the pods."""
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """Return the names of the fields that the job's file has."""
-        return tuple(name for name in type(self).model_fields if getattr(self, name))

@@ -30,6 +30,11 @@ class WrittenModel(FileModel):
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Return the names of the fields that the job's file has."""
+        return tuple(name for name in type(self).model_fields if getattr(self, name))
+
 
 # --- numbers and times ----------------------------------------------------------------------------
 

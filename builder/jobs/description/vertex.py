@@ -46,8 +46,3 @@ class Vertex(WrittenModel):
         None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"]
     )
     """A key of your own, with which the service encrypts what the job stores."""
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """Return the names of the fields that the job's file has."""
-        return tuple(name for name in type(self).model_fields if getattr(self, name))

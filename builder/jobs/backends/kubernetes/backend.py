@@ -20,7 +20,7 @@ from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.kubernetes.logs import JobLog
 from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader
 from builder.jobs.description import Job
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready, number_of
 
 QUEUES: Final = "kueue.x-k8s.io"
 _QUOTA: Final = "exceeded quota"
@@ -85,7 +85,7 @@ class Kubernetes:
         before = [job for job in self.with_key(self.key(ready)) if job.run == run]
         if reusable := next((job for job in before if job.reusable), None):
             raise AlreadySubmitted(reusable)
-        attempt = max((_attempt(job) for job in before), default=0)
+        attempt = max((number_of(job.labels, jobset.ATTEMPT_LABEL) for job in before), default=0)
         while True:  # jobset.name refuses a number beyond NUMBERS
             attempt += 1
             body = jobset.jobset(ready, self._resolved, run, attempt)
@@ -105,12 +105,12 @@ class Kubernetes:
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
         """Return the jobs with this key, the newest first, ended ones too."""
-        return self._listed(f"{jobset.KEY_LABEL}={key}")
+        return self._listed(f"{KEY_LABEL}={key}")
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
         """Return the newest jobs of the namespace, the newest first; with `name` those of one
         description."""
-        return self._listed(jobset.NAME_LABEL + (f"={name}" if name else ""), limit)
+        return self._listed(NAME_LABEL + (f"={name}" if name else ""), limit)
 
     def find(self, name: str) -> JobStatus:
         """Return the job that a person means: by NAMESPACE/NAME, by the JobSet's name, or by the
@@ -208,11 +208,6 @@ class Kubernetes:
         for workload in self.client.items(path, labelSelector=f"{QUEUES}/job-uid={meta['uid']}"):
             own = f"{path}/{workload['metadata']['name']}"
             self.client.patch(own, {"spec": {"active": False}})
-
-
-def _attempt(job: JobStatus) -> int:
-    number = job.labels.get(jobset.ATTEMPT_LABEL, "1")
-    return int(number) if number.isdigit() else 1
 
 
 def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:

@@ -20,9 +20,6 @@ from builder.jobs.machines import Placement
 from builder.jobs.ready import Image, Ready
 
 _FAST_NETWORK = ("a3-highgpu-8g", "a3-megagpu", "a3-ultragpu", "a4-")
-LARGEST_CLUSTER = 1200
-"""Replicas whose host names fit TF_CONFIG: Linux takes 128 KiB for one variable
-(MAX_ARG_STRLEN), and an address has at most 105 characters."""
 
 
 def ready(job: Job, image: Image, cluster: Cluster, targets: Mapping[str, str]) -> Ready:
@@ -35,15 +32,11 @@ def ready(job: Job, image: Image, cluster: Cluster, targets: Mapping[str, str]) 
         with problems.at(field_of(pool)):
             _check_node(placement, cluster)
     problems.attempt(("study",), lambda: _check_study(job))
-    problems.attempt(("replicas",), lambda: _check_replicas(job))
     problems.attempt(("scheduling", "strategy"), lambda: _check_strategy(job, cluster))
     problems.attempt(("kubernetes",), lambda: _check_own(job, cluster))
     problems.attempt(("environment",), lambda: _check_environment(job))
     problems.attempt(("arguments",), lambda: _check_buckets(job, cluster))
     problems.attempt(("image",), lambda: _check_tpus(image, placements))
-    for name, value in job.labels.items():
-        with problems.at(("labels", name)):
-            _check_label(name, value)
     problems.stop()
     notes += [*_unused(job, image, cluster), *_hints(job, image, placements, cluster)]
     return Ready(job, image, "", placements, None, tuple(notes))
@@ -86,15 +79,6 @@ def _check_study(job: Job) -> None:
         raise InputError(
             "a study is not one JobSet, and no controller of Kubernetes runs it",
             "builder job local runs it on this machine, Vertex AI as a service; or remove study",
-        )
-
-
-def _check_replicas(job: Job) -> None:
-    count = sum(pool.count for pool in job.pools if pool.role != "evaluator")
-    if count > LARGEST_CLUSTER:
-        raise InputError(
-            f"{count} replicas: their addresses do not fit the variable TF_CONFIG",
-            f"write at most {LARGEST_CLUSTER} workers and parameter servers together",
         )
 
 
@@ -143,14 +127,6 @@ def _check_environment(job: Job) -> None:
         "write {name}: {{secret: NAME, key: KEY}}, and make it: kubectl create secret generic NAME "
         "--from-literal=KEY=...",
     )
-
-
-def _check_label(name: str, value: str) -> None:
-    if not (name[-1].isalnum() and (not value or (value[0].isalnum() and value[-1].isalnum()))):
-        raise InputError(
-            f"{name}: {value!r} is no label of Kubernetes",
-            "let the name and the value begin and end with a letter or a digit",
-        )
 
 
 def _unused(job: Job, image: Image, cluster: Cluster) -> list[str]:

@@ -32,7 +32,7 @@ _MAYBE_DONE: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what it was asked for."""
 
 _REPEATED: Final = "run the same command again: it finds the job if it was created"
-_CORRECT: Final = ("refused", "correct the job; builder job render --to jobset shows it")
+_CORRECT: Final = ("refused", "correct the job; builder job render --on kubernetes shows it")
 _REFUSALS: Final = {
     400: _CORRECT,
     401: (

@@ -6,8 +6,6 @@ object's name holds the job's key, so that the same description means the same o
 
 from __future__ import annotations
 
-import hashlib
-import json
 from typing import Any, Final
 
 from builder import contract
@@ -17,13 +15,17 @@ from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.kubernetes.pod import CONTAINER, Identity, Role
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, given
+from builder.jobs.ready import (
+    KEY_LABEL,
+    KEY_LENGTH,
+    NAME_LABEL,
+    RUN_LABEL,
+    Ready,
+    given,
+    key_of,
+)
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
-KEY_LABEL: Final = "builder-key"
-"""The label with the job's key."""
-NAME_LABEL: Final = "builder-job"
-RUN_LABEL: Final = "builder-run"
 ATTEMPT_LABEL: Final = "builder-attempt"
 """The label with the number of the submission: one that failed is submitted again by the next."""
 OUTPUT: Final = "builder-output"
@@ -39,7 +41,6 @@ EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 """One Job in each domain of this label: a slice of a TPU is a node pool. Source: JobSet, concepts,
 exclusive job to topology placement."""
 
-KEY_LENGTH: Final = 12
 NUMBERS: Final = 99
 """The most runs of a job, and the most attempts of a run: they stand in its name."""
 NAME_LENGTH: Final = 63 - len("-r99-a99") - len("-evaluator-0-999-abcde")
@@ -55,8 +56,7 @@ _FAULTS: Final = [contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT
 def key(ready: Ready, cluster: Cluster) -> str:
     """Return a hash of all that the JobSet asks for: image, machines, arguments, namespace."""
     neutral = Identity(ready.job.id, _job_dir(ready, ready.job.id), {})
-    text = json.dumps(_jobset(ready, cluster, neutral), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+    return key_of(_jobset(ready, cluster, neutral))
 
 
 def folder(ready: Ready, cluster: Cluster, run: int = 1) -> str:

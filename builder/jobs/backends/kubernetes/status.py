@@ -16,6 +16,7 @@ from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.nodes import FLEX_START, GPU, SPOT, TPU
 from builder.jobs.backends.protocol import SERVICE, JobStatus, ReplicaStatus
 from builder.jobs.pools import Pool, replica_names
+from builder.jobs.ready import RUN_LABEL, number_of
 
 JOBSET: Final = "jobset.sigs.k8s.io/jobset-name"
 ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
@@ -50,7 +51,6 @@ def read(obj: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobStat
     state, culprit = _state(obj, jobs, pods), _culprit(jobs, pods)
     ended = state in ("succeeded", "failed", "expired", "cancelled")
     restarts = int((obj.get("status") or {}).get("restarts") or 0)
-    run = labels.get(jobset.RUN_LABEL, "1")
     chief = _pod_spec(spec["replicatedJobs"][0])
     return JobStatus(
         name=f"{meta['namespace']}/{meta['name']}",
@@ -66,7 +66,7 @@ def read(obj: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobStat
         strategy=_strategy(chief),
         pools=pools,
         replicas=_replicas(pools, pods, restarts, ended),
-        run=int(run) if run.isdigit() else 1,
+        run=number_of(labels, RUN_LABEL),
         failed_code=_code(culprit) if culprit is not None and state == "failed" else None,
     )
 

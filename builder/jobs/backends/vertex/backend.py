@@ -18,12 +18,13 @@ from builder.jobs.backends.vertex.logs import CloudLog
 from builder.jobs.backends.vertex.service import Service
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.description import Job
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
 
 CUSTOM, TUNING = "customJobs", "hyperparameterTuningJobs"
+_KINDS = {CUSTOM: "custom_job", TUNING: "hyperparameter_tuning_job"}
 _NAME = re.compile(rf"projects/[^/]+/locations/[^/]+/({CUSTOM}|{TUNING})/[0-9]+")
 
 
@@ -77,7 +78,9 @@ class VertexAI:
         from google.api_core import exceptions
         from google.cloud import aiplatform_v1
 
-        text, parent = json.dumps(messages.body(ready, run)), self.service.parent
+        tuning = ready.job.study is not None
+        message = aiplatform_v1.HyperparameterTuningJob if tuning else aiplatform_v1.CustomJob
+        job: Any = message.from_json(json.dumps(messages.body(ready, run)))
         lost = (
             exceptions.ServerError,
             exceptions.DeadlineExceeded,
@@ -86,34 +89,28 @@ class VertexAI:
             requests.exceptions.Timeout,
         )
         what = f"submit {ready.job.id}"
-        with explaining(what, status.SUBMIT):
+        with explaining(what):
             try:
-                if ready.job.study is None:
-                    custom = aiplatform_v1.CustomJob.from_json(text)
-                    created: Any = self.client.create_custom_job(parent=parent, custom_job=custom)
-                else:
-                    tuning = aiplatform_v1.HyperparameterTuningJob.from_json(text)
-                    created = self.client.create_hyperparameter_tuning_job(
-                        parent=parent, hyperparameter_tuning_job=tuning
-                    )
+                kind = _KINDS[TUNING if tuning else CUSTOM]
+                created = self._call("create", kind)(parent=self.service.parent, **{kind: job})
             except lost as error:
                 if googleapi.bad_credentials(error):  # nothing was sent
                     raise
-                explained = googleapi.explained(error, what, status.SUBMIT)
+                explained = googleapi.explained(error, what, status.ADVICE)
                 raise LostAnswer(explained.message, explained.fix) from error
         return status.read(created)
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
         """Return the jobs with this key, the newest first, ended ones too."""
-        with explaining("submit", status.SUBMIT):
-            return self._listed(f'labels.{messages.KEY_LABEL}="{key}"')
+        with explaining("submit"):
+            return self._listed(f'labels.{KEY_LABEL}="{key}"')
 
     # --- asking ---
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
         """Return the newest jobs of the region; with `name` those of one description."""
         with explaining("list"):
-            wanted = f'labels.{messages.NAME_LABEL}="{name}"' if name else ""
+            wanted = f'labels.{NAME_LABEL}="{name}"' if name else ""
             return self._listed(wanted)[:limit]
 
     def find(self, name: str) -> JobStatus:
@@ -125,7 +122,7 @@ class VertexAI:
             return self._by_number(name)
         text = name.replace("\\", "").replace('"', "")
         with explaining(f"find {name}"):
-            for wanted in (f'labels.{messages.NAME_LABEL}="{text}"', f'display_name="{text}"'):
+            for wanted in (f'labels.{NAME_LABEL}="{text}"', f'display_name="{text}"'):
                 if jobs := self._listed(wanted, limit=100):
                     return jobs[0]
         raise OutsideError(
@@ -136,13 +133,8 @@ class VertexAI:
     def get(self, name: str) -> JobStatus:
         """Return one job by the service's whole name."""
         with explaining(name):
-            if _is_study(name):
-                job: Any = self.client.get_hyperparameter_tuning_job(
-                    name=name, retry=googleapi.read_retry()
-                )
-            else:
-                job = self.client.get_custom_job(name=name, retry=googleapi.read_retry())
-            return status.read(job)
+            retry = googleapi.read_retry()
+            return status.read(self._call("get", _kind(name))(name=name, retry=retry))
 
     def cancel(self, job: JobStatus) -> JobStatus:
         """Ask for an end, and return the job as it is then; one that has ended is left alone."""
@@ -151,13 +143,10 @@ class VertexAI:
         now = self.get(job.name)
         if not now.active:
             return now
-        client, retry = self.client, googleapi.read_retry()
+        cancel = self._call("cancel", _kind(job.name))
         with explaining(f"cancel {job.id}"):
             try:
-                if _is_study(job.name):
-                    client.cancel_hyperparameter_tuning_job(name=job.name, retry=retry)
-                else:
-                    client.cancel_custom_job(name=job.name, retry=retry)
+                cancel(name=job.name, retry=googleapi.read_retry())
             except exceptions.BadRequest:  # it ended between the two calls
                 now = self.get(job.name)
                 if now.active:
@@ -175,23 +164,26 @@ class VertexAI:
     def _listed(self, wanted: str, limit: int = 1000) -> tuple[JobStatus, ...]:
         """Return the jobs that fit a filter of the service, of each kind `limit` at most."""
         request = {"parent": self.service.parent, "filter": wanted}
-        client, retry = self.client, googleapi.read_retry()
         jobs = []
-        for call in (client.list_custom_jobs, client.list_hyperparameter_tuning_jobs):
-            pages: Any = call(request=request, retry=retry)
+        for kind in _KINDS.values():
+            pages = self._call("list", f"{kind}s")(request=request, retry=googleapi.read_retry())
             jobs += [status.read(job) for job, _ in zip(pages, range(limit), strict=False)]
         return tuple(sorted(jobs, key=by_age, reverse=True))
 
     def _by_number(self, number: str) -> JobStatus:
-        parent = self.service.parent
+        custom, tuning = (f"{self.service.parent}/{collection}/{number}" for collection in _KINDS)
         try:
-            return self.get(f"{parent}/{CUSTOM}/{number}")
+            return self.get(custom)
         except OutsideError as error:
             try:
-                return self.get(f"{parent}/{TUNING}/{number}")
+                return self.get(tuning)
             except OutsideError:
                 raise error from None
 
+    def _call(self, verb: str, kind: str) -> Any:
+        """Return the client's call for one kind of job, such as get_custom_job."""
+        return getattr(self.client, f"{verb}_{kind}")
 
-def _is_study(name: str) -> bool:
-    return f"/{TUNING}/" in name
+
+def _kind(name: str) -> str:
+    return _KINDS[TUNING if f"/{TUNING}/" in name else CUSTOM]

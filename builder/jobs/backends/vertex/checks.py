@@ -27,9 +27,7 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     problems, placements, notes = checks.common(job, image, targets)
     region, strategy = where.region, ("scheduling", "strategy")
     problems.attempt(("environment",), lambda: _check_environment(job, image, where.project))
-    problems.attempt(("network",), lambda: _check_network(job))
     problems.attempt(strategy, lambda: _check_strategy(job, placements))
-    problems.attempt(("vertex",), lambda: _check_reservation(job))
     problems.attempt(("region",), lambda: _check_region(placements, region))
     if region is not None and region not in machines.offer().regions:
         notes.append(f"{region} is not in the table of {machines.offer().as_of}; not checked")
@@ -124,16 +122,6 @@ def _check_environment(job: Job, image: Image, project: str | None) -> None:
     )
 
 
-def _check_network(job: Job) -> None:
-    shape = r"projects/[0-9]+/global/networks/[a-z][a-z0-9-]*"
-    if job.network and not re.fullmatch(shape, job.network):
-        raise InputError(
-            f"{job.network!r} is not a network with its project by its number",
-            "write projects/NUMBER/global/networks/NAME; `gcloud projects describe PROJECT` says "
-            "the number",
-        )
-
-
 def _check_strategy(job: Job, placements: tuple[Placement, ...]) -> None:
     """Raise InputError for what spot and flex-start cannot do.
 
@@ -157,14 +145,4 @@ def _check_strategy(job: Job, placements: tuple[Placement, ...]) -> None:
             "flex-start needs the same machine in every pool, not "
             + " and ".join(str(placement) for placement in dict.fromkeys(placements)),
             "write strategy: standard, or the chief's machine for each role",
-        )
-
-
-def _check_reservation(job: Job) -> None:
-    """Source: aiplatform v1, Scheduling.strategy."""
-    strategy = job.scheduling.strategy
-    if job.vertex.reservation not in (None, "none") and strategy != "standard":
-        raise InputError(
-            f"{strategy} takes no reserved machines",
-            "write strategy: standard, or remove reservation",
         )

@@ -6,7 +6,6 @@ so a job is rendered without Google's library. tests/jobs/test_vertex.py reads t
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,15 +16,18 @@ from builder.jobs.description import Parameter, Study
 from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, arguments, given
+from builder.jobs.ready import (
+    KEY_LABEL,
+    NAME_LABEL,
+    RUN_LABEL,
+    Ready,
+    arguments,
+    given,
+    key_of,
+)
 
 Values = dict[str, Any]
 
-KEY_LABEL = "builder-key"
-"""The label with the job's key, by which the same command finds the job that it created."""
-NAME_LABEL = "builder-job"
-RUN_LABEL = "builder-run"
-KEY_LENGTH = 12
 DISPLAY_NAME_LENGTH = 128
 """Source: aiplatform v1, CustomJob.display_name."""
 
@@ -44,9 +46,7 @@ def key(ready: Ready) -> str:
 
     Runs of the same job have the same key; another label holds the run's number.
     """
-    content = [ready.project, ready.region, _body(ready, ready.job.id, {})]
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
+    return key_of([ready.project, ready.region, _body(ready, ready.job.id, {})])
 
 
 def display_name(ready: Ready, run: int = 1) -> str:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
 from builder.jobs import machines
 from builder.jobs.backends.protocol import JobStatus, TrialStatus
-from builder.jobs.backends.vertex.messages import RUN_LABEL
 from builder.jobs.pools import Pool, role_of
+from builder.jobs.ready import RUN_LABEL, number_of
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import CustomJob, HyperparameterTuningJob
@@ -23,22 +22,14 @@ ADVICE = googleapi.Advice(
     missing="builder job list shows all",
     quota="ask for quota for this accelerator in this region, or take another region",
     refused="correct the job's file; builder job render shows what is sent",
-    precondition="builder job status shows why",
+    precondition="mend what the service names, then run the same command again",
     unreachable="run the same command again: it finds the job if it was made",
 )
 
 
-SUBMIT = replace(
-    ADVICE, precondition="no job was made: mend what the service names, then submit it again"
-)
-"""The advice about a job that is not there yet."""
-
-
-def explaining(
-    what: str, advice: googleapi.Advice = ADVICE
-) -> contextlib.AbstractContextManager[None]:
+def explaining(what: str) -> contextlib.AbstractContextManager[None]:
     """Raise the service's errors as one line each. what: what was asked for, as `submit cats`."""
-    return googleapi.explaining(what, advice)
+    return googleapi.explaining(what, ADVICE)
 
 
 def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
@@ -52,7 +43,6 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
     region = job.name.split("/")[3] if job.name.count("/") == 5 else ""
     labels, failed = dict(job.labels), re.search(r"non-zero status of (\d+)", job.error.message)
     state = job.state.name.removeprefix("JOB_STATE_").lower()
-    run = labels.get(RUN_LABEL, "1")
     return JobStatus(
         name=job.name,
         display_name=job.display_name,
@@ -68,7 +58,7 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
         strategy=spec.scheduling.strategy.name.lower().replace("_", "-"),
         pools=tuple(_pool(position, pool) for position, pool in used),
         trials=tuple(map(_trial, job.trials)) if tuning else (),
-        run=int(run) if run.isdigit() else 1,
+        run=number_of(labels, RUN_LABEL),
         failed_code=int(failed[1]) if failed and state == "failed" else None,
         console=_console(job.name) if region else "",
     )
