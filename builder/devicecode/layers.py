@@ -14,13 +14,13 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, NamedTuple, cast
 
 from builder.core import confidential, files, secret_rules
-from builder.devicecode import damage, inventory, library, ptx, records, secrets, tars
+from builder.devicecode import damage, inventory, library, linking, ptx, records, secrets, tars
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
@@ -185,7 +185,8 @@ class LayerCache:
 
 
 _READERS: Final = (
-    *(confidential, secret_rules, damage, inventory, library, ptx, records, secrets, tars),
+    *(confidential, secret_rules, damage, inventory, library),
+    *(linking, ptx, records, secrets, tars),
 )
 
 
@@ -204,6 +205,7 @@ def _as_json(layer: Layer) -> dict[str, Any]:
         "files": layer.files,
         "hooks": layer.hooks,
         "libraries": [library.as_json(entry) for entry in layer.libraries],
+        "needed": {entry.path: entry.needed for entry in layer.libraries if entry.needed},
         "records": layer.records,
         "secrets": layer.secrets,
     }
@@ -216,7 +218,10 @@ def _from_json(diff_id: str, content: Mapping[str, Any]) -> Layer:
         frozenset(content["emptied"]),
         {path: Entry(*entry) for path, entry in content["files"].items()},
         dict(content["hooks"]),
-        tuple(map(library.from_json, content["libraries"])),
+        tuple(
+            replace(read, needed=tuple(content["needed"].get(read.path, ())))
+            for read in map(library.from_json, content["libraries"])
+        ),
         {
             path: Record(package, version, tuple(Line(*line) for line in lines))
             for path, (package, version, lines) in content["records"].items()

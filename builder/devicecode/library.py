@@ -15,11 +15,11 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import IO, Any, Final
 
-from builder.devicecode import damage
+from builder.devicecode import damage, linking
 from builder.devicecode.pruning import elf
 from builder.devicecode.pruning.elf import Buffer
 from builder.devicecode.pruning.errors import Malformed
@@ -79,7 +79,8 @@ class Library:
     file cannot be read; then nothing else is known of it. doubt: why it may not be whole; then no
     verdict is drawn from its device code. stub_sections: sections whose containers hold no kernel,
     which nvcc leaves in a library without device code. pruned: whether entries were taken out of
-    containers. sha256: in hex, "" where it was not taken.
+    containers. sha256: in hex, "" where it was not taken. needed: the libraries that it is linked
+    to; a lock does not keep them.
     """
 
     path: str
@@ -92,6 +93,7 @@ class Library:
     pruned: bool = False
     doubt: str = ""
     sha256: str = ""
+    needed: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def name(self) -> str:
@@ -113,6 +115,7 @@ def read(data: Buffer, path: str) -> Library:
     library = Library(path, len(data), sha256=_sha256(data))
     try:
         sections = elf.library_sections(data)
+        library = replace(library, needed=linking.needed(data, sections))
         present = tuple(containers(data))
         groups = _groups(data, present)
         stubs = _stub_sections(data, groups)

@@ -1,7 +1,8 @@
 """The static proof of an image that anybody made: read from its layers, and nothing of it runs.
 
 The questions are those of a smoke run's checks, and so are the rules where they need no container.
-What an image does not have is said, and not guessed.
+What an image does not have is said, and not guessed. What most images of others have, and many of
+them with reason, is a finding: it refuses an image of the factory alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import cached_property
 from typing import Any, Final, Literal
 
 from builder.core.errors import CheckFailed
+from builder.devicecode import linking
 from builder.devicecode.images import ImageContent
 from builder.devicecode.tree import Tree
 from builder.devicecode.verdict import Audit, Support
@@ -28,6 +30,7 @@ from builder.frameworks.tensorflow.probes.loader.libraries import (
     parse_version,
     soname,
 )
+from builder.pipeline.verify import ACCELERATOR
 from builder.prove.audit import Gpu, instead, passes
 from builder.prove.checks import contents
 from builder.prove.probes.permissions import SET_ID, listed
@@ -52,17 +55,24 @@ _KNOWN_HOOKS: Final = re.compile(
 
 @dataclass(frozen=True)
 class Answer:
-    """What one check says. note: what was seen, or why there was nothing to look at."""
+    """What one check says. note: what was seen, or why there was nothing to look at. findings: what
+    is worth a change, and no reason to refuse the image."""
 
     check: str
     status: Status
     problems: tuple[Defect, ...] = ()
     note: str = ""
+    findings: tuple[Defect, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""
         problems = [problem.model_dump() for problem in self.problems]
-        return {**vars(self), "problems": problems}
+        findings = [finding.model_dump() for finding in self.findings]
+        return {**vars(self), "problems": problems, "findings": findings}
+
+
+class Finding(Defect):
+    """A defect that does not refuse an image that others made."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,11 @@ class Image:
     @property
     def environment(self) -> Mapping[str, str]:
         return manifests.environment(self.config)
+
+    @property
+    def ours(self) -> bool:
+        """Whether the factory made it."""
+        return ACCELERATOR in (self.config.get("Labels") or {})
 
     @property
     def kind(self) -> Kind:
@@ -120,6 +135,9 @@ def lines(answers: Sequence[Answer]) -> Iterator[str]:
         for problem in answer.problems:
             yield f"    {problem.message}"
             yield f"    fix: {problem.fix}"
+        for finding in answer.findings:
+            yield f"    finding: {finding.message}"
+            yield f"    instead: {finding.fix}"
 
 
 def github_lines(answers: Sequence[Answer]) -> Iterator[str]:
@@ -127,15 +145,20 @@ def github_lines(answers: Sequence[Answer]) -> Iterator[str]:
     for answer in answers:
         for problem in answer.problems:
             yield f"::error title={answer.check}::{escaped(f'{problem.message}; {problem.fix}')}"
+        for finding in answer.findings:
+            yield f"::warning title={answer.check}::{escaped(f'{finding.message}; {finding.fix}')}"
 
 
 def _answer(name: str, check: Check, image: Image) -> Answer:
     notes: list[str] = []
     try:
-        problems = tuple(check(image, notes.append))
+        defects = tuple(check(image, notes.append))
     except _NotThereError as reason:
         return Answer(name, "not there", note=str(reason))
-    return Answer(name, "refused" if problems else "passed", problems, "; ".join(notes))
+    findings = tuple(defect for defect in defects if isinstance(defect, Finding) and not image.ours)
+    problems = tuple(defect for defect in defects if defect not in findings)
+    status: Status = "refused" if problems else "passed"
+    return Answer(name, status, problems, "; ".join(notes), findings)
 
 
 Check = Callable[[Image, Callable[[str], None]], Iterator[Defect]]
@@ -156,9 +179,38 @@ def _device_code(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
 
 
 def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
-    """Look for each library that TensorFlow opens by name. Which one ld.so takes, a run shows."""
-    if image.gpu is None or not image.tensorflow:
-        raise _NotThereError("no GPU is named (--gpu)" if image.tensorflow else "no TensorFlow")
+    """Look for each library that a framework is linked to, and that TensorFlow opens by name. Which
+    one ld.so takes, a run shows."""
+    modules = [library for library in image.content.libraries if _MODULE.search(library.path)]
+    if not modules and not image.tensorflow:
+        raise _NotThereError("no compiled module of Python")
+    by_name = {library.name: library for library in image.content.libraries}
+    names = {posixpath.basename(path) for path in image.tree.files if image.tree.resolve(path)}
+    for module in modules:
+        kind = Defect if _FRAMEWORK.search(module.path) else Finding
+        for name, asking in linking.missing(module, by_name, names).items():
+            yield kind(
+                message=f"{module.path} cannot be loaded: {asking.name} needs {name}, which is not "
+                "in the image",
+                fix="install what brings it (apt-file search), or take the package out",
+            )
+    if image.gpu and image.tensorflow:
+        yield from _opened(image)
+    note(f"{len(modules)} modules find what they are linked to; ld.so's way was not followed")
+
+
+_MODULE: Final = re.compile(
+    r"/(site|dist)-packages/.*(\.cpython-3\d+-x86_64-linux-gnu|\.abi3|/_pywrap_[a-z_]+|/_jax|/xla_extension)\.so$"
+)
+"""A module that Python imports."""
+_FRAMEWORK: Final = re.compile(
+    r"-packages/(torch/_C\.|jaxlib/(_jax|xla_extension)\.|tensorflow/python/_pywrap_tensorflow_internal\.)"
+)
+"""The modules without which `import torch`, `jax` or `tensorflow` fails."""
+
+
+def _opened(image: Image) -> Iterator[Defect]:
+    """Judge what TensorFlow opens by name, to which it is not linked."""
     minor = ".".join(image.tensorflow.split(".")[:2])
     rows = (row for row in releases.tables().releases if row.minor == minor)
     release = next(rows, None)
@@ -166,7 +218,12 @@ def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
         yield Defect(message="tensorflow-cpu uses no GPU", fix="install tensorflow in its place")
         return
     if release is None or parse_version(release.cuda)[0] not in NUMBERS:
-        raise _NotThereError(f"what TensorFlow {image.tensorflow} opens is not known")
+        known = releases.tables().releases[-1].minor
+        yield Finding(
+            message=f"what TensorFlow {image.tensorflow} opens on a GPU is not known",
+            fix=f"take a release that the tables have, such as {known}",
+        )
+        return
     cuda, cudnn = parse_version(release.cuda), parse_version(release.cudnn)[0]
     for library in libraries(cuda[0], cudnn):
         name = soname(library, cuda, cudnn)
@@ -177,7 +234,6 @@ def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
                 fix=f"install nvidia-{library.package}-cu{cuda[0]}, or take a base with CUDA "
                 f"{release.cuda} and cuDNN {release.cudnn}",
             )
-    note("each library that TensorFlow opens is there; ld.so's way to it was not followed")
 
 
 def _environment(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
@@ -189,7 +245,11 @@ def _environment(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
 
 
 def _machine(image: Image, _: Callable[[str], None]) -> Iterator[Defect]:
-    return machine.judge(image.config, image.kind)
+    """Ask what a smoke run asks. Where others start it, a name is resolved, and a hook of the
+    container toolkit says where the driver is."""
+    elsewhere = tuple(machine.of_the_factory(image.config, image.kind))
+    for defect in machine.judge(image.config, image.kind):
+        yield Finding(**dict(defect)) if defect in elsewhere else defect
 
 
 def _certificates(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
@@ -201,7 +261,8 @@ def _certificates(image: Image, note: Callable[[str], None]) -> Iterator[Defect]
         needed.pop(machine.AUTHORITIES, None)
     for path, message in needed.items():
         if image.tree.resolve(path) is None:
-            yield Defect(message=message, fix="install ca-certificates, or correct the variable")
+            kind = Finding if path == machine.AUTHORITIES else Defect
+            yield kind(message=message, fix="install ca-certificates, or correct the variable")
     note(", ".join(there))
 
 
@@ -226,7 +287,7 @@ def _entry_point(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
 def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
     user, _, group = str(image.config.get("User") or "").partition(":")
     if user in ("", "0", "root"):
-        yield Defect(
+        yield Finding(
             message="the image runs as root: its outputs would belong to root",
             fix="end the Dockerfile with USER 1000:1000",
         )
@@ -234,9 +295,13 @@ def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
     rising = [
         path
         for path, entry in files.items()
-        if entry.mode & 0o6000 and entry.mode & 0o111 and posixpath.basename(path) not in SET_ID
+        if entry.mode & 0o6000 and entry.mode & 0o111 and not _of_system(path, _SET_ID)
     ]
-    capable = [path for path, entry in files.items() if entry.capable]
+    capable = [
+        path
+        for path, entry in files.items()
+        if entry.capable and not _of_system(path, frozenset() if image.ours else _CAPABLE)
+    ]
     if rising := sorted({*rising, *capable}):
         yield Defect(
             message=f"programs that run with another user's rights: {listed(rising)}",
@@ -273,6 +338,25 @@ def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
             fix="let root own them (chown root, chmod go-w)",
         )
     note(f"USER {user or 'root'}")
+
+
+_OTHERS: Final = """
+bbsuid dbus-daemon-launch-helper grub2-set-bootflag krb5_child ldap_child locate lockdev mlocate
+pam_timestamp_check plocate proxy_child selinux_child slocate unix_update userhelper usernetctl
+"""
+_SET_ID: Final = SET_ID | frozenset(_OTHERS.split())
+"""Programs that Debian, Fedora, Red Hat and Alpine install with a set-user-ID or set-group-ID
+bit."""
+_CAPABLE: Final = frozenset(
+    {"arping", "clockdiff", "mtr-packet", "newgidmap", "newuidmap", "ping", "traceroute6.iputils"}
+)
+"""Programs that distributions install with a capability."""
+
+
+def _of_system(path: str, names: frozenset[str]) -> bool:
+    """Tell whether a file lies where a distribution installs, and has one of these names."""
+    system = re.match(r"/(usr/)?(s?bin|lib(64|exec)?)/", path)
+    return bool(system) and posixpath.basename(path) in names
 
 
 def _accounts(image: Image) -> list[str]:

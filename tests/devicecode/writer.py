@@ -110,6 +110,16 @@ def library(*containers: bytes, section: str = ".nv_fatbin", more: tuple[Part, .
     )
 
 
+def linked(*needed: str) -> bytes:
+    """A library without device code that is linked to these."""
+    names, entries = b"\0", b""
+    for name in needed:
+        entries += struct.pack("<qQ", 1, len(names))
+        names += name.encode() + b"\0"
+    parts = Part(".dynstr", names, type=3), Part(".dynamic", entries + bytes(16), type=6)
+    return elf(Part(".text", b"\x90" * 48, flags=0x6), *parts)
+
+
 def install(site: Path, package: str, version: str, files: dict[str, bytes]) -> None:
     """A distribution in a site-packages folder, with the RECORD that says what belongs to it."""
     for name, data in files.items():

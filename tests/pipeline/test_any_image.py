@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from builder.cli import app
 from builder.engine import BuildRequest, Engine, buildx
 from tests.devicecode.packing import digest, layout, tar
-from tests.devicecode.writer import container, library, sass
+from tests.devicecode.writer import container, library, linked, sass
 from tests.emulators.answers import serving
 
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
@@ -99,6 +99,7 @@ def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
     assert "entry-point   passed    python -m train" in shown
 
 
+OURS = {"training-image-factory.accelerator": "V100"}
 FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
     ("device-code", {"x.so": (library(container(sass(90))), 0o644, 0)}, {}, "missing"),
     ("environment", {}, {"Env": ["CUDA_VISIBLE_DEVICES="]}, "hides every GPU"),
@@ -107,7 +108,8 @@ FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
     ("certificates", {}, {"Env": ["SSL_CERT_FILE=/none.pem"]}, "SSL_CERT_FILE=/none.pem names"),
     ("entry-point", {}, {"Entrypoint": ["pyhton"]}, "starts pyhton, which is not there in PATH"),
     ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
-    ("permissions", {}, {"User": ""}, "runs as root"),
+    ("permissions", {}, {"User": "", "Labels": OURS}, "runs as root"),
+    ("permissions", {"opt/su": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/su"),
     ("permissions", {"opt/tool": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/tool"),
     ("permissions", {f"{SITE}/a.py": (b"x", 0o666, 0)}, {}, "everybody may write to what"),
     ("permissions", {"etc/passwd": (b"x", 0o644, 1000)}, {}, "can change accounts or the loader"),
@@ -141,6 +143,45 @@ def test_a_fault_is_refused_by_its_check(
     assert "image.tar" in error
     given = ["prove", str(tmp_path / "image.tar"), "--gpu", "v100", "--github"]
     assert f"::error title={check}::" in CliRunner().invoke(app, given).stdout
+
+
+def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: Path) -> None:
+    """Most images run as root, and leave the driver's folder to the container toolkit."""
+    usual: dict[str, Any] = {"User": "jovyan", "Env": ["PATH=/opt/bin:/usr/bin"]}
+    red_hat: Files = {"usr/libexec/sssd/krb5_child": (b"", 0o4755, 0)}
+    code, checks, _ = proven(image(tmp_path, layer(red_hat, {}), **usual), "--gpu", "v100")
+    messages = [finding["message"] for finding in checks["machine"]["findings"]]
+    assert code == 0
+    assert "USER jovyan is a name" in messages[0]
+    assert "has no /usr/local/nvidia/lib64" in messages[1]
+    path = image(tmp_path, User="")
+    assert proven(path)[1]["permissions"]["findings"][0]["fix"].endswith("USER 1000:1000")
+    shown = CliRunner().invoke(app, ["prove", str(path)]).stdout
+    assert "    finding: the image runs as root" in shown
+    github = CliRunner().invoke(app, ["prove", str(path), "--github"]).stdout
+    assert github.startswith("::warning title=permissions::the image runs as root")
+    code, checks, _ = proven(image(tmp_path, **usual, Labels=OURS), "--gpu", "v100")
+    assert (code, checks["machine"]["status"], checks["machine"]["findings"]) == (4, "refused", [])
+
+
+def test_a_library_that_ld_so_would_not_find_is_named(tmp_path: Path) -> None:
+    """A framework that cannot be imported is refused; any other module may never be asked for."""
+    name = "cpython-311-x86_64-linux-gnu.so"
+    torch: Files = {
+        f"{SITE}/torch/_C.{name}": (linked("libtorch.so", "libcuda.so.1"), 0o755, 0),
+        f"{SITE}/torch/lib/libtorch.so": (linked("libcudart.so.12"), 0o755, 0),
+        f"{SITE}/cv2/cv2.abi3.so": (linked("libGL.so.1", "libtorch.so"), 0o755, 0),
+    }
+    code, checks, error = proven(image(tmp_path, layer(torch, {})))
+    assert code == 4
+    assert f"torch/_C.{name} cannot be loaded: libtorch.so needs libcudart.so.12" in error
+    (finding, beside) = checks["loader"]["findings"]
+    assert "cv2.abi3.so needs libGL.so.1, which is not in the image" in finding["message"]
+    assert "libcudart.so.12" in beside["message"], "by the library that it is linked to"
+    runtime: Files = {"usr/local/cuda/lib64/libcudart.so.12.4": (linked(), 0o755, 0)}
+    links = {"usr/local/cuda/lib64/libcudart.so.12": "libcudart.so.12.4"}
+    found = image(tmp_path, layer(torch, {}), layer(runtime, links))
+    assert [proven(found)[1]["loader"]["status"] for _ in range(2)] == ["passed"] * 2, "kept, too"
 
 
 def test_where_the_bytes_go_and_which_step_made_them(tmp_path: Path) -> None:

@@ -79,6 +79,13 @@ def judge(config: Mapping[str, Any], kind: Kind) -> Iterator[Defect]:
         )
 
 
+def of_the_factory(config: Mapping[str, Any], kind: Kind) -> Iterator[Defect]:
+    """Yield, of what `judge` yields, what images of others need not keep to."""
+    yield from _user(config)
+    if kind == "gpu":
+        yield from _of_the_driver(manifests.environment(config))
+
+
 def certificates(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the files that have to be in the image, each with what is wrong where it is not."""
     needed = {
@@ -101,6 +108,10 @@ def _start_and_stop(config: Mapping[str, Any]) -> Iterator[Defect]:
             "the program is killed before it saves",
             fix="take STOPSIGNAL out of the Dockerfile, or write SIGTERM",
         )
+    yield from _user(config)
+
+
+def _user(config: Mapping[str, Any]) -> Iterator[Defect]:
     user = str(config.get("User") or "").partition(":")[0]
     if user and not user.isdecimal():
         yield Defect(
