@@ -31,14 +31,7 @@ import numpy as np
 from bench import held_out_accuracy
 
 BATCH, RATE = 32, 0.001
-QUIET: tuple[str, ...] = (
-    "--examples",
-    "0",
-    "--export",
-    "none",
-    "--histograms-every",
-    "0",
-)
+QUIET: tuple[str, ...] = ("--export", "none", "--histograms-every", "0")
 LIGHT = ("--crop", "0.7", "--color-jitter", "0.2,0.2,0")
 TUNED = [("--learning-rate", rate, *more) for rate in ("0.001", "0.004") for more in ((), LIGHT)]
 

@@ -59,7 +59,7 @@ def write(folder: Path, images: Images, labels: NDArray[np.int64], names: Sequen
 
 def train(records: Path, job: Path, *options: str) -> float:
     """Held-out accuracy of a run of `trainer.task`."""
-    common = ("--batch", "16", "--examples", "0", "--export", "none")
+    common = ("--batch", "16", "--export", "none")
     return held_out_accuracy(records, job, *common, *options)
 
 

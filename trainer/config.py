@@ -107,9 +107,6 @@ class Config:
         "what has to be here, or nothing is trained: V100:2, GPU, TPU; none: train on the CPU; "
         f"auto: what {guard.VARIABLE} says",
     )
-    replica_batch_size: int = _distribution(
-        0, "examples a step on each replica, in place of --batch-size; 0: --batch-size"
-    )
     peer_timeout: float = _distribution(
         600.0, "seconds to wait for another rank, at the start and in a step", least=1
     )
@@ -125,20 +122,11 @@ class Config:
     early_stopping: int = _evaluation(
         0, "end the run after this many evaluations without a better --metric; 0: never"
     )
-    early_stopping_delta: float = _evaluation(
-        0.0, "least difference of --metric that counts as better"
-    )
-    nan_retries: int = _evaluation(
-        2, "times to return to the last checkpoint after a loss that is not finite"
-    )
     evaluate_crop: float = _evaluation(
         0.0,
         "evaluate and serve the central square of each picture, with this share of its shorter "
         "side; 0: the whole picture, each side scaled on its own",
         most=1,
-    )
-    test_flips: bool = _evaluation(
-        False, "evaluate and serve the mean of each picture and its mirror image"
     )
     predictions: bool = _evaluation(
         False, "write JOB_DIR/predictions.csv at the end: a line for each validation record"
@@ -163,16 +151,6 @@ class Config:
     weights_sha256: str = _model(
         "", "checksum that the weights file must have, in hex", parse=str.lower
     )
-    layer_rates: float = _model(
-        1.0,
-        "share of the learning rate that the first layer has; those between it and the head in "
-        "equal ratios",
-        over=0,
-        most=1,
-    )
-    reuse_head: bool = _model(
-        False, "take the head from the checkpoint, too; its classes must be the same"
-    )
     fine_tune_layers: int = _model(
         -1,
         "weight layers of the backbone to train, counted from its end; 0: the head only",
@@ -192,8 +170,6 @@ class Config:
         "0: as Keras makes the network",
         most=0.9,
     )
-    final_learning_rate: float = 0.0
-    """Share of the rate that is left at the end of a cosine; the finder raises it."""
     target: str = ""
     """What is predicted of an example: see trainer.input.targets. The records say it."""
     dropout: float = _model(0.0, "share of the features dropped before the logits", most=0.99)
@@ -235,18 +211,11 @@ class Config:
         "steps in which the learning rate rises from 0, linearly",
         shown="0; a twentieth if no length is given",
     )
-    learning_rate_scaling: Literal["none", "linear", "sqrt"] = _optimizer(
-        "none", "by the number of replicas"
-    )
-    find_learning_rate: bool = _optimizer(
-        False, "look for a learning rate in a short run, report it, and train nothing"
-    )
     xla: Literal["auto", "on", "off"] = _optimizer("auto", "compile with XLA; auto: on a TPU")
 
     histograms_every: int = _tensorboard(
         500, "of weights and of layers' outputs, with zero, dead and saturated units"
     )
-    examples: int = _tensorboard(8, "misclassified examples to show after an evaluation; 0: none")
     profile_steps: tuple[int, int] | None = _tensorboard(
         None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
     )
@@ -368,7 +337,7 @@ def given(arguments: Sequence[str]) -> frozenset[str]:
     """The fields that `arguments`, which `parse` has read, give a value to. Zeros that mean "not
     given" do not count."""
     values = read(Config, arguments, COMMON)
-    zeros = ("image_size", "epochs", "replica_batch_size")
+    zeros = ("image_size", "epochs")
     return frozenset(name for name, value in values.items() if value or name not in zeros)
 
 
@@ -438,7 +407,3 @@ def _check_weights(config: Config) -> None:
         raise UsageError(f"--weights-sha256: --weights {weights} is not a file ({ends})")
     if checksum and not re.fullmatch("[0-9a-f]{64}", checksum):
         raise UsageError(f"--weights-sha256 {checksum}: is not 64 hexadecimal digits")
-    if config.reuse_head and (file or weights in ("none", "imagenet", "preset")):
-        raise UsageError(
-            f"--reuse-head: --weights {weights} has no head; give a folder of checkpoints"
-        )

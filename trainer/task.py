@@ -260,7 +260,7 @@ def _set_up(
     stored = splits.stored_size(config.records)
     kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]
     known = choices.Facts(records, stored, replicas, accelerated=bool(kinds))
-    config = sized(choices.settled(config, named, known), replicas, records)
+    config = sized(choices.settled(config, named, known), records)
     kind = "" if place.parameter_servers else "".join(kinds[:1])
     config = device.settled(config, shards, kind)
     return Setup(config, place, strategy, names, shards, held_out, policy, facts)
@@ -269,13 +269,10 @@ def _set_up(
 def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     """Train, and write what was asked for."""
     from trainer.job import storage
-    from trainer.loop import finder, outer
+    from trainer.loop import outer
     from trainer.model import export, predictions
     from trainer.observe import insight
 
-    if setup.config.find_learning_rate:
-        finder.find(*_finding(setup, preemption), config=setup.config, write=setup.place.chief)
-        return
     config, place = setup.config, setup.place
     trainer, evaluation = _on_the_devices(setup, preemption)
     problem = None
@@ -321,17 +318,6 @@ def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
     early = ", early" if outcome.early else ""
     result: dict[str, Any] = outcome.result
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **result)
-
-
-def _finding(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, Any]:
-    """Return what the learning-rate finder trains, and its batches. Raises UsageError."""
-    from trainer.loop import finder
-
-    if setup.place.parameter_servers:
-        raise UsageError("--find-learning-rate does not work with parameter servers")
-    rising = dataclasses.replace(setup, config=finder.rising(setup.config))
-    trainer, _ = _on_the_devices(rising, preemption)
-    return trainer, trainer.batches(setup.train, 0)
 
 
 def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waiting.Waits:
@@ -406,14 +392,11 @@ def _conclude(
         markers.write(f"{run.config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
 
 
-def sized(config: Config, replicas: int, records: int) -> Config:
-    """Return `config` with --epochs as steps, and --replica-batch-size as the batch of all
-    replicas.
+def sized(config: Config, records: int) -> Config:
+    """Return `config` with --epochs as steps.
 
     Raises UsageError if the run is too short for another option.
     """
-    if config.replica_batch_size:
-        config = dataclasses.replace(config, batch_size=config.replica_batch_size * replicas)
     if config.epochs:
         steps = max(1, round(config.epochs * records / config.batch_size))
         config = dataclasses.replace(config, steps=steps)

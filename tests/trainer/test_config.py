@@ -145,7 +145,6 @@ def test_each_trial_has_a_folder_of_its_own() -> None:
             ["--weights", "a.h5", "--weights-sha256", "12"],
             "--weights-sha256 12: is not 64 hexadecimal digits",
         ),
-        (["--weights", "a.keras", "--reuse-head"], "--reuse-head: --weights a.keras has no head"),
     ],
 )
 def test_a_mistake_in_what_looks_on_is_one_line(wrong: list[str], message: str) -> None:
@@ -179,7 +178,6 @@ def test_every_field_of_a_run_is_an_option_and_help_says_what_it_does(
         "checkpoint_dir",
         "log_dir",
         "target",
-        "final_learning_rate",
     }  # what follows from others
     assert {one.dest for one in options()} == fields
     with pytest.raises(SystemExit) as end:
@@ -230,7 +228,6 @@ def test_what_does_not_go_with_a_model_is_refused(given: tuple[str, ...], messag
 def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     """As a tuning service writes them: names with underscores, whole numbers as 8.0."""
     values = {
-        "layer_rates": "0.5",
         "steps": "8.0",
         "image_size": "8.0",
         "weights": "a.h5",
@@ -244,7 +241,6 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values |= {"metric": "loss", "model": "mobilenetv2", "warmup_steps": "4.0"}
     apart = {
         "epochs": "steps",
-        "reuse_head": "weights_sha256",
         "cut": "crop",
         "rand_augment": "trivial_augment",
     }
@@ -281,5 +277,5 @@ def test_what_never_comes_about_is_refused_when_the_epochs_are_counted_too() -> 
         (("--profile-steps", "51,60"), "--profile-steps 51,60: the run of 50 steps is over"),
     ):
         with pytest.raises(UsageError, match=message):
-            task.sized(parse([*given, *option], {}), 1, 800)
-    assert task.sized(parse([*given, "--warmup-steps", "49"], {}), 1, 800).steps == 50
+            task.sized(parse([*given, *option], {}), 800)
+    assert task.sized(parse([*given, "--warmup-steps", "49"], {}), 800).steps == 50

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.loop.count_updates import tiny
-from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
+from tests.trainer.runs import SMOKE, mirrored, same_weights, weights
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
@@ -15,7 +15,7 @@ tf = pytest.importorskip("tensorflow")
 from trainer.config import Config, UsageError, parse  # noqa: E402
 from trainer.input import splits  # noqa: E402
 from trainer.job.checkpoints import Checkpoints  # noqa: E402
-from trainer.loop import evaluator, finder, inner, parameter_servers  # noqa: E402
+from trainer.loop import evaluator, inner, parameter_servers  # noqa: E402
 from trainer.model import networks, optimization  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
@@ -27,11 +27,11 @@ RECIPES = {
     "ema": ("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2),
     "rare classes": (
         *("--class-weights", "balanced", "--sampling", "balanced"),
-        *("--layer-rates", 0.1, "--optimizer", "adamw", "--weight-decay", 0.01),
+        *("--optimizer", "adamw", "--weight-decay", 0.01),
     ),
     "pictures": (
         *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1),
-        *("--trivial-augment", "--test-flips"),
+        "--trivial-augment",
     ),
     "copies": ("--rand-augment", 2, "--augment-repeats", 2, "--mixup", 0.2),
 }
@@ -151,19 +151,6 @@ def test_a_batch_that_does_not_divide_is_refused() -> None:
         inner.Trainer(tf.distribute.get_strategy(), config("--accumulate", 3), 2, "float32")
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_the_first_layer_moves_by_its_share_of_what_it_would(policy: str) -> None:
-    strategy, found = tf.distribute.get_strategy(), []
-    for rates in (1, 0.001):
-        tf.keras.utils.set_random_seed(0)
-        options = ("--layer-rates", rates, "--optimizer", "adam")
-        found.append(moved(inner.Trainer(strategy, config(*options), 2, policy), strategy))
-    for path, share in {"conv1": 0.001, "conv2": 0.01, "conv3": 0.1, "head_logits": 1}.items():
-        for kind in ("kernel", "bias"):
-            whole, mine = (one[f"{path}/{kind}"] for one in found)
-            np.testing.assert_allclose(mine, share * whole, rtol=2e-2, atol=1e-7)
-
-
 def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
     labels, logits = tf.constant([0, 1]), tf.constant([[1.0, 2.0], [0.5, 0.0]])
     weights = np.array([0.5, 3.0], np.float32)
@@ -177,35 +164,3 @@ def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
         optimization.losses(config(), mixed, logits) * [0.25 * 0.5 + 0.75 * 3, 0.5],
         rtol=1e-6,
     )
-
-
-def test_flips_give_a_picture_and_its_mirror_image_the_same_answer() -> None:
-    network = networks.build(config(), 3, "float32")
-    images = tf.constant(np.random.default_rng(0).integers(0, 255, (4, 8, 8, 3)), tf.uint8)
-    mirrored_ones = tf.reverse(images, [2])
-    shares = [
-        tf.nn.softmax(optimization.answer(config("--test-flips"), network, seen)).numpy()
-        for seen in (images, mirrored_ones)
-    ]
-    plain = [tf.nn.softmax(network(seen)).numpy() for seen in (images, mirrored_ones)]
-    np.testing.assert_allclose(shares[0], (plain[0] + plain[1]) / 2, rtol=1e-5)
-    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-5)
-    assert not np.allclose(plain[0], plain[1], rtol=1e-3)
-
-
-def test_the_finder_advises_the_rate_of_the_steepest_fall(tmp_path: Path, task) -> None:
-    rates = np.geomspace(1e-6, 10, 150)
-    fall = 2.3 - 2 / (1 + np.exp(-3 * np.log(rates / 1e-2)))  # steepest at 0.01
-    losses = np.where(rates > 0.5, 0.3 + (rates - 0.5) * 9, fall)
-    assert 0.005 < finder.advised(rates, losses) < 0.05
-    with pytest.raises(UsageError, match="the loss falls at no rate"):
-        finder.advised(rates, np.linspace(1, 2, 150))
-    code, lines = task(*QUICK, "--job-dir", tmp_path, "--find-learning-rate")
-    assert code == 0
-    said = lines[-1]
-    assert said["event"] == "learning_rate" and 1e-5 < said["rate"] < 1
-    assert not (tmp_path / "DONE").exists() and not list(tmp_path.glob("checkpoints/*.npz"))
-    curve = scalars(tmp_path / "logs/find")
-    assert len(curve["loss"]) == said["steps"]
-    first, second = curve["learning_rate"][1], curve["learning_rate"][2]
-    assert (first, second / first) == pytest.approx((1e-6, 1e7 ** (1 / 149)), rel=1e-3)

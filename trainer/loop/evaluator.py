@@ -56,7 +56,7 @@ def run(setup: Setup) -> None:
 def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     config = look.config
     path = f"{config.job_dir}/{markers.EVALUATIONS}"
-    judge = Judge(config.metric, config.early_stopping, config.early_stopping_delta)
+    judge = Judge(config.metric, config.early_stopping)
     marker = markers.read(path)
     judge.restore(marker.get("judge", {}))
     if markers.more(config, marker):  # The run is now longer: the patience starts anew.
@@ -119,7 +119,7 @@ def averaged(network: Any, config: Config, strategy: Any, policy: str) -> dict[s
     """With --ema, the path of the average of each trained variable, in the trainers' optimizer."""
     if not config.ema:
         return {}
-    optimizer = networks.optimizer(config, 1, config.steps, policy)
+    optimizer = networks.optimizer(config, config.steps, policy)
     with strategy.scope():
         optimizer.build(network.trainable_variables)
     pairs = optimization.averages(optimizer, network)

@@ -100,13 +100,7 @@ class Trainer:
         """Make a new optimizer with `factor` times the learning rate; the old state is lost."""
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
-            self.optimizer = networks.optimizer(
-                config,
-                self.replicas,
-                self.total_steps,
-                self.policy,
-                networks.factors(self.model, config),
-            )
+            self.optimizer = networks.optimizer(config, self.total_steps, self.policy)
             self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
@@ -441,6 +435,6 @@ class Evaluation:
 
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
         images, labels, weights = batch
-        logits = optimization.answer(self.config, self.model, images)
+        logits = self.model(images, training=False)
         units = optimization.units(self.config, self.model)
         return self.measure.count(labels, logits, weights, units)

@@ -15,8 +15,6 @@ class Judge:
     metric: str
     patience: int = 0
     """Stop after this many evaluations that were not better; 0: never."""
-    delta: float = 0.0
-    """Least difference that counts as better."""
     best: float | None = None
     best_step: int = 0
     waited: int = 0
@@ -27,7 +25,7 @@ class Judge:
         value = result[self.metric]
         sign = 1 if METRICS[self.metric] else -1
         gain = math.inf if self.best is None else sign * (value - self.best)
-        if not math.isfinite(value) or gain <= self.delta:
+        if not math.isfinite(value) or gain <= 0:
             self.waited += 1
             return False
         self.best, self.best_step, self.waited = value, step, 0

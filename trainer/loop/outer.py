@@ -26,6 +26,8 @@ from trainer.report import say
 
 SLOWER = 0.5
 """Factor of the learning rate at each return from a loss that is not finite."""
+RETRIES = 2
+"""Times to return to the last checkpoint after a loss that is not finite."""
 CALL = 0.25
 """Most seconds that an inner call should take, since signals are answered after it."""
 
@@ -101,9 +103,7 @@ class Controller:
         self.steps = run.steps
         self.records = sum(shard.records for shard in run.train)
         self.fingerprint = fingerprint.of((*run.train, *run.validation), run.names)
-        self.judge = Judge(
-            self.config.metric, self.config.early_stopping, self.config.early_stopping_delta
-        )
+        self.judge = Judge(self.config.metric, self.config.early_stopping)
         self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
         self.background = Background(self.checkpoints, allowed) if self.place.chief else None
         self.inline = self.config.evaluation == "inline" or (
@@ -173,7 +173,7 @@ class Controller:
         if self.place.chief:
             self.checkpoints.sweep()
         restored = self._load_newest()
-        if not restored and self.config.nan_retries:
+        if not restored:
             self._initial = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
         if restored:
             where = self.position
@@ -440,12 +440,12 @@ class Controller:
     def _recover(self, error: NotFinite) -> None:
         """Return to the last good checkpoint with a smaller learning rate, on all ranks.
 
-        Raises `error` after --nan-retries tries.
+        Raises `error` after RETRIES tries.
         """
         self._collect(wait=True)
         if isinstance(self._trouble, Spoiled):
             self._trouble = None
-        if self.tries >= self.config.nan_retries:
+        if self.tries >= RETRIES:
             raise error
         self.tries += 1
         self.factor *= SLOWER
@@ -467,7 +467,7 @@ class Controller:
             "diverged",
             f"{str(error).partition(':')[0]}: back to step {self.position.step} with "
             f"{self.factor:g} times the learning rate, try {self.tries} of "
-            f"{self.config.nan_retries}",
+            f"{RETRIES}",
             "WARNING",
             step=self.position.step,
         )

@@ -86,9 +86,8 @@ class ParameterServers(inner.Trainer):
     def use_learning_rate(self, factor: float) -> None:
         """Make a new update rule with `factor` times the learning rate; the old state is lost."""
         self.factor = factor
-        self.optimizer = networks.optimizer(self.config, 1, self.total_steps, self.policy)
+        self.optimizer = networks.optimizer(self.config, self.total_steps, self.policy)
         self.rule = Rule(self.config, self.optimizer)
-        self.factors = networks.factors(self.model, self.config)
         self.slots: list[list[tf.Variable]] = []
         with self.strategy.scope():
             for variable in self.model.trainable_variables:
@@ -176,8 +175,7 @@ class ParameterServers(inner.Trainer):
         trained = self.model.trainable_variables
         for variable, gradient, slots in zip(trained, gradients, self.slots, strict=True):
             if gradient is not None:
-                own = rate * self.factors.get(variable.path, 1.0)
-                self.rule.apply(variable, gradient, slots, own, made + 1.0)
+                self.rule.apply(variable, gradient, slots, rate, made + 1.0)
         for variable, change in zip(self.model.non_trainable_variables, changes, strict=True):
             variable.value.assign_add(change)
         self.updates.assign_add(1)

@@ -107,8 +107,6 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     if "image_size" not in given:
         size = choose("image_size", *own.image_size(config.model, facts.stored))
     batch = choose("batch_size", *_batch(config, facts, size))
-    if config.replica_batch_size:
-        batch = config.replica_batch_size * facts.replicas
     free = not _settled("steps", given)
     choose("learning_rate", *_rate(config, batch))
     epochs = config.epochs
@@ -128,8 +126,6 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
 def _settled(name: str, given: Collection[str]) -> bool:
     if name == "steps":
         return "steps" in given or "epochs" in given
-    if name == "batch_size":
-        return "batch_size" in given or "replica_batch_size" in given
     return name in given
 
 
@@ -164,7 +160,7 @@ def _rate(config: Config, batch: int) -> tuple[float, str]:
     else:
         rate, why = 0.0003, "fine-tuning given weights"
     rate *= _RATES[config.optimizer]
-    if config.learning_rate_scaling == "none" and batch > _BATCH:
+    if batch > _BATCH:
         # Krizhevsky 2014, One weird trick: by the root for rules whose step has a fixed size.
         rate *= math.sqrt(batch / _BATCH)
     digits = 1 - math.floor(math.log10(rate))

@@ -33,7 +33,7 @@ def export(
             variable.assign(weights[variable.path])
 
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
-        predicted = optimization.predicted(config, optimization.answer(config, network, images))
+        predicted = optimization.predicted(config, network(images, training=False))
         if config.target == targets.VALUES:
             return {"values": predicted}
         if config.target == targets.LABELS:

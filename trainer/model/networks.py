@@ -102,27 +102,6 @@ def depth(network: keras.Model) -> Depth:
     )
 
 
-def factors(network: keras.Model, config: Config) -> dict[str, float]:
-    """With --layer-rates, the factor of the learning rate of each backbone variable, by its path.
-
-    The head has 1, the first weight layer --layer-rates, and those between equal ratios (after
-    Howard and Ruder 2018, discriminative fine-tuning). Normalisation goes with the weight layer
-    before it.
-    """
-    if config.layer_rates == 1:
-        return {}
-    weighty = {id(layer) for layer in _weight_layers(network)}
-    count, seen = len(weighty), 0
-    rates: dict[str, float] = {}
-    for layer in layers_of(network):
-        if layer.name.startswith(_HEAD):
-            continue
-        seen += id(layer) in weighty
-        share = (count + 1 - max(seen, 1)) / max(count, 1)
-        rates |= {weight.path: config.layer_rates**share for weight in layer.weights}
-    return rates
-
-
 def layers_of(network: Any) -> list[Any]:
     """The layers that are not models, nested ones included, in the order in which they were
     made."""

@@ -1,8 +1,6 @@
 """Loss, optimizer, and the schedule of the learning rate."""
 
 import math
-from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import keras
@@ -23,20 +21,12 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Linear warm-up to `peak`, then constant, a cosine, or steps down.
 
     The warm-up counts from 1, so its first step already learns. The cosine begins where the warm-up
-    ends and reaches `final` x peak with the last step of the run.
+    ends and reaches 0 with the last step of the run.
     """
 
-    def __init__(
-        self,
-        peak: float,
-        steps: int,
-        kind: str = "constant",
-        warmup: int = 0,
-        final: float = 0.0,
-    ) -> None:
+    def __init__(self, peak: float, steps: int, kind: str = "constant", warmup: int = 0) -> None:
         super().__init__()
         self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
-        self.final = final
 
     def __call__(self, step: Any) -> Any:
         """The rate of the next step after `step` steps, as a float32 tensor."""
@@ -45,9 +35,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         if self.kind == "cosine":
             length = max(self.steps - self.warmup - 1, 1)
             share = tf.clip_by_value((done - self.warmup) / length, 0.0, 1.0)
-            rate *= self.final + (1 - self.final) * (1 + tf.cos(math.pi * share)) / 2
-        if self.kind == "rising":  # of the finder: by equal factors up to `final` x peak
-            rate *= tf.pow(self.final, done / max(self.steps - 1, 1))
+            rate *= (1 + tf.cos(math.pi * share)) / 2
         if self.kind == "step":
             passed = [tf.cast(done >= round(at * self.steps), tf.float32) for at in DECAY_AT]
             rate *= tf.pow(DECAY, tf.add_n(passed))
@@ -56,42 +44,21 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return rate
 
     def get_config(self) -> dict[str, Any]:
-        keys = ("peak", "steps", "kind", "warmup", "final")
-        return {key: getattr(self, key) for key in keys}
-
-
-def learning_rate(config: Config, replicas: int) -> float:
-    """The rate after warm-up, scaled by the replicas as --learning-rate-scaling says.
-
-    Linear scaling is for a batch that grows with the replicas (Goyal et al. 2017, with warm-up). A
-    batch that stays the same needs no scaling.
-    """
-    factor = {"none": 1.0, "linear": float(replicas), "sqrt": math.sqrt(replicas)}
-    return config.learning_rate * factor[config.learning_rate_scaling]
+        return {key: getattr(self, key) for key in ("peak", "steps", "kind", "warmup")}
 
 
 def optimizer(
     config: Config,
-    replicas: int,
     steps: int,
     policy: str,
-    factors: Mapping[str, float] | None = None,
 ) -> Any:
-    """The optimizer of a run of `steps` steps on `replicas` replicas, not yet built.
-
-    `factors`: of the learning rate, by the paths of the variables; 1 for others.
+    """The optimizer of a run of `steps` steps, not yet built.
 
     The learning rate is a function of the step and the options, not a variable, so a resumed run
     with another --learning-rate uses the new one. Under mixed_float16 the optimizer scales the
     loss. The loop clips, because clipping needs the gradient of all replicas together.
     """
-    rate = Schedule(
-        learning_rate(config, replicas),
-        steps,
-        config.schedule,
-        config.warmup_steps,
-        config.final_learning_rate,
-    )
+    rate = Schedule(config.learning_rate, steps, config.schedule, config.warmup_steps)
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
     if config.weight_decay:  # adamw has Keras' own without it
@@ -99,10 +66,6 @@ def optimizer(
     if config.ema:
         common |= {"use_ema": True, "ema_momentum": config.ema}
     makers: Any = keras.optimizers
-    if factors:
-        names = ("Adam", "AdamW", "SGD", "RMSprop", "Lamb", "Lion")
-        layered = {name: _layered(getattr(makers, name), factors) for name in names}
-        makers = SimpleNamespace(**layered, LossScaleOptimizer=makers.LossScaleOptimizer)
     chosen: Any = {
         "adam": lambda: makers.Adam(**common),
         "adamw": lambda: makers.AdamW(**common),
@@ -115,24 +78,6 @@ def optimizer(
     if policy == "mixed_float16":
         chosen = makers.LossScaleOptimizer(chosen, name="loss_scale")
     return chosen
-
-
-def _layered(maker: Any, factors: Mapping[str, float]) -> Any:
-    """`maker`, an optimizer's class, with a factor of the learning rate for each variable."""
-
-    class Layered(maker):
-        """The factor goes to the update: Adam's does not depend on the gradient's size. Weight
-        decay is that of the whole rate."""
-
-        def build(self, variables: Any) -> None:
-            self._factors = [factors.get(variable.path, 1.0) for variable in variables]
-            super().build(variables)
-
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            factor = self._factors[self._get_variable_index(variable)]
-            super().update_step(gradient, variable, learning_rate * factor)
-
-    return Layered
 
 
 def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
@@ -234,23 +179,8 @@ def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
-def answer(config: Config, network: Any, images: tf.Tensor) -> tf.Tensor:
-    """The outputs of a trained model, with --test-flips of each picture and its mirror image: the
-    logits of their mean probabilities, or the mean of their values."""
-    outputs = network(images, training=False)
-    if not config.test_flips:
-        return outputs
-    both = tf.stack([outputs, network(tf.reverse(images, [2]), training=False)])
-    if config.target == targets.VALUES:
-        return tf.reduce_mean(both, axis=0)
-    mean = lambda logs: tf.reduce_logsumexp(logs, axis=0) - math.log(2.0)  # noqa: E731
-    if config.target == targets.LABELS:
-        return mean(tf.math.log_sigmoid(both)) - mean(tf.math.log_sigmoid(-both))
-    return mean(tf.nn.log_softmax(both))
-
-
 def predicted(config: Config, outputs: tf.Tensor) -> tf.Tensor:
-    """What `answer` means: probabilities of the classes, or values."""
+    """What a trained model's outputs mean: probabilities of the classes, or values."""
     if config.target == targets.VALUES:
         return outputs
     return tf.sigmoid(outputs) if config.target == targets.LABELS else tf.nn.softmax(outputs)

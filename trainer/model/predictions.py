@@ -37,8 +37,9 @@ def write(
         classes=len(names),
         crop=config.evaluate_crop,
     )
-    answer, predicted = optimization.answer, optimization.predicted
-    predict = tf.function(lambda images: predicted(config, answer(config, network, images)))
+    predict = tf.function(
+        lambda images: optimization.predicted(config, network(images, training=False))
+    )
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

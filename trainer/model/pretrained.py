@@ -25,8 +25,7 @@ _CONSTANTS = "normalization/"
 def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
     """Put the weights that `config` names into `network`. Raises UsageError.
 
-    Layers whose names begin with `head` keep their fresh weights, unless the weights come from a
-    checkpoint and --reuse-head says that its classes are the same.
+    Layers whose names begin with `head` keep their fresh weights.
     """
     if config.weights in ("none", "preset"):  # A preset's are loaded while it is made.
         return
@@ -124,11 +123,7 @@ def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
         )
     # A checkpoint numbers its variables: "0004 conv1/kernel".
     by_path = {name.partition(" ")[2]: value for name, value in values.items()}
-    wanted = [
-        variable
-        for variable in network.weights
-        if config.reuse_head or not variable.path.startswith(head)
-    ]
+    wanted = [variable for variable in network.weights if not variable.path.startswith(head)]
     for variable in wanted:
         value = by_path.get(variable.path)
         if value is None or value.shape != tuple(variable.shape):

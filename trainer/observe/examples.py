@@ -15,6 +15,8 @@ from trainer.observe.observer import Observer, Run
 
 POOL = 256
 """Number of held-out examples for pictures and activations."""
+SHOWN = 8
+"""Mistakes that are shown after an evaluation."""
 _BATCH = 32
 
 
@@ -61,16 +63,15 @@ class Pictures(Observer):
         """The surest ones of the last evaluation that was looked at, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        if not (self.board.writes and run.config.examples):
+        if not self.board.writes:
             return
         if step < run.steps and not self.board.affordable(run, "pictures"):
             return
         with self.board.spend("pictures"):
             images, labels = self.pool.examples(run)
             if self._predict is None:
-                config, network, answer = run.config, run.model, optimization.answer
                 self._predict = tf.function(
-                    lambda x: optimization.predicted(config, answer(config, network, x))
+                    lambda x: optimization.predicted(run.config, run.model(x, training=False))
                 )
             parts = [
                 self._predict(images[at : at + _BATCH]).numpy()
@@ -85,7 +86,7 @@ class Pictures(Observer):
             if (matrix := run.tally.confusion) is not None:
                 validation.images(step, "confusion", [drawing.confusion(matrix, run.names)])
             sure = probabilities.max(axis=1)
-            order = surest(sure, answers != labels)[: run.config.examples]
+            order = surest(sure, answers != labels)[:SHOWN]
             captions = [
                 [
                     f"is {run.names[labels[index]]}",
@@ -105,7 +106,7 @@ class Pictures(Observer):
         far = np.abs(predicted - labels).max(axis=1) if run.config.target == targets.LABELS else (
             np.abs((predicted - labels) / deviation).max(axis=1)
         )  # fmt: skip
-        order = np.argsort(-far, kind="stable")[: run.config.examples]
+        order = np.argsort(-far, kind="stable")[:SHOWN]
         words = captions(run.config.target, run.names)
         shown = [
             [f"is {words(labels[index])}", f"said {words(predicted[index])}"] for index in order

@@ -78,7 +78,7 @@ class Hyperparameters(Observer):
 
     ABSENT = re.compile(
         r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
-        r"evaluation|grace|examples|profile_steps|price_per_hour|output|metric|predictions|find_learning_rate"
+        r"evaluation|grace|profile_steps|price_per_hour|output|metric|predictions"
     )
     """Options that are not hyperparameters, such as folders and cadences."""
 

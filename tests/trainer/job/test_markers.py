@@ -71,7 +71,7 @@ def test_a_run_stopped_early_trains_on_where_more_steps_are_asked_for(
 ) -> None:
     """The patience starts anew: two more evaluations without a better one, not zero."""
     options = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8)
-    options += ("--evaluate-every", 10, "--early-stopping", 2, "--early-stopping-delta", 1)
+    options += ("--evaluate-every", 10, "--early-stopping", 2, "--learning-rate", 1e-12)
     for steps, stopped in ((500, 30), (1000, 50), (2000, 70)):
         code, lines = task(*options, "--steps", steps)
         assert code == 0
@@ -97,7 +97,7 @@ def test_trainers_that_gave_up_take_their_evaluator_with_them(
         return task(*arguments)
 
     assert run(trainer, *options, "--steps", 20)[0] == 0
-    wild = ("--optimizer", "sgd", "--momentum", 0, "--learning-rate", 1e38, "--nan-retries", 0)
+    wild = ("--optimizer", "sgd", "--momentum", 0, "--learning-rate", 1e38)
     code, lines = run(trainer, *longer, "--job-dir", tmp_path / "wild", *wild)
     assert code == 4
     given_up = json.loads((tmp_path / "wild/FAILED").read_text())

@@ -77,9 +77,7 @@ def found(variables: list) -> list[float]:
 def alone(optimizer: str) -> dict[str, object]:
     """The result of one process with the same gradients."""
     variable = keras.Variable([0.0])
-    rule = parameter_servers.Rule(
-        chosen(optimizer), networks.optimizer(chosen(optimizer), 1, 1, "")
-    )
+    rule = parameter_servers.Rule(chosen(optimizer), networks.optimizer(chosen(optimizer), 1, ""))
     slots = [tf.Variable([0.0]) for _ in range(rule.averages)]
     for step in range(STEPS):
         rule.apply(variable, tf.ones(1), slots, tf.constant(RATE), tf.constant(step + 1.0))

@@ -92,10 +92,9 @@ def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
     assert found[0][2][0] > 0.01, "there was something to clip"
 
 
-def test_epochs_and_a_replica_s_batch_become_steps_and_a_batch() -> None:
-    chosen = sized(config("--epochs", 2.5, "--replica-batch-size", 16), replicas=4, records=1000)
-    assert (chosen.batch_size, chosen.steps) == (64, 39)
-    assert sized(config("--steps", 7), replicas=4, records=1000).steps == 7
+def test_epochs_become_steps() -> None:
+    assert sized(config("--epochs", 2.5), records=1000).steps == 312
+    assert sized(config("--steps", 7), records=1000).steps == 7
 
 
 def test_a_dedicated_evaluator_can_stop_the_run(tmp_path, task) -> None:

@@ -16,10 +16,6 @@ def test_more_accuracy_is_better_and_less_loss() -> None:
     assert judged(Judge("loss"), 0.5, 0.7, 0.4) == [True, False, True]
 
 
-def test_better_by_less_than_delta_is_not_better() -> None:
-    assert judged(Judge("accuracy", delta=0.1), 0.5, 0.55, 0.65) == [True, False, True]
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_not_finite_is_never_the_best(value: float) -> None:
     assert judged(Judge("loss"), value, 1.0, value) == [False, True, False]

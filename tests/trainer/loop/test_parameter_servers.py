@@ -61,9 +61,9 @@ def test_one_worker_does_what_keras_does(optimizer: str, decay: float) -> None:
     theirs, mine = (
         keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
     )
-    keras_own = networks.optimizer(chosen, 1, 10, "float32")
+    keras_own = networks.optimizer(chosen, 10, "float32")
     keras_own.build([theirs])
-    rule = parameter_servers.Rule(chosen, networks.optimizer(chosen, 1, 10, "float32"))
+    rule = parameter_servers.Rule(chosen, networks.optimizer(chosen, 10, "float32"))
     slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(rule.averages)]
     draw = np.random.default_rng(7)
     for step in range(1, 6):

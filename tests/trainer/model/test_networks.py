@@ -121,17 +121,15 @@ def numbered(network: keras.Model) -> dict[str, np.ndarray]:
     return {f"{n:04d} {path}": value for n, (path, value) in enumerate(values(network).items())}
 
 
-@pytest.mark.parametrize("reuse", [False, True])
-def test_a_checkpoint_gives_the_backbone_and_the_head_if_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], reuse: bool
+def test_a_checkpoint_gives_the_backbone_and_not_the_head(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = networks.build(config(), 3, "float32")
     Checkpoints(str(tmp_path), 1).save(Position(7), numbered(first))
-    options = ["--weights", tmp_path, *(["--reuse-head"] if reuse else [])]
-    second = values(networks.build(config(*options), 3, "float32"))
+    second = values(networks.build(config("--weights", tmp_path), 3, "float32"))
     for path, value in values(first).items():
         same = bool((second[path] == value).all())
-        assert same is (reuse or not path.endswith("head_logits/kernel")), path
+        assert same is not path.endswith("head_logits/kernel"), path
     assert "from step 7 of" in capsys.readouterr().out
 
 
@@ -260,9 +258,9 @@ def test_head_as_asked_for() -> None:
     assert network.get_layer("head_dropout").rate == 0.5
 
 
-def rates(*options: object, steps: int = 100, replicas: int = 1) -> np.ndarray:
+def rates(*options: object, steps: int = 100) -> np.ndarray:
     chosen = config("--learning-rate", 1.0, *options)
-    schedule = optimization.optimizer(chosen, replicas, steps, "float32")._learning_rate
+    schedule = optimization.optimizer(chosen, steps, "float32")._learning_rate
     return np.array([float(schedule(step)) for step in range(steps)])
 
 
@@ -278,12 +276,6 @@ def test_schedules() -> None:
     np.testing.assert_allclose(stepped[[49, 50, 74, 75]], [1, 0.1, 0.1, 0.01], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("scaling", "peak"), [("none", 1), ("linear", 8), ("sqrt", 8**0.5)])
-def test_learning_rate_by_replicas(scaling: str, peak: float) -> None:
-    found = rates("--learning-rate-scaling", scaling, replicas=8)
-    assert found.max() == pytest.approx(peak)
-
-
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lamb", "lion"])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
 def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> None:
@@ -291,7 +283,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
     paths = []
     for _ in range(2):
         network = networks.build(chosen, 3, policy)
-        optimizer = networks.optimizer(chosen, 1, 100, policy)
+        optimizer = networks.optimizer(chosen, 100, policy)
         optimizer.build(network.trainable_variables)
         paths.append([variable.path for variable in optimizer.variables])
     assert paths[0] == paths[1]
@@ -317,7 +309,7 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
     x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))
     network = keras.Model(inputs, x)
     network.trainable_variables[-1].assign([1.0, 1.0])  # beta
-    optimizer = optimization.optimizer(config(*options), 1, 100, "float32")
+    optimizer = optimization.optimizer(config(*options), 100, "float32")
     optimizer.build(network.trainable_variables)
     before = values(network)
     decay = decay or (keras.optimizers.AdamW().weight_decay if name == "adamw" else 0.0)
@@ -330,17 +322,17 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
 
 
 def test_options_reach_the_optimizer() -> None:
-    sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 1, 9, "float32")
+    sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 9, "float32")
     assert (sgd.momentum, sgd.nesterov) == (0.8, True)
     options = ("--optimizer", "rmsprop", "--momentum", 0.7)
-    assert optimization.optimizer(config(*options), 1, 9, "float32").momentum == 0.7
+    assert optimization.optimizer(config(*options), 9, "float32").momentum == 0.7
 
 
 @pytest.mark.parametrize(
     ("policy", "scaled"), [("float32", 1.0), ("mixed_bfloat16", 1.0), ("mixed_float16", 2.0**15)]
 )
 def test_only_float16_has_its_loss_scaled(policy: str, scaled: float) -> None:
-    optimizer = optimization.optimizer(config(), 1, 9, policy)
+    optimizer = optimization.optimizer(config(), 9, policy)
     optimizer.build([keras.Variable([0.0])])
     assert float(optimizer.scale_loss(tf.constant(1.0))) == scaled
 

@@ -107,7 +107,7 @@ def test_a_run_that_diverged_or_failed_says_so(
 
     arguments = ["--records", str(SMOKE), "--job-dir", str(tmp_path), "--steps", "50"]
     arguments += ["--batch", "8", "--optimizer", "sgd", "--learning-rate", "1e20"]
-    assert task.main([*arguments, "--nan-retries", "0"]) == 4
+    assert task.main(arguments) == 4
     found = summary(tmp_path)
     assert found["outcome"] == "diverged"
     adds_up(found["time"])
