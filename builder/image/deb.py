@@ -22,6 +22,8 @@ from builder.image.tarball import content
 MOST_UNPACKED: Final = 4 << 30
 """Bytes that one package may unpack to."""
 _MOST_CONTROL: Final = 16 << 20
+_XZ_MEMORY: Final = 256 << 20
+"""Bytes; the strongest preset of xz asks for 65 MiB."""
 _MOST_ENTRIES: Final = 500_000
 _HEADER: Final = 60
 _KINDS: Final = (
@@ -117,8 +119,27 @@ def _tar(deb: Path, member: str, most: int) -> Iterator[tarfile.TarFile]:
                 plain: Any = _Limited(unpacker, most, fails=True)
                 with tarfile.open(fileobj=plain, mode="r|", errorlevel=2, tarinfo=Member) as tar:
                     yield tar
+                while plain.read(1 << 20):  # its checksum stands at its end
+                    pass
                 return
     raise ValueError(f"it has no {member}")
+
+
+class _Xz:
+    """What an xz unpacks to, with at most _XZ_MEMORY: its header asks for up to 4 GiB."""
+
+    def __init__(self, packed: Any) -> None:
+        self._packed = packed
+        self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+
+    def read(self, size: int) -> bytes:
+        while not self._unpacker.eof:
+            packed = self._packed.read(size) if self._unpacker.needs_input else b""
+            if not packed and self._unpacker.needs_input:
+                raise EOFError("its xz ended too early")
+            if piece := self._unpacker.decompress(packed, size):
+                return piece
+        return b""
 
 
 def _unpacker(suffix: str, packed: Any) -> Any:
@@ -126,7 +147,7 @@ def _unpacker(suffix: str, packed: Any) -> Any:
         case "":
             return packed
         case "xz":
-            return lzma.open(packed)
+            return _Xz(packed)
         case "gz":
             return gzip.GzipFile(fileobj=packed)
         case "zst":

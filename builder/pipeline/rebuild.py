@@ -6,21 +6,21 @@ Nothing comes from a cache or from the registry but packages, which are compared
 from __future__ import annotations
 
 import hashlib
-import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from builder.config import image_yaml
 from builder.core.errors import InputError
 from builder.core.settings import Settings
+from builder.devicecode import tars
 from builder.image import base, layers_lock, program
 from builder.image.content_store import ContentStore
-from builder.image.tarball import content, unpacked
+from builder.image.tarball import pieces
 from builder.pipeline import make, repository
 from builder.pipeline.verify import single
 from builder.trust import attestations, dsse, provenance
@@ -113,23 +113,26 @@ def _difference(
         if there is None or here is None:
             return f"{len(manifest.layers)} layers there, {len(made.layers)} here"
         if there.digest != here.blob.digest:
+            where = f"layer {number} ({there.digest}, here {here.blob.digest})"
             with tempfile.TemporaryFile() as file, store.path(here).open("rb") as own:
                 client.fetch(image.repository, there, file, lambda _: None)
                 file.seek(0)
-                for theirs, ours in zip_longest(_entries(file), _entries(own)):
-                    if theirs != ours:
-                        name = (theirs or ours)[0]
-                        return f"layer {number} ({there.digest}, here {here.blob.digest}): /{name}"
+                try:
+                    for theirs, ours in zip_longest(_entries(file), _entries(own)):
+                        if theirs != ours:
+                            return f"{where}: /{(theirs or ours)[0]}"
+                except tars.BROKEN as error:
+                    return f"{where}: it cannot be read: {error}"
             return f"layer {number} is packed in another way"
     return ""
 
 
-def _entries(layer: Any) -> Iterator[tuple[Any, ...]]:
+def _entries(layer: IO[bytes]) -> Iterator[tuple[Any, ...]]:
     """Yield what a layer says of each entry, with a hash of its content."""
-    with tarfile.open(fileobj=unpacked(layer), mode="r|") as tar:
-        for info in tar:
+    with tars.members(layer) as members:
+        for info, content in members:
             digest = hashlib.sha256()
-            for piece in content(tar, info):
+            for piece in pieces(content) if content else ():
                 digest.update(piece)
             owner = (info.uid, info.gid, info.mode, info.mtime)
             yield (info.name, info.type, info.size, info.linkname, owner, digest.digest())

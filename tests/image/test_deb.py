@@ -1,7 +1,9 @@
 """Debian packages as they are, and as somebody who means harm makes them."""
 
 import io
+import lzma
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,17 @@ ODD: list[tuple[dict[str, str], str]] = [
     ({"size": "-5"}, "is of -5 bytes|bad|negative|unexpected"),
     ({"comment": "x" * (2 << 20)}, "a header of"),
 ]
+
+
+def greedy() -> bytes:
+    """Return an xz whose header asks for a dictionary of 4 GiB."""
+    packed = bytearray(lzma.compress(entry("a"), preset=0))
+    begin, end = 12, 12 + 4 * (packed[12] + 1)
+    packed[packed.index(b"\x21\x01", begin) + 2] = 40
+    packed[end - 4 : end] = zlib.crc32(packed[begin : end - 4]).to_bytes(4, "little")
+    return bytes(packed)
+
+
 HARD_LINK = entry("a", type=tarfile.LNKTYPE, linkname="../../etc/shadow")
 
 
@@ -70,10 +83,11 @@ HARD_LINK = entry("a", type=tarfile.LNKTYPE, linkname="../../etc/shadow")
         (ar(("data.tar.lz4", b"x")), "lz4, which is not known here"),
         (ar(("data.tar.xz", b"nothing packed")), "not supported by decoder"),
         (ar(("data.tar.zst", b"nothing packed")), "Unknown frame descriptor"),
+        (ar(("data.tar.xz", greedy())), "Memory usage limit exceeded"),
         (ar(("data.tar", b"no tar" * 100)), "invalid header"),
         (ar(("debian-binary", b"2.0\n")), "no data.tar"),
         (b"PK\x03\x04", "no ar archive"),
-        (package(("a", b"x"))[:-40], "ended before"),
+        (package(("a", b"x"))[:-40], "its xz ended too early"),
         (b"!<arch>\nhalf a header", "header is damaged"),
         (ar(("data.tar", b"")).replace(b"0         `", b"-9        `"), "size is negative"),
     ],

@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
+from builder.image.layer import Layer
 from builder.image.tarball import unpacked
 from builder.pipeline import rebuild
 from builder.registry import Manifest, Reference, Registry, digest_of, manifest, parse
@@ -37,6 +39,8 @@ def test_the_first_layer_and_file_that_differ_are_named(
     ours = layers.image(same, layers.layer(store, {"site/a.py": b"1", "site/b.py": b"2"}))
     evil = layers.layer(store, {"site/a.py": b"1", "site/b.py": b"2", "site/zz_evil.pth": b"x"})
     other = layers.layer(store, {"site/a.py": b"1", "site/b.py": b"3"})
+    torn = _packed(store, b"no tar" * 300)
+    bomb = _packed(store, tarfile.TarInfo("x" * (2 << 20)).tobuf(tarfile.GNU_FORMAT))
     where = Reference(registry_server.host, f"tests/{secrets.token_hex(6)}", "cpu")
     with Registry(where.host) as client:
         for theirs, difference in (
@@ -44,6 +48,11 @@ def test_the_first_layer_and_file_that_differ_are_named(
             (layers.image(same, evil), r"layer 2 (sha256:.*): /site/zz_evil.pth"),
             (layers.image(same, other), r"layer 2 (sha256:.*): /site/b.py"),
             (layers.image(same), "1 layers there, 2 here"),
+            (layers.image(same, torn), "layer 2 (sha256:.*): it cannot be read: invalid header"),
+            (
+                layers.image(same, bomb),
+                "layer 2 (sha256:.*): it cannot be read: a name or a header of 2,097,153 bytes",
+            ),
         ):
             registry_layers.publish(client, where, theirs, store)
             found = rebuild._difference(client, where, theirs.manifest, ours, store)
@@ -91,6 +100,15 @@ def test_a_pushed_image_is_built_again_from_the_lock_and_a_changed_one_is_named(
         for digest, count in ((image["digest"], 1), (changed.digest, 0)):
             attested = attestations.find(client, repository, digest, dsse.REBUILD, trusted)
             assert len(attested.verified) == count
+
+
+def _packed(store: ContentStore, content: bytes) -> Layer:
+    """Return a layer of any bytes."""
+    packed = gzip.compress(content)
+    layer = layers.layer(store, {"a": content})
+    blob = replace(layer.blob, digest=digest_of(packed), size=len(packed))
+    store.path(replace(layer, blob=blob)).write_bytes(packed)
+    return replace(layer, blob=blob)
 
 
 def _with_one_more_file(client: Registry, where: Reference) -> tuple[int, Manifest]:

@@ -19,7 +19,7 @@ from builder.devicecode import images
 from builder.devicecode.layers import LayerCache
 from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
 from tests.emulators import tls
-from tests.emulators.answers import serving
+from tests.emulators.answers import Handler, serving
 from tests.emulators.registry_faults import Fault, faulty
 from tests.registry import server as registry_server
 from tests.registry.making import coded, docker_config, put_image
@@ -246,6 +246,31 @@ def test_a_password_does_not_follow_from_https_to_http(
             there.check_write("x")
     assert "secret" not in raised.value.message
     assert all(url.startswith("https://") for url in urls)
+
+
+def test_an_upload_goes_to_the_same_host_however_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    logins: list[str] = []
+
+    class WithLogin(Handler):
+        def do_PUT(self) -> None:  # noqa: N802
+            self.rfile.read(int(self.headers["Content-Length"]))
+            logins.append(self.headers.get("Authorization", ""))
+            known: dict[str, str] = {} if logins[-1] else {"WWW-Authenticate": 'Basic realm="x"'}
+            self.server.answers[self.path] = (401 if known else 201, known, b"")
+            self.answer()
+
+    with serving() as server:
+        server.RequestHandlerClass = WithLogin
+        host = f"localhost:{server.server_port}"
+        docker_config(tmp_path, {"auths": {host: {"auth": coded()}}})
+        place = {"Location": f"http://LocalHost:{server.server_port}/v2/x/blobs/uploads/1"}
+        server.answers["/v2/x/blobs/uploads/"] = (202, place, b"")
+        with Registry(host, QUICK) as there:
+            there.put_blob("x", b"content")
+    assert logins == ["", f"Basic {coded()}"]
 
 
 # A real registry --------------------------------------------------------------------------------
