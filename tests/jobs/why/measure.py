@@ -1,0 +1,85 @@
+"""How often `job why` is right: python -m tests.jobs.why.measure [FILE.yaml ...]
+
+Each file holds logs of public threads, each with the ending that a person named. Without a file it
+measures unseen.yaml, from which the table of endings has never learned.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from builder.jobs.why import logs
+from builder.jobs.why.diagnose import Diagnosis, diagnose
+
+UNSEEN = Path(__file__).parent / "unseen.yaml"
+NO_ENDING = ("unknown", "ended-well")
+"""What is told, and what a person names, where there is nothing to mend."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was told of the logs. Each pair: how many were right, of how many.
+
+    recall: of the logs with an ending; precision: of the endings that were told; certain: of those
+    that were called certain; quiet: of the logs without an ending, how many were told none.
+    """
+
+    recall: tuple[int, int]
+    precision: tuple[int, int]
+    certain: tuple[int, int]
+    quiet: tuple[int, int]
+    wrong: tuple[str, ...]
+
+
+def cases(path: Path) -> list[dict[str, str]]:
+    """Return the cases of a file: link, expected and log of each."""
+    content: list[dict[str, str]] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    return content
+
+
+def told(case: dict[str, str]) -> Diagnosis:
+    """Return what `job why --log` tells of a case."""
+    return diagnose(logs.of_stream(io.BytesIO(case["log"].encode()), case["link"]))
+
+
+def measure(every: Sequence[dict[str, str]]) -> Measured:
+    """Return how often these cases are told right."""
+    pairs = [(case["expected"], told(case)) for case in every]
+    endings = [pair for pair in pairs if pair[0] not in NO_ENDING]
+    answers = [pair for pair in pairs if pair[1].ending not in NO_ENDING]
+    certain = [pair for pair in answers if pair[1].certainty == "certain"]
+    without = [pair for pair in pairs if pair[0] in NO_ENDING]
+    return Measured(
+        recall=_right(endings),
+        precision=_right(answers),
+        certain=_right(certain),
+        quiet=(sum(diagnosis.ending in NO_ENDING for _, diagnosis in without), len(without)),
+        wrong=tuple(
+            f"{case['link']}: {diagnosis.ending} ({diagnosis.certainty}), not {expected}"
+            for case, (expected, diagnosis) in zip(every, pairs, strict=True)
+            if diagnosis.ending != expected
+        ),
+    )
+
+
+def _right(pairs: Sequence[tuple[str, Diagnosis]]) -> tuple[int, int]:
+    return sum(diagnosis.ending == expected for expected, diagnosis in pairs), len(pairs)
+
+
+def row(name: str, measured: Measured) -> str:
+    """Return the row of the table in docs/job-tools.md."""
+    numbers = (measured.recall, measured.precision, measured.certain, measured.quiet)
+    return f"| `{name}` | " + " | ".join(f"{right}/{all_}" for right, all_ in numbers) + " |"
+
+
+if __name__ == "__main__":
+    for file in [Path(name) for name in sys.argv[1:]] or [UNSEEN]:
+        result = measure(cases(file))
+        lines = (row(file.stem, result), *result.wrong)
+        sys.stdout.write("\n  ".join(lines) + "\n")
