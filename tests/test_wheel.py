@@ -9,6 +9,11 @@ import venv
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
+
+from tests import test_your_program
+from tests.jobs import jobset_rules
+from tests.registry import server as registry_server
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,3 +77,28 @@ def test_an_empty_repository_gets_a_proven_image(builder: Path, tmp_path: Path) 
     assert "cpu: proven on CPU" in shown
     assert "no size_budget" in shown
     assert "nothing to do" in run(tmp_path, builder, "image")
+
+
+@pytest.mark.slow
+@pytest.mark.network
+@pytest.mark.engine
+def test_a_program_becomes_a_jobset_in_four_commands(
+    builder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fourth is `kubectl apply`. Nobody has written a digest, an image.yaml or a Dockerfile."""
+    test_your_program.write(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs/digits.yaml").write_text("image: cpu\nmachine: n1-standard-8\n")
+    with registry_server.registry(tmp_path / "registry") as server:
+        repository = f"{server.host}/team/digits"
+        monkeypatch.setenv("BUILDER_REGISTRY", repository)
+        run(tmp_path, builder, "init")
+        run(tmp_path, builder, "image", "--push")
+        words = ("job", "render", "digits", "--on", "kubernetes", "--pushed", "-o", "job.yaml")
+        run(tmp_path, builder, *words)
+        digest = server.tags("team/digits")["cpu"]
+    manifest = YAML(typ="safe").load(tmp_path / "job.yaml")
+    assert jobset_rules.problems(manifest) == []
+    (role,) = manifest["spec"]["replicatedJobs"]
+    (container,) = role["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{repository}@{digest}"

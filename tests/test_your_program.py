@@ -23,12 +23,17 @@ PAGE = Path(__file__).parents[1] / "docs/your-program.md"
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A repository with the page's program, and nothing else."""
+    write(tmp_path)
+    return tmp_path
+
+
+def write(repository: Path) -> None:
+    """Write the page's program."""
     match = re.search(r"^`digits/train\.py`.*?:\n\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
     assert match
-    (tmp_path / "digits").mkdir()
-    (tmp_path / "digits/__init__.py").touch()
-    (tmp_path / "digits/train.py").write_text(textwrap.dedent(match[1]))
-    return tmp_path
+    (repository / "digits").mkdir()
+    (repository / "digits/__init__.py").touch()
+    (repository / "digits/train.py").write_text(textwrap.dedent(match[1]))
 
 
 def run(repository: Path, job: str, steps: int, stop: str = "") -> Run:

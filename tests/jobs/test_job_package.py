@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from builder.core.settings import Settings
 from builder.engine import Engine
@@ -18,6 +19,7 @@ from builder.frameworks.tensorflow.suite import PROGRAM
 from builder.jobs import description, images
 from builder.pipeline import verify
 from tests.emulators import vertex as emulator
+from tests.jobs import jobset_rules
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
@@ -253,6 +255,16 @@ def test_a_plain_script_is_pushed_by_digest_and_runs_there_to_its_exit_code(
     assert code == 7
     assert "non-zero status of 7" in err
     assert len(loopback.service.jobs) == 2
+
+    # the same program as a JobSet, by the same digest, which nobody wrote
+    sent_to = ("--on", "kubernetes", "--registry", where, "--program", f"{script}:train")
+    done = builder("job", "render", tmp_path / "sent.yaml", *sent_to)
+    assert done.returncode == 0, done.stderr
+    manifest = YAML(typ="safe").load(done.stdout)
+    assert jobset_rules.problems(manifest) == []
+    (role,) = manifest["spec"]["replicatedJobs"]
+    (container,) = role["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"{where}@{digest}"
 
     # the receipt that was pushed says what the image is for, and a job for a GPU reads it there
     gpu = JOB.replace("IMAGE", f"{where}:cpu-{script.name}") + "accelerators: 1 x T4\n"
