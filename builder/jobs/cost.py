@@ -162,7 +162,8 @@ def after(job: JobStatus) -> Work:
     """Return the work of a job that ran. Raises InputError before its end."""
     if job.active:
         raise InputError(
-            f"{job.display_name} is {job.state}: it has not ended", f"builder job logs {job.id} --follow"
+            f"{job.display_name} is {job.state}: it has not ended",
+            f"builder job logs {job.id} --follow",
         )
     seconds, basis = job.seconds or 0.0, "it never started"
     if job.trials:

@@ -95,15 +95,6 @@ def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Cas
     assert case.backend.with_key(case.backend.key(request)) == () and case.backend.list() == ()
 
 
-def test_one_key_for_the_same_job_and_another_for_another(case: Case) -> None:
-    first, other = case.request(DONE, "1"), case.request(DONE, "2")
-    assert (
-        case.backend.key(first)
-        == case.backend.key(case.request(DONE, "1"))
-        != case.backend.key(other)
-    )
-
-
 def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_path: Path) -> None:
     sent = send(case, DONE, tmp_path)
     assert sent.created

@@ -75,13 +75,6 @@ def test_each_line_once_though_it_comes_late_or_twice(loopback, where, tmp_path)
     assert texts == [text for _, text in LINES]
 
 
-def test_lines_older_than_a_day(loopback, where, tmp_path) -> None:
-    loopback.service.faults.age = timedelta(days=20)
-    job = sent(where, tmp_path)
-    loopback.settle()
-    assert [line.text for line in follower(where, job).read()] == [text for _, text in LINES]
-
-
 def test_a_line_that_arrives_minutes_late(loopback, where, tmp_path) -> None:
     job = sent(where, tmp_path)
     loopback.settle()

@@ -34,7 +34,6 @@ _MAYBE_DONE: Final = (500, 502, 504)
 _REPEATED: Final = "run the same command again: it finds the job if it was created"
 _CORRECT: Final = ("refused", "correct the job; builder job render --on kubernetes shows it")
 _REFUSALS: Final = {
-    400: _CORRECT,
     401: (
         "the credentials are not accepted",
         "log in again: {kubectl} auth can-i --list -n {namespace} tries it",
@@ -42,11 +41,9 @@ _REFUSALS: Final = {
     403: ("not allowed", "builder doctor --on kubernetes names the command that grants it"),
     404: ("not found", "builder job list --on kubernetes shows all"),
     409: ("conflict", "run the same command again"),
-    413: _CORRECT,
-    422: _CORRECT,
     429: ("too many requests", "wait a little, then run the same command again"),
 }
-"""What each status means, and the way out."""
+"""What a status means, and the way out. Any other below 500 is about the job."""
 
 Object = dict[str, Any]
 
@@ -194,9 +191,8 @@ class Client:
         status = _parsed(data) or {}
         text = str(status.get("message") or data.decode(errors="replace"))
         words = " ".join(text.split())[:600] or str(answer.reason)
-        what, fix = _REFUSALS.get(
-            answer.status, (f"the cluster's error {answer.status}", _REPEATED)
-        )
+        error = (f"the cluster's error {answer.status}", _REPEATED)
+        what, fix = _REFUSALS.get(answer.status, error if answer.status >= 500 else _CORRECT)
         unknown = JOBSETS in path and not (status.get("details") or {}).get("name")
         if answer.status == 404 and unknown and "namespaces" not in words:
             what = "the cluster knows no JobSet"
