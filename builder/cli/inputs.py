@@ -33,7 +33,6 @@ def lock(
 ) -> None:
     """Choose every version and hash; write the lock files."""
     from builder.core import settings
-    from builder.frameworks.tensorflow.wheels import contradictions
     from builder.image.apt import ContainerApt
     from builder.pipeline import committed
     from builder.prove import wheels
@@ -54,7 +53,7 @@ def lock(
                 say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
     if as_json:
         out(list(names))
-    for name, lines in wheels.check(root(), names, contradictions).items():
+    for name, lines in wheels.check(root(), names).items():
         for line in lines:
             say(f"  {name}: {line}")
     say("locked: " + ", ".join(names) + "; now: builder render")
@@ -77,11 +76,10 @@ def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
     """Run `builder lock --verify-device-code`."""
     from builder.core.errors import CheckFailed
-    from builder.frameworks.tensorflow.wheels import contradictions
     from builder.prove import wheels
 
     with reporter() as shown:
-        problems = wheels.verify(root(), names, contradictions, shown.on_event)
+        problems = wheels.verify(root(), names, shown.on_event)
     if as_json:
         out(problems)
     for name, lines in problems.items():

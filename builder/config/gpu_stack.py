@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from builder.config.fields import PruneMode
 from builder.config.image_yaml import ImageSpec
-from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack, kernels_run, runs_on
+from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.facts import Source, gpu_support
 from builder.facts.accelerators import Accelerator
 from builder.facts.cuda import Cudnn, Driver
@@ -23,6 +23,14 @@ TOOLKIT = frozenset({"cudart", "cublas", "cupti", "nvcc", "nvrtc", "nvjitlink"})
 """The libraries that carry the toolkit's own version."""
 
 _WRITTEN = Source("image.yaml", True)
+
+_RUNS: Mapping[str, Runs] = {
+    "native": "native",
+    "older minor": "native",
+    "PTX": "ptx",
+    "missing": "none",
+}
+"""How kernels run, by the verdict's word."""
 
 
 def resolve(
@@ -110,8 +118,9 @@ def _prune(mode: PruneMode, capability: str, release: Release) -> Prune | None:
         return None
     if mode == "all":
         return Prune(capability, "all")
-    capabilities = (code.partition("_")[2] for code in release.capabilities)
-    fitting = [own for n in capabilities if runs_on(own := f"{n[:-1]}.{n[-1]}", capability)]
+    code = gpu_support.tensorflow(release.minor).targets
+    targets = (name.removeprefix("sm_") for name in code if name.startswith("sm_"))
+    fitting = [own for n in targets if runs_on(own := f"{n[:-1]}.{n[-1]}", capability)]
     return Prune(max(fitting, default=capability), "tensorflow")
 
 
@@ -140,10 +149,11 @@ def _gpu_facts(
         )
     else:
         how = {"native": "machine code", "ptx": "compiled from PTX at the first start: minutes"}
+        wheels = gpu_support.tensorflow(release.minor)
         yield Fact.of(
-            f"TensorFlow {release.minor} carries {', '.join(release.capabilities)}; on {name}",
+            f"TensorFlow {release.minor} carries {', '.join(wheels.targets)}; on {name}",
             how.get(runs, runs),
-            release.capabilities_source,
+            wheels.source,
         )
     yield Fact.of(f"oldest driver for CUDA {_major(release.cuda)}", driver.driver, driver.source)
 
@@ -167,9 +177,10 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
             f"TensorFlow {spec.tensorflow} needs CUDA {release.cuda}, and CUDA "
             f"{architecture.last_cuda} is the last that knows {name}",
         )
-    runs = _kernels(accelerator.compute_capability or "", release)
+    wheels = gpu_support.tensorflow(release.minor)
+    runs = _RUNS[wheels.support(accelerator.compute_capability or "")]
     older = Version(release.cuda) < Version(architecture.first_cuda)
-    has = f"TensorFlow {spec.tensorflow} (CUDA {release.cuda}: {', '.join(release.capabilities)})"
+    has = f"TensorFlow {spec.tensorflow} (CUDA {release.cuda}: {', '.join(wheels.targets)})"
     if runs == "none" or (runs == "ptx" and older):
         raise RefusedError(
             "tensorflow",
@@ -188,22 +199,6 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
             + ("(PTX, slow start)" if runs == "ptx" else "(untested there)"),
         )
     return runs
-
-
-def _kernels(capability: str, release: Release) -> Runs:
-    """Return how a release's kernels run on a GPU: as its wheel was read, else as it was built.
-
-    The two differ where a build says compute_90 and its PTX says sm_90a, which no later GPU runs
-    (TensorFlow 2.16 to 2.20).
-    """
-    read: dict[str | None, Runs] = {
-        "native": "native",
-        "older minor": "native",
-        "PTX": "ptx",
-        "missing": "none",
-    }
-    support = gpu_support.support("TensorFlow", release.minor, capability)
-    return read.get(support) or kernels_run(capability, release.capabilities)
 
 
 def _libraries(
@@ -288,8 +283,7 @@ def _check_cudnn(spec: ImageSpec, accelerator: Accelerator, version: str, tables
 
 
 def _cudnn_runs(row: Cudnn, capability: str) -> bool:
-    carried = [f"sm_{code.replace('.', '')}" for code in row.capabilities]
-    return kernels_run(capability, carried) == "native"
+    return any(runs_on(code, capability) for code in row.capabilities)
 
 
 def _package(name: str, release: Release, tables: Tables) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from builder.config.fields import PrunedLibraries, PruneMode
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
-from builder.devicecode.pruning.fatbin import ELF, PTX, Target
+from builder.devicecode.pruning.fatbin import ELF, Target
 from builder.devicecode.pruning.rule import choose, compute_capability
 from builder.facts import Source
 from builder.facts.accelerators import Accelerator
@@ -106,24 +106,6 @@ class RefusedError(Exception):
 
 RUNS_ON = "training-image-factory.runs-on"
 """Label of a pruned image: the compute capability whose code it kept."""
-
-
-def kernels_run(capability: str, carried: Sequence[str]) -> Runs:
-    """Return how a library with code for `carried` (sm_70, compute_90 ...) runs on a device
-    ("7.5").
-
-    compute_90 means both machine code for 9.0, and PTX that any later device compiles.
-    """
-    targets = []
-    for code in carried:
-        kind, _, digits = code.partition("_")
-        targets.append(Target(ELF, int(digits), ""))
-        if kind == "compute":
-            targets.append(Target(PTX, int(digits), ""))
-    chosen = choose(targets, compute_capability(capability))
-    if chosen is None:
-        return "none"
-    return "native" if chosen.kind == ELF else "ptx"
 
 
 def runs_on(code: str, capability: str) -> bool:

@@ -56,14 +56,18 @@ def resolve(
     environment: Mapping[str, str],
     constraints: Mapping[str, str] | None = None,
     preferences: Mapping[str, str] | None = None,
+    *options: str,
 ) -> dict[str, Pin]:
     """Return name -> pin of `requirements` and all that they depend on; a pin may lack its size.
 
     constraints: versions that must hold. preferences: versions that are kept where no requirement
-    excludes them. Raises NoSolution where the requirements contradict each other, OutsideError
-    where the index cannot be reached, InputError for a package without a wheel in an index.
+    excludes them. options: of uv pip compile. Raises NoSolution where the requirements contradict
+    each other, OutsideError where the index cannot be reached, InputError for a package without a
+    wheel in an index.
     """
-    packages = _compiled(requirements, platform, environment, constraints or {}, preferences or {})
+    packages = _compiled(
+        requirements, platform, environment, constraints or {}, preferences or {}, *options
+    )
     return {package["name"]: _pin(package, platform) for package in packages}
 
 

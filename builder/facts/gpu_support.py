@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from builder.facts import DATA, accelerators
+from builder.facts import DATA, Source, accelerators
 
 FILE = DATA / "gpu-support.json"
 
@@ -64,13 +64,30 @@ class Cell:
 
 @dataclass(frozen=True)
 class Release:
-    """One release of a framework: its wheels together, on each GPU."""
+    """One release of a framework: its wheels together, on each GPU.
+
+    targets: what nvcc compiled its libraries for: machine code (sm_70), then PTX (compute_90).
+    """
 
     framework: str
     version: str
     cuda: int
     wheels: tuple[Wheel, ...]
+    targets: tuple[str, ...]
     cells: dict[str, Cell]
+
+    @property
+    def source(self) -> Source:
+        wheels = ", ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
+        return Source(f"device code read from the wheel of {wheels}", True)
+
+    def support(self, capability: str) -> str:
+        """Return the verdict's word for GPUs of a compute capability ("9.0")."""
+        return next(
+            cell.support
+            for gpu, cell in self.cells.items()
+            if accelerators.find(gpu).compute_capability == capability
+        )
 
 
 def parse(text: str) -> tuple[Release, ...]:
@@ -81,6 +98,7 @@ def parse(text: str) -> tuple[Release, ...]:
             row["version"],
             row["cuda"],
             tuple(Wheel(**wheel) for wheel in row["wheels"]),
+            tuple(row["targets"]),
             {gpu: Cell(**cell) for gpu, cell in row["cells"].items()},
         )
         for row in json.loads(text)
@@ -93,15 +111,13 @@ def read() -> tuple[Release, ...]:
 
 
 @cache
-def support(framework: str, minor: str, capability: str) -> str | None:
-    """Return the verdict's word for a minor release ("2.20") on a GPU ("9.0"); None if no wheel of
-    it was read, or none for such a GPU."""
-    for release in read():
-        if (release.framework, release.version.rpartition(".")[0]) == (framework, minor):
-            for gpu, cell in release.cells.items():
-                if accelerators.find(gpu).compute_capability == capability:
-                    return cell.support
-    return None
+def tensorflow(minor: str) -> Release:
+    """Return what was read of a minor release of TensorFlow ("2.20")."""
+    return next(
+        release
+        for release in read()
+        if release.framework == "TensorFlow" and release.version.startswith(f"{minor}.")
+    )
 
 
 def dump(releases: tuple[Release, ...]) -> str:

@@ -13,7 +13,6 @@ from builder.config.schema import schema_text
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
-from builder.frameworks.tensorflow.wheels import contradictions
 from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
 from builder.prove import wheels
@@ -89,7 +88,7 @@ def problems(root: Path) -> tuple[str, ...]:
     for spec in specs:
         compatibility.resolve(spec)
     names = [spec.name for spec in specs]
-    for name, gaps in wheels.check(root, names, contradictions).items():
+    for name, gaps in wheels.check(root, names).items():
         problems += [f"{name}: {gap}" for gap in gaps]
     layers = layers_lock.of(root)
     with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`

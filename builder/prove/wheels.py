@@ -5,7 +5,8 @@ builder/config/device_code.py reads and writes the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,17 +19,15 @@ from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import inventory
 from builder.devicecode.library import Library
-from builder.devicecode.verdict import Audit, Support
+from builder.devicecode.pruning.fatbin import COMPILED
+from builder.devicecode.verdict import Audit, Support, carries
+from builder.facts import cuda
 from builder.image import download
 from builder.prove.audit import passes
 
 if TYPE_CHECKING:
     from builder.config.lockfile import Lock
     from builder.config.pins import Pin
-
-Contradictions = Callable[[Audit, Stack], Iterable[str]]
-"""Gives a line for each fact that the tables of versions and the libraries say differently."""
-
 
 # --- judging --------------------------------------------------------------------------------------
 
@@ -44,9 +43,7 @@ def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
     return tuple(pin for pin in covered if pin.sha256 not in wheels)
 
 
-def check(
-    root: Path, targets: Sequence[str], contradictions: Contradictions
-) -> dict[str, tuple[str, ...]]:
+def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return target -> what the tables, its lock and the wheels that were read say differently.
 
     It downloads nothing, and looks at locked GPU targets with a base of their own. Raises
@@ -65,7 +62,7 @@ def check(
             message = f"what {names}{more} carries was never read: run {COMMAND} {target}"
             problems[target] = (message,)
         else:
-            problems[target] = _disagreements(of_known(lock, wheels), stack, contradictions)
+            problems[target] = _disagreements(of_known(lock, wheels), stack)
     return problems
 
 
@@ -97,16 +94,44 @@ def _is_judged(stack: Stack) -> bool:
     return stack.accelerator.kind == "gpu" and stack.spec.has_own_base
 
 
-def _disagreements(
-    libraries: Audit, stack: Stack, contradictions: Contradictions
-) -> tuple[str, ...]:
+def _disagreements(libraries: Audit, stack: Stack) -> tuple[str, ...]:
     verdict = libraries.verdict(stack.compute_capability or "")
     refused = (
         f"builder/facts takes these versions for {stack.accelerator.name}, the wheels say: "
         f"{verdict}"
     )
     passed = passes(verdict, stack.spec.allow_ptx)
-    return (*(() if passed else (refused,)), *contradictions(libraries, stack))
+    return (*(() if passed else (refused,)), *contradictions(libraries))
+
+
+def contradictions(libraries: Audit) -> Iterator[str]:
+    """Yield a line for each fact that cuda.yaml and these libraries of cuDNN say differently."""
+    cudnn = [
+        library
+        for library in libraries.libraries
+        if "cudnn" in library.package
+        and COMPILED in {group.section for group in library.groups} - library.stub_sections
+    ]
+    if not cudnn:
+        return
+    row = f"cuda.yaml: cuDNN {cudnn[0].version}"
+    version = _numbers(cudnn[0].version)
+    older = [known for known in cuda.cuda().cudnn if _numbers(known.since) <= version]
+    if not older:
+        yield f"{row} is older than the table"
+        return
+    told = {f"sm_{capability.replace('.', '')}" for capability in older[-1].capabilities}
+    carried = {library.name: set(carries(library, COMPILED)) for library in cudnn}
+    common = {name for name in set.intersection(*carried.values()) if name.startswith("sm_")}
+    if lacking := sorted(told - common):
+        without = next(name for name, targets in carried.items() if told - targets)
+        yield f"{row} is said to carry {', '.join(lacking)}: not in {without}"
+    if unnamed := sorted(common - told):
+        yield f"{row} carries {', '.join(unnamed)}, of which the table says nothing"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -115,7 +140,6 @@ def _disagreements(
 def verify(
     root: Path,
     targets: Sequence[str],
-    contradictions: Contradictions,
     on_event: OnEvent = ignore,
 ) -> dict[str, tuple[str, ...]]:
     """Read the wheels of locks, write what they carry, and say where the tables disagree.
@@ -138,7 +162,7 @@ def verify(
             for pin in lock.packages.values()
             if pin.sha256 in known and known[pin.sha256] != fresh[pin.sha256]
         ]
-        disagreements = _disagreements(of_known(lock, fresh), stack, contradictions)
+        disagreements = _disagreements(of_known(lock, fresh), stack)
         problems[stack.spec.name] = (*wrong, *disagreements)
     locks = [
         path.read_text(encoding="utf-8") for path in (root / image_yaml.IMAGES).glob("*/*.lock")

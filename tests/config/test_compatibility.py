@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from builder.config import compatibility, image_yaml
 from builder.config.image_yaml import ImageSpec
-from builder.config.stack import OWN_PYTHON, Stack, kernels_run
+from builder.config.stack import OWN_PYTHON, Stack
 from builder.core.errors import InputError
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
@@ -93,23 +93,6 @@ def test_ptx_may_be_taken_when_it_is_said() -> None:
     old = "docker.io/tensorflow/tensorflow:2.11.1-gpu" + DIGEST
     stack = resolve("L4", base=old, tensorflow="2.11.1", python="3.8", allow_ptx=True)
     assert stack.runs == "native"
-
-
-@pytest.mark.parametrize(
-    ("capability", "carried", "runs"),
-    [
-        ("7.0", "sm_60 sm_70 sm_80 compute_90", "native"),
-        ("7.5", "sm_70 sm_80", "native"),  # an older minor of the same major
-        ("8.9", "sm_80 compute_90", "native"),
-        ("7.0", "sm_75 sm_80", "none"),  # a later minor is no use
-        ("9.0", "sm_75 compute_80", "ptx"),
-        ("8.0", "sm_70 compute_80", "native"),  # compute_80 is machine code, too
-        ("7.0", "compute_80", "none"),  # PTX is compiled forwards only
-        ("12.0", "sm_89 compute_90", "ptx"),
-    ],
-)
-def test_how_code_runs_on_a_device(capability: str, carried: str, runs: str) -> None:
-    assert kernels_run(capability, carried.split()) == runs
 
 
 # What cannot work: what is said, and the nearest that does
@@ -224,7 +207,7 @@ def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
 ) -> None:
     """None is published yet. Once one is in the table, V100s stay on the last release before it."""
     tables = releases.tables()
-    moved = replace(tables.releases[-1], cuda="13.0", capabilities=("sm_75", "compute_90"))
+    moved = replace(tables.releases[-1], cuda="13.0")
     monkeypatch.setattr(
         releases, "tables", lambda: replace(tables, releases=(*tables.releases[:-1], moved))
     )

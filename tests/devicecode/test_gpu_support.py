@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from builder.config import device_code, gpu_stack
-from builder.config.stack import kernels_run
+from builder.config import device_code
 from builder.devicecode import inventory
 from builder.devicecode.verdict import Audit
 from builder.facts import accelerators, gpu_support
@@ -52,50 +51,67 @@ def test_it_says_what_the_rule_says_of_a_locked_wheel(script: ModuleType) -> Non
     for wheel in wheels:
         of_lock = Audit(wheel.libraries)
         assert {gpu: script.cell(of_lock, gpu, 12) for gpu in script.GPUS} == release.cells
+        assert script.targets(of_lock) == release.targets
 
 
+AMPERE = ("sm_35", "sm_50", "sm_60", "sm_70", "sm_75", "compute_80")
+HOPPER = ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")
+PUBLISHED = {
+    **dict.fromkeys(
+        (("TensorFlow", "2.12"), ("TensorFlow", "2.13"), ("TensorFlow", "2.14")), AMPERE
+    ),
+    ("TensorFlow", "2.15"): ("sm_50", "sm_60", "sm_70", "sm_75", "compute_80"),
+    ("TensorFlow", "2.16"): ("sm_50", "sm_60", "sm_70", "sm_80", "compute_90"),
+    **{("TensorFlow", f"2.{minor}"): HOPPER for minor in range(17, 22)},
+    ("PyTorch", "2.15"): ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"),
+}
+"""What the projects publish: TensorFlow's cuda_compute_capabilities in build_info.py, inside of
+each wheel; PyTorch's list in libtorch_cuda.so, which torch.cuda.get_arch_list() answers."""
 NOT_COMPILED = ("2.16", "2.17", "2.18", "2.19", "2.20")
 """Their build says compute_90; the PTX of 1,149 modules says sm_90a, which no driver compiles."""
-TORCH = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
-"""The list in the libtorch_cuda.so of PyTorch 2.15.0, which torch.cuda.get_arch_list() answers."""
+RUNS = {"native": "native", "older minor": "native", "PTX": "ptx", "missing": "none"}
 
 
-SAYS = {"native": "native", "older minor": "native", "PTX": "ptx", "missing": "none"}
+def expected(capability: str, published: tuple[str, ...]) -> str:
+    """What a list of targets says of a GPU: compute_90 is machine code for 9.0, and PTX."""
+    own = int(capability.replace(".", ""))
+    numbers = {name: int(name.partition("_")[2]) for name in published}
+    if any(number // 10 == own // 10 and number <= own for number in numbers.values()):
+        return "native"
+    ptx = (number for name, number in numbers.items() if name.startswith("compute"))
+    return "ptx" if any(number <= own for number in ptx) else "none"
 
 
 def test_the_wheels_say_what_the_projects_say() -> None:
-    """Fifty-six pairs: TensorFlow's build_info.py (tensorflow.yaml) and PyTorch's own list."""
-    known = {row.minor: row.capabilities for row in releases.tables().releases}
     compared = 0
     for row in gpu_support.read():
         minor = row.version.rpartition(".")[0]
-        published = known[minor] if row.framework == "TensorFlow" else TORCH
-        if row.framework == "TensorFlow" or (row.framework, minor) == ("PyTorch", "2.15"):
-            for gpu, cell in row.cells.items():
+        for gpu, cell in row.cells.items():
+            if published := PUBLISHED.get((row.framework, minor)):
                 capability = accelerators.find(gpu).compute_capability or ""
-                expected = kernels_run(capability, published)
-                if minor in NOT_COMPILED and expected == "ptx":
-                    expected = "none"
-                assert SAYS[cell.support] == expected, (row.framework, row.version, gpu)
+                runs = expected(capability, published)
+                if (row.framework, runs) == ("TensorFlow", "ptx") and minor in NOT_COMPILED:
+                    runs = "none"
+                assert RUNS[cell.support] == runs, (row.framework, row.version, gpu)
                 compared += 1
-    assert compared == 56
+    assert compared == len(PUBLISHED) * 9
 
 
-@pytest.mark.parametrize(
-    ("release", "capability", "runs"),
-    [
+def test_every_release_that_an_image_may_name_was_read() -> None:
+    """The resolver judges a release by its wheel: 2.20 was built for compute_90, and holds PTX that
+    no later GPU runs."""
+    for release in releases.tables().releases:
+        for accelerator in accelerators.accelerators().values():
+            if accelerator.kind == "gpu" and not accelerator.refused:
+                wheels = gpu_support.tensorflow(release.minor)
+                assert wheels.support(accelerator.compute_capability or "") in RUNS
+    for minor, capability, word in (
         ("2.20", "7.0", "native"),
-        ("2.20", "10.0", "none"),
-        ("2.21", "10.0", "ptx"),
-        ("2.14", "9.0", "ptx"),
-    ],
-)
-def test_the_resolver_judges_a_release_by_its_wheel(
-    release: str, capability: str, runs: str
-) -> None:
-    """By what its build published where no wheel was read: 2.14 is older than the table."""
-    known = {row.minor: row for row in releases.tables().releases}
-    assert gpu_stack._kernels(capability, known[release]) == runs
+        ("2.20", "10.0", "missing"),
+        ("2.21", "10.0", "PTX"),
+        ("2.14", "9.0", "PTX"),
+    ):
+        assert gpu_support.tensorflow(minor).support(capability) == word
 
 
 def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:
@@ -103,6 +119,7 @@ def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleTyp
     libraries = inventory.of_stream([("libx.so", io.BytesIO(code))]).compared()
     release = script.judged("X", [(Wheel("x", "1.0", "0" * 64), libraries, 12)])
     assert {gpu: str(cell) for gpu, cell in release.cells.items()} == {
+        **dict.fromkeys(("P100", "P4"), "-"),
         **dict.fromkeys(("V100", "T4", "A100", "L4"), "native (525)"),
         "H100": "PTX, 1 min (555)",
         **dict.fromkeys(("B200", "RTX-PRO-6000"), "PTX, 1 min (570)"),
@@ -117,6 +134,7 @@ def test_a_wheels_metadata_says_its_cuda(script: ModuleType) -> None:
         ("jax-cuda12-plugin", (), 12),
         ("torch", ("filelock", 'nvidia-cublas-cu12==12.6.4.1; platform_system == "Linux"'), 12),
         ("torch", ("sympy>=1.13", "cuda-toolkit[cublas,cudart]==13.2.2"), 13),
+        ("tensorflow", ("six", 'cuda_version": "11.2"'), 11),
         ("onnxruntime-gpu", ('nvidia-cuda-runtime~=13.0; extra == "cuda"',), 13),
     ):
         assert script.cuda_major(package, requires) == major

@@ -9,9 +9,9 @@ import pytest
 
 from builder.config import device_code
 from builder.devicecode import inventory
+from builder.devicecode.pruning.fatbin import COMPILED
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
-from builder.facts import accelerators
-from builder.frameworks.tensorflow import releases
+from builder.facts import accelerators, cuda, gpu_support
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
@@ -259,14 +259,13 @@ def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx() -> None:
 
 
 def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
-    """cuda.yaml's row for the newest cuDNN, tensorflow.yaml's for 2.13."""
-    tables, read = releases.tables(), device_code.read(ELSEWHERE)
+    """cuda.yaml's row for the newest cuDNN, gpu-support.json's for TensorFlow 2.13."""
+    read = device_code.read(ELSEWHERE)
     by_name = {wheel.name: Audit(wheel.libraries) for wheel in read.values()}
     every = accelerators.accelerators().values()
     known = {float(a.compute_capability) for a in every if a.compute_capability}
     cudnn = by_name["nvidia-cudnn-cu12"]
     native = {number for number in known if cudnn.verdict(str(number)).status == Support.NATIVE}
-    assert native == {float(text) for text in tables.cudnn[-1].capabilities} & known
-    (release,) = (row for row in tables.releases if "2.13.1" in row.versions)
-    carried = {t for library in by_name["tensorflow"].libraries for t in carries(library)}
-    assert {target.replace("compute", "sm") for target in release.capabilities} <= carried
+    assert native == {float(text) for text in cuda.cuda().cudnn[-1].capabilities} & known
+    carried = {t for each in by_name["tensorflow"].libraries for t in carries(each, COMPILED)}
+    assert set(gpu_support.tensorflow("2.13").targets) == carried

@@ -63,12 +63,12 @@ def test_every_table_names_a_source_for_every_row() -> None:
         sources += [accelerator.refused_source] if accelerator.refused_source else []
     tables = releases.tables()
     for release in tables.releases:
-        sources += [release.source, release.capabilities_source, release.pins_source]
+        sources += [release.source, release.pins_source]
     rows = (*tables.tpu, *tables.sets.values(), *tables.cudnn, *tables.drivers)
     sources += [row.source for row in rows]
     assert all(source.text and isinstance(source.verified, bool) for source in sources)
     unverified = {source.text for source in sources if not source.verified}
-    assert len(unverified) == 2, "what is only heard: Grace, and releases before 2.12"
+    assert len(unverified) == 1, "what is only heard: Grace"
 
 
 def test_no_source_stands_unused() -> None:

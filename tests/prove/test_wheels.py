@@ -14,9 +14,7 @@ from builder.config.device_code import Read, Wheel
 from builder.config.lockfile import Lock
 from builder.config.uv import Platform
 from builder.core.errors import InputError
-from builder.devicecode.verdict import Audit
-from builder.frameworks.tensorflow import releases
-from builder.frameworks.tensorflow.wheels import contradictions
+from builder.facts import cuda
 from builder.prove import wheels
 from tests.config.test_lock import nothing_new
 from tests.devicecode.writer import container, library, sass
@@ -61,7 +59,7 @@ def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path) -> None:
 
 
 def test_every_gpu_target_of_this_repository_is_judged_by_its_wheels() -> None:
-    gaps = wheels.check(ROOT, image_yaml.targets(ROOT), contradictions)
+    gaps = wheels.check(ROOT, image_yaml.targets(ROOT))
     assert gaps == dict.fromkeys(("a100", "h100", "l4", "t4", "v100"), ())
 
 
@@ -69,31 +67,41 @@ def test_a_wheel_that_nobody_read_is_a_hole(copy: Path) -> None:
     lock, read = lockfile.read(copy, "v100"), dict(device_code.read(copy))
     del read[lock.packages["nvidia-cudnn-cu12"].sha256]
     device_code.write(copy, read)
-    (gap,) = wheels.check(copy, ["v100"], contradictions)["v100"]
+    (gap,) = wheels.check(copy, ["v100"])["v100"]
     assert gap.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
 
 
 def test_wheels_that_carry_less_than_the_table_says_are_a_hole(copy: Path, tmp_path: Path) -> None:
     _, read = with_another_cudnn(copy, tmp_path / "site")
     device_code.write(copy, read)
-    gaps = wheels.check(copy, ["v100", "h100"], contradictions)
+    gaps = wheels.check(copy, ["v100", "h100"])
     assert "the wheels say: 7.0: missing, because of libcudnn_ops.so.9" in gaps["v100"][0]
     assert "said to carry sm_50, sm_60, sm_61, sm_70: not in libcudnn_ops" in gaps["h100"][0]
 
 
 def test_a_table_that_says_more_than_the_wheels_is_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables = releases.tables()
-    rows = tuple(replace(row, capabilities=("7.0", "12.1")) for row in tables.cudnn)
-    monkeypatch.setattr(releases, "tables", lambda: replace(tables, cudnn=rows))
-    lacks, untold = wheels.check(ROOT, ["v100"], contradictions)["v100"]
+    facts = cuda.cuda()
+    rows = tuple(replace(row, capabilities=("7.0", "12.1")) for row in facts.cudnn)
+    monkeypatch.setattr(cuda, "cuda", lambda: replace(facts, cudnn=rows))
+    lacks, untold = wheels.check(ROOT, ["v100"])["v100"]
     assert lacks.startswith("cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_121: not in")
     assert "of which the table says nothing" in untold
+
+
+def test_libraries_are_held_against_the_table(tmp_path: Path) -> None:
+    assert list(wheels.contradictions(site(tmp_path / "good"))) == []
+    cudnn = library(container(*map(sass, (75, 80, 86, 90, 100))))
+    assert list(wheels.contradictions(site(tmp_path / "bad", cudnn=cudnn))) == [
+        "cuda.yaml: cuDNN 9.3.0.75 is said to carry sm_50, sm_60, sm_61, sm_70: "
+        "not in libcudnn_ops.so.9",
+        "cuda.yaml: cuDNN 9.3.0.75 carries sm_100, of which the table says nothing",
+    ]
 
 
 def test_a_target_that_was_never_locked_has_no_holes_yet(copy: Path) -> None:
     for file in (copy / "images/v100").glob("*.lock"):
         file.unlink()
-    assert wheels.check(copy, ["v100", "cpu"], contradictions) == {}
+    assert wheels.check(copy, ["v100", "cpu"]) == {}
 
 
 # --- refusing -------------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     truth = device_code.of_known(lock, device_code.read(copy)).libraries
     device_code.write(copy, {**wrong, gone.sha256: gone})
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
-    gaps = wheels.verify(copy, ["v100", "cpu"], contradictions)
+    gaps = wheels.verify(copy, ["v100", "cpu"])
     assert gaps == {
         "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
     }
@@ -146,7 +154,7 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     written = device_code.read(copy)
     assert set(written) == known | set(device_code.read(ROOT)), "what no lock names is gone"
     assert all(written[sha256] == wheel for sha256, wheel in device_code.read(ROOT).items())
-    assert wheels.verify(copy, ["v100"], contradictions) == {"v100": ()}
+    assert wheels.verify(copy, ["v100"]) == {"v100": ()}
 
 
 @pytest.mark.network
@@ -164,5 +172,3 @@ def test_the_wheels_of_a_lock_are_what_is_committed(root: Path) -> None:
     assert all(committed[sha256] == wheel for sha256, wheel in fresh.items())
     (curand,) = (library for library in libraries if library.groups)
     assert dataclasses.astuple(curand)[0] == "nvidia/curand/lib/libcurand.so.10"
-    problems = contradictions(Audit(libraries), stack(root))
-    assert any("hold no library of it with device code" in problem for problem in problems)

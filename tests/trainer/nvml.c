@@ -11,6 +11,8 @@ struct gpu {
     int error;     /* what every question about the device answers; 4: its handle is refused */
     int mig;       /* -1: not supported, 0: off, 1: on */
     int slices;    /* the GPUs that follow it are not counted: they are its slices */
+    int memory;    /* 0: good; 1: no spare rows are left; 2: a page of a double-bit error waits to be
+                      retired; 3: one of single-bit errors */
 };
 
 static char driver[64];
@@ -23,9 +25,9 @@ __attribute__((constructor)) static void read_machine(void) {
     if (!file) return;
     if (fscanf(file, "%d %d %d %d %63s", &init, &cuda, &cuinit, &count, driver) == 5)
         for (struct gpu *it = gpus; it < gpus + 16; it++)
-            if (fscanf(file, " \"%95[^\"]\" \"%95[^\"]\" %d %d %llu %llu %d %d %d", it->name,
+            if (fscanf(file, " \"%95[^\"]\" \"%95[^\"]\" %d %d %llu %llu %d %d %d %d", it->name,
                        it->uuid, &it->major, &it->minor, &it->total, &it->used, &it->error,
-                       &it->mig, &it->slices) != 9) break;
+                       &it->mig, &it->slices, &it->memory) != 10) break;
     if (*driver == '-') *driver = 0; /* it tells no version */
     fclose(file);
 }
@@ -84,6 +86,26 @@ int nvmlDeviceGetMaxMigDeviceCount(device it, unsigned *most) { *most = it->mig 
 int nvmlDeviceGetMigDeviceHandleByIndex(device it, unsigned index, device *found) {
     if ((int)index >= it->slices) return 6;
     *found = it + 1 + index;
+    return 0;
+}
+
+/* Ampere and later remap rows, older GPUs retire pages: the other question is not supported (3) */
+int nvmlDeviceGetRemappedRows(device it, unsigned *corrected, unsigned *uncorrected,
+                              unsigned *pending, unsigned *failure) {
+    if (it->major < 8) return 3;
+    *corrected = *uncorrected = *pending = 1;
+    *failure = it->memory == 1;
+    return 0;
+}
+
+int nvmlDeviceGetRetiredPagesPendingStatus(device it, unsigned *pending) {
+    if (it->major >= 8) return 3;
+    *pending = it->memory >= 2;
+    return 0;
+}
+
+int nvmlDeviceGetTotalEccErrors(device it, int uncorrected, int aggregate, unsigned long long *n) {
+    *n = uncorrected == 1 && aggregate == 0 && it->memory == 2;
     return 0;
 }
 

@@ -39,11 +39,12 @@ class Gpu:
     error: int = 0
     mig: int = -1
     slices: tuple["Gpu", ...] = field(default=())
+    memory: int = 0
 
     def lines(self) -> list[str]:
         own = (
             f'"{self.name}" "{self.uuid}" {self.capability[0]} {self.capability[1]} '
-            f"{16 * GB} {self.used * GB} {self.error} {self.mig} {len(self.slices)}"
+            f"{16 * GB} {self.used * GB} {self.error} {self.mig} {len(self.slices)} {self.memory}"
         )
         return [own, *(line for part in self.slices for line in part.lines())]
 
@@ -143,6 +144,18 @@ REFUSED: dict[str, tuple[tuple[Gpu, ...], dict, dict[str, str], str]] = {
         "GPU 1 answers with an error: GPU is lost, it has fallen off the bus (NVML error 15)",
     ),
     "needs a reset": ((Gpu(error=16), SECOND), {}, {}, "GPU 0 answers with an error: GPU requires"),
+    "no spare rows of memory": (
+        (V100, Gpu(A100, capability=(8, 0), memory=1)),
+        {},
+        {},
+        "GPU 1 has bad memory that it cannot replace",
+    ),
+    "a page that waits for a reset": (
+        (V100, Gpu(memory=2)),
+        {},
+        {},
+        "GPU 1 has had an uncorrectable memory error, and starts no program until it is reset",
+    ),
     "full": (
         (V100, Gpu(used=16)),
         {},
@@ -197,6 +210,8 @@ GOOD: dict[str, tuple[str, tuple[Gpu, ...], dict, dict[str, str]]] = {
     "a V100S is a V100": ("V100", (Gpu("Tesla V100S-PCIE-32GB"),), {}, {}),
     "any GPU": ("GPU", (T4,), {}, {}),
     "by its alias": ("A100-40GB", (Gpu(A100, capability=(8, 0), mig=0),), {}, {}),
+    "rows that were replaced": ("A100", (Gpu(A100, capability=(8, 0), memory=2),), {}, {}),
+    "a page that was corrected": ("V100", (Gpu(memory=3),), {}, {}),
     "by number": ("T4", (V100, T4), {}, {"CUDA_VISIBLE_DEVICES": "1"}),
     "by UUID": (PAID, (V100, SECOND), {}, {"CUDA_VISIBLE_DEVICES": "GPU-2c, GPU-0a1b"}),
     "a broken one that is hidden": (

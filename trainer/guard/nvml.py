@@ -55,6 +55,11 @@ _MEANINGS = {
     999: "unknown error",
 }
 _BAD_MEMORY = "has bad memory that it cannot replace: take another machine, and have it exchanged"
+_PENDING = (
+    "has had an uncorrectable memory error, and starts no program until it is reset: restart the "
+    "machine, or take another one"
+)
+"""NVIDIA, Dynamic Page Retirement, "DBE Detected": no context is created until it is mapped out."""
 _BROKEN = frozenset({8, 11, Code.LOST, Code.RESET, 999})
 """The codes after which a device computes nothing; others mean that it does not tell."""
 
@@ -136,7 +141,6 @@ class Nvml:
             self.call("nvmlDeviceGetMemoryInfo", handle, types.byref(memory)),
         )
         broken = [code for code in codes if code in _BROKEN]
-        failed = self._remapping_failed(handle)
         called = uuid.value.decode(errors="replace")
         return Device(
             label,
@@ -145,14 +149,23 @@ class Nvml:
             called,
             f"{major.value}.{minor.value}" if major.value else "",
             memory[2] / memory[0] if memory[0] else 0.0,
-            _broken(broken[0]) if broken else _BAD_MEMORY if failed else "",
+            _broken(broken[0]) if broken else self._memory(handle),
         )
 
-    def _remapping_failed(self, handle: Any) -> bool:
-        """Whether the GPU has more rows of bad memory than it can replace."""
-        corrected, uncorrected, pending, failure = (self._types.c_uint() for _ in range(4))
-        rows = (self._types.byref(n) for n in (corrected, uncorrected, pending, failure))
-        return not self.call("nvmlDeviceGetRemappedRows", handle, *rows) and bool(failure.value)
+    def _memory(self, handle: Any) -> str:
+        """What is wrong with the GPU's memory. Ampere and later answer the first call, V100 and T4
+        the second: a page may wait after errors that were corrected, too."""
+        types = self._types
+        rows = [types.c_uint() for _ in ("corrected", "uncorrected", "pending", "failed")]
+        if not self.call("nvmlDeviceGetRemappedRows", handle, *map(types.byref, rows)):
+            return _BAD_MEMORY if rows[-1].value else ""
+        pending, errors = types.c_uint(), types.c_ulonglong()
+        self.call("nvmlDeviceGetRetiredPagesPendingStatus", handle, types.byref(pending))
+        uncorrected, since_start = types.c_int(1), types.c_int(0)
+        self.call(
+            "nvmlDeviceGetTotalEccErrors", handle, uncorrected, since_start, types.byref(errors)
+        )
+        return _PENDING if pending.value and errors.value else ""
 
 
 def _broken(code: int) -> str:

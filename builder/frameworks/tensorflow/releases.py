@@ -22,13 +22,11 @@ class Release:
     python: tuple[str, ...]
     cuda: str
     cudnn: str
-    capabilities: tuple[str, ...]  # sm_70: machine code; compute_90: machine code and PTX
     wheels: str | None
     pins: Mapping[str, str]  # libraries whose version differs from the set's
     pins_source: Source
     ranges: bool  # the extra takes the tested version and later ones of the same major
     source: Source
-    capabilities_source: Source
 
 
 @dataclass(frozen=True)
@@ -67,13 +65,11 @@ def tables() -> Tables:
                 python=tuple(entry["python"]),
                 cuda=entry["cuda"],
                 cudnn=entry["cudnn"],
-                capabilities=tuple(entry["capabilities"]),
                 wheels=entry.get("wheels"),
                 pins=entry.get("pins", {}),
                 pins_source=known["wheel"],
                 ranges=entry.get("open") == "true",
                 source=known[entry["source"]],
-                capabilities_source=known[entry["capabilities_source"]],
             )
             for entry in table["releases"]
         ),

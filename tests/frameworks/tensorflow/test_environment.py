@@ -44,6 +44,9 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
         ({"NCCL_NET": "FasTrak"}, "NCCL_NET=FasTrak asks for a plugin of one machine's network"),
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=99.0"}, "NVIDIA_REQUIRE_CUDA=cuda>=99.0 asks for what no"),
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING in the image makes every kernel w"),
+        ({"PYTHONOPTIMIZE": "2"}, "PYTHONOPTIMIZE=2 in the image takes docstrings out of every m"),
+        ({"TF_NUM_INTRAOP_THREADS": "1"}, "TF_NUM_INTRAOP_THREADS=1 in the image leaves TensorF"),
+        ({"TF_NUM_INTEROP_THREADS": "1"}, "TF_NUM_INTEROP_THREADS=1 in the image leaves TensorF"),
         ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "TF_CPP_MIN_LOG_LEVEL=3 swallows the line by which Ten"),
         ({"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS=cpu in the image keeps JAX from the acceler"),
         (
@@ -78,6 +81,9 @@ def test_our_own_bases_and_nvidias_are_let_through() -> None:
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_GPU_THREAD_MODE": "gpu_private",
         "TF_GPU_THREAD_COUNT": "2",
+        "OMP_NUM_THREADS": "1",  # on purpose in many images; TensorFlow has threads of its own
+        "TF_NUM_INTRAOP_THREADS": "0",
+        "PYTHONOPTIMIZE": "1",
         "ROCR_VISIBLE_DEVICES": "0",
         "XLA_FLAGS": "--xla_gpu_cuda_data_dir='/usr/local/my cuda' --xla_dump_to=/tmp/x",
     }

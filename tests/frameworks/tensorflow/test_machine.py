@@ -56,6 +56,12 @@ def test_a_user_by_name_is_no_number_for_a_node() -> None:
     assert line.startswith("USER trainer is a name: a pod with runAsNonRoot does not start")
 
 
+def test_a_health_check_is_named() -> None:
+    (line,) = messages(Healthcheck={"Test": ["CMD-SHELL", "curl -f http://127.0.0.1:8080"]})
+    assert line.startswith("HEALTHCHECK curl -f http://127.0.0.1:8080: Docker's swarm kills a con")
+    assert messages(Healthcheck={"Test": ["NONE"]}) == messages(Healthcheck=None) == []
+
+
 def judged(config: dict[str, Any], kind: Kind) -> list[str]:
     """What both checks of the configuration say, without what needs the image's files."""
     pairs = (entry.partition("=") for entry in config["Env"])

@@ -9,7 +9,6 @@ def test_what_tensorflow_2_21_was_tested_with() -> None:
     assert release.versions == ("2.21.0",)
     assert (release.cuda, release.cudnn, release.wheels) == ("12.5", "9.3", "12.5")
     assert release.python == ("3.10", "3.11", "3.12", "3.13")
-    assert release.capabilities == ("sm_60", "sm_70", "sm_80", "sm_89", "compute_90")
     assert tables.sets["12.5"].libraries["cudnn"] == "9.3.0.75"
 
 

@@ -5,8 +5,8 @@ the image's configuration (`judge`). What they name is looked up inside the imag
 (builder/frameworks/tensorflow/probes/environment.py).
 
 Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit,
-"Environment variables (OCI spec)"; TensorFlow's gpu_bfc_allocator.cc and XLA's
-parse_flags_from_env.cc; ld.so(8).
+"Environment variables (OCI spec)"; TensorFlow's gpu_bfc_allocator.cc and process_util.cc, XLA's
+parse_flags_from_env.cc; ld.so(8); tensorflow#96900, keras#21476, pytorch#76034 (docstrings).
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ _FILES = {
 """Variables that name a file, and what happens where it is not there."""
 _ALLOCATORS = ("", "cuda_malloc_async", "bfc")
 """What TensorFlow knows as TF_GPU_ALLOCATOR (gpu_process_state.cc)."""
+_THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 _REQUIRED = re.compile(r"(cuda|driver)(>=|>)(\d+(?:\.\d+)?)")
 _UNSET = "take it out of `environment` in image.yaml, or out of the Dockerfile's ENV"
 _HOSTS = re.compile(r"lib(cuda\.so|nvidia-)")
@@ -107,6 +108,14 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     for variable in _FLAGS:
         yield from _flags(variable, environment.get(variable, ""))
     yield from _misspelt(environment)
+    level = environment.get("PYTHONOPTIMIZE", "")
+    if level.isdigit() and int(level) >= 2:
+        yield Defect(
+            message=f"PYTHONOPTIMIZE={level} in the image takes docstrings out of every module: "
+            "TensorFlow 2.4 to 2.19, Keras and PyTorch have releases that do not import without "
+            "them",
+            fix=f"write 1, or {_UNSET}",
+        )
     if environment.get("PYTHONUNBUFFERED") == "":
         yield Defect(
             message="PYTHONUNBUFFERED is empty in the image: lines reach the log late, and the "
@@ -230,6 +239,13 @@ def _crippled(environment: Environment) -> Iterator[Defect]:
             "NCCL ends with `Failed to initialize any NET plugin`",
             fix=_UNSET,
         )
+    for variable in _THREADS:
+        if environment.get(variable) == "1":
+            yield Defect(
+                message=f"{variable}=1 in the image leaves TensorFlow a single thread: the GPU "
+                "waits for the input, however many cores stand beside it",
+                fix=f"{_UNSET}: TensorFlow takes as many threads as there are cores",
+            )
     yield from _required(environment.get("NVIDIA_REQUIRE_CUDA", ""))
     if environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield Defect(
@@ -312,4 +328,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 3, run)
+CHECK = Check("environment", 4, run)

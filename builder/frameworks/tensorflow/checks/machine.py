@@ -81,6 +81,7 @@ def judge(config: Mapping[str, Any], kind: Kind) -> Iterator[Defect]:
 
 def of_the_factory(config: Mapping[str, Any], kind: Kind) -> Iterator[Defect]:
     """Yield, of what `judge` yields, what images of others need not keep to."""
+    yield from _health_check(config)
     yield from _user(config)
     if kind == "gpu":
         yield from _of_the_driver(manifests.environment(config))
@@ -108,7 +109,18 @@ def _start_and_stop(config: Mapping[str, Any]) -> Iterator[Defect]:
             "the program is killed before it saves",
             fix="take STOPSIGNAL out of the Dockerfile, or write SIGTERM",
         )
+    yield from _health_check(config)
     yield from _user(config)
+
+
+def _health_check(config: Mapping[str, Any]) -> Iterator[Defect]:
+    kind, *words = (config.get("Healthcheck") or {}).get("Test") or ["NONE"]
+    if kind != "NONE":
+        yield Defect(
+            message=f"HEALTHCHECK {' '.join(words)}: Docker's swarm kills a container that does "
+            "not pass it, and a training answers none; Vertex AI and Kubernetes do not ask",
+            fix="write HEALTHCHECK NONE into the Dockerfile",
+        )
 
 
 def _user(config: Mapping[str, Any]) -> Iterator[Defect]:
@@ -149,4 +161,4 @@ def _of_the_network(environment: Mapping[str, str]) -> Iterator[Defect]:
         )
 
 
-CHECK = Check("machine", 2, run)
+CHECK = Check("machine", 3, run)
