@@ -120,9 +120,10 @@ def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) ->
         json.dumps({"score": 0.75, "global_step": "20", "checkpoint_path": ""}),
     ]
     path = tmp_path / "output.metrics"
-    assert studies.measurements(path, "score") == []
-    path.write_text("\n".join(lines))
-    assert studies.measurements(path, "score") == [0.5, 0.75]
+    assert studies.last_value(path, "score") is None
+    for count, value in ((1, 0.5), (5, 0.5), (6, 0.75)):
+        path.write_text("\n".join(lines[:count]))
+        assert studies.last_value(path, "score") == value
 
 
 @pytest.mark.parametrize(
@@ -172,8 +173,7 @@ def test_the_same_command_continues_an_interrupted_study(
     assert (second.state, [number for number, *_ in runs]) == ("succeeded", [1, 2, 3, 3, 4])
     assert runs[2] == runs[3] and second.trials[:2] == first.trials[:2]
     assert events[0] == Note("", "goes on: 2 of 4 trials are kept")
-    with pytest.raises(InputError, match="has been run already"):
-        run(study(trials=4), act)
+    assert run(study(trials=4), act).trials == second.trials and len(runs) == 5  # nothing is left
     assert len(run(study(trials=6), act).trials) == 6  # more trials continue it
     for other, name in (
         (study(goal="minimize"), "goal"),

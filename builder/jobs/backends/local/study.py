@@ -15,23 +15,22 @@ import itertools
 import json
 import math
 import signal
-import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core import files
 from builder.core.errors import InputError
 from builder.engine.containers import ContainerEngine
+from builder.jobs import running
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob, Trial
 from builder.jobs.description import Parameter, Study
-from builder.jobs.running import JobEvent, Note, OnJobEvent, State, Stop, ignore, only_run, signals
+from builder.jobs.running import Note, OnJobEvent, Outcome, State, Stop, ignore
 
 if TYPE_CHECKING:
     import optuna
@@ -86,10 +85,11 @@ def run_study(
     """
     job.folder.mkdir(parents=True, exist_ok=True)
     folders.open_folder(job.folder)
+    stop = stop or Stop()
     try:
-        with only_run(job.folder, ".study.lock"):
+        with running.only_run(job.folder, ".study.lock"), running.signals(stop):
             search = _opened(job, study)
-            return _Running(engine, job, study, search, stop or Stop(), on_event).to_the_end()
+            return _Loop(engine, job, study, search, stop, on_event, time.monotonic()).run()
     finally:
         folders.give_back(job.folder)
 
@@ -97,8 +97,7 @@ def run_study(
 def _opened(job: LocalJob, study: Study) -> optuna.Study:
     """Return Optuna's study of a job's folder, a new one or that of an earlier run.
 
-    Raises InputError for a study that is over, or that was begun with something else: its results
-    cannot be compared.
+    Raises InputError for one that was begun with something else: its results cannot be compared.
     """
     import optuna
     from optuna.storages.journal import JournalFileBackend
@@ -114,10 +113,6 @@ def _opened(job: LocalJob, study: Study) -> optuna.Study:
     except (ValueError, KeyError) as error:
         raise InputError(f"{path}: no study that can be continued: {error}", away) from None
     trials = _begun(search)
-    search.sampler = optuna.samplers.RandomSampler(seed=len(trials))
-    if study.algorithm == "bayesian":
-        startup = min(10, max(4, study.trials // 3))
-        search.sampler = optuna.samplers.TPESampler(seed=len(trials), n_startup_trials=startup)
     described = study.model_dump(mode="json", include={"metric", "goal", "algorithm", "parameters"})
     described["arguments"] = list(job.arguments)
     before = search.user_attrs.get("study", described)
@@ -128,16 +123,21 @@ def _opened(job: LocalJob, study: Study) -> optuna.Study:
             f"write them back to continue it; or {away}",
         )
     search.set_user_attr("study", described)
-    if len(trials) >= study.trials and all(trial.state.is_finished() for trial in trials):
-        raise InputError(
-            f"{path}: this study has been run already", f"{away}; with more trials it continues"
-        )
+    search.sampler = optuna.samplers.RandomSampler(seed=len(trials))
+    if study.algorithm == "bayesian":
+        startup = min(10, max(4, study.trials // 3))
+        search.sampler = optuna.samplers.TPESampler(seed=len(trials), n_startup_trials=startup)
+    elif study.algorithm == "grid":
+        axes = [_values(parameter) for parameter in study.parameters.values()]
+        for point in itertools.islice(itertools.product(*axes), study.trials):
+            named = dict(zip(study.parameters, point, strict=True))
+            search.enqueue_trial(named, skip_if_exists=True)
     return search
 
 
-@dataclass
-class _Running:
-    """One run of a study. Each lane is a thread that asks, runs a trial, and tells."""
+@dataclass(frozen=True)
+class _Loop:
+    """One run of a study. Its own thread asks and tells; the trials run in others."""
 
     engine: ContainerEngine
     job: LocalJob
@@ -145,109 +145,96 @@ class _Running:
     search: optuna.Study
     stop: Stop
     on_event: OnJobEvent
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    started: float = field(default_factory=time.monotonic)
+    started: float
 
-    def __post_init__(self) -> None:
-        from optuna.trial import TrialState
-
-        self.again: deque[optuna.trial.FrozenTrial] = deque()
-        trials = _begun(self.search)
-        for trial in trials:
-            if trial.state.name == "RUNNING" and len(trial.params) < len(self.study.parameters):
-                self.search.tell(trial.number, state=TrialState.FAIL)  # killed within `ask`
-            elif trial.state.name == "RUNNING":
-                self.again.append(trial)
-        if trials:
-            kept = len(trials) - len(self.again)
-            self.on_event(Note("", f"goes on: {kept} of {self.study.trials} trials are kept"))
-        if self.study.early_stopping != "none":
-            text = f"early_stopping: {self.study.early_stopping} is Vertex AI's; here every trial "
-            self.on_event(Note("", f"{text}runs to its end"))
-
-    def to_the_end(self) -> StudyOutcome:
+    def run(self) -> StudyOutcome:
         """Run all trials, `parallel` at once, and return how the study ended."""
-        with signals(self.stop), ThreadPoolExecutor(self.study.parallel) as pool:
-            for lane in [pool.submit(self._lane, index) for index in range(self.study.parallel)]:
-                lane.result()
-        return self._record(ended=True)
+        interrupted = self._interrupted()
+        if self.study.early_stopping != "none":
+            rule = f"early_stopping: {self.study.early_stopping} is Vertex AI's"
+            self.on_event(Note("", f"{rule}; here every trial runs to its end"))
+        trials: dict[Future[Outcome], tuple[optuna.Trial, Trial]] = {}
+        with ThreadPoolExecutor(self.study.parallel) as pool:
+            try:
+                while True:
+                    while len(trials) < self.study.parallel and (next_ := self._next(interrupted)):
+                        taken = {trial.place for _, trial in trials.values()}
+                        place = min(set(range(self.study.parallel)) - taken)
+                        trial = self._begin(next_, place)
+                        trials[pool.submit(self._run, trial)] = (next_, trial)
+                    if not trials:
+                        return self._record(ended=True)
+                    for future in wait(trials, return_when=FIRST_COMPLETED).done:
+                        self._tell(*trials.pop(future), future.result())
+            except BaseException:  # a job that is refused, or an engine that is gone
+                self.stop.request()
+                raise
 
-    def _lane(self, lane: int) -> None:
-        """Run one trial after the other until none is left."""
-        try:
-            while (trial := self._next()) is not None:
-                self._run(trial, lane)
-        except BaseException:  # a job that is refused, or an engine that is gone
-            self.stop.request()
-            raise
-
-    def _next(self) -> optuna.Trial | None:
-        """Return the next trial, recorded as running; None where no further one starts."""
+    def _interrupted(self) -> list[optuna.Trial]:
+        """Return the trials that an earlier run has begun and not ended."""
         import optuna
 
-        with self.lock:
-            if self.stop.requests or self._given_up():
-                return None
-            if self.again:
-                return optuna.Trial(self.search, self.again.popleft()._trial_id)  # begun before
-            space = {name: distribution(each) for name, each in self.study.parameters.items()}
-            count = len(_begun(self.search))
-            if count >= self.study.trials:
-                return None
-            if self.study.algorithm == "grid":
-                point = next(itertools.islice(_grid(self.study), count, None), None)
-                if point is None:
-                    return None
-                self.search.enqueue_trial(point, skip_if_exists=True)
-            return self.search.ask(space)
+        trials = _begun(self.search)
+        begun = [trial for trial in trials if trial.state.name == "RUNNING"]
+        whole = [trial for trial in begun if len(trial.params) == len(self.study.parameters)]
+        for trial in begun:
+            if trial not in whole:  # killed within `ask`
+                self.search.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        if trials:
+            kept = len(trials) - len(whole)
+            self.on_event(Note("", f"goes on: {kept} of {self.study.trials} trials are kept"))
+        return [optuna.Trial(self.search, trial._trial_id) for trial in whole]
 
-    def _run(self, trial: optuna.Trial, lane: int) -> None:
-        """Run one trial to its end, and tell Optuna its result."""
-        number, parameters = trial.number + 1, _values(self.study, trial.params)
+    def _next(self, interrupted: list[optuna.Trial]) -> optuna.Trial | None:
+        """Return the next trial, recorded as running; None where no further one starts."""
+        if self.stop.requests or self._given_up():
+            return None
+        if interrupted:
+            return interrupted.pop(0)
+        trials = self.search.get_trials(deepcopy=False)
+        begun = len(_begun(self.search))
+        if begun >= self.study.trials or (self.study.algorithm == "grid" and begun == len(trials)):
+            return None
+        return self.search.ask({n: distribution(each) for n, each in self.study.parameters.items()})
+
+    def _begin(self, trial: optuna.Trial, place: int) -> Trial:
+        number, parameters = trial.number + 1, _passed(self.study, trial.params)
         words = ", ".join(f"{name} {value}" for name, value in parameters.items())
-        with self.lock:
-            self.on_event(Note(f"trial {number}", f"starts: {words}"))
-            self._record()
+        self.on_event(Note(f"trial {number}", f"starts: {words}"))
+        self._record()
         metrics = self.job.folder / str(number) / folders.LOCAL / "metrics"
         metrics.mkdir(parents=True, exist_ok=True)
         arguments = tuple(f"--{name}={value}" for name, value in parameters.items())
-        own = replace(
-            self.job,
-            folder=self.job.folder / str(number),
-            trial=Trial(number, arguments, metrics, lane, self.study.parallel),
-        )
-        outcome = local.run(self.engine, own, stop=Stop(self.stop), on_event=self._of_trial(number))
-        if outcome.state == "cancelled" and self.stop.requests:
-            return  # it stays as running in the journal, and runs again
-        reported = measurements(metrics / METRICS_FILE, self.study.metric)
-        value = reported[-1] if reported and outcome.state == "succeeded" else None
-        message = "" if value is not None else f"it reported no {self.study.metric}"
-        if outcome.state != "succeeded":
-            message = outcome.message
-        with self.lock:
-            self._tell(trial, value, message, outcome.seconds)
+        return Trial(number, arguments, metrics, place, self.study.parallel)
 
-    def _tell(self, trial: optuna.Trial, value: float | None, message: str, seconds: float) -> None:
-        from optuna.trial import TrialState
-
-        trial.set_user_attr("message", message)
-        trial.set_user_attr("seconds", seconds)
-        state = TrialState.FAIL if value is None else TrialState.COMPLETE
-        self.search.tell(trial, value, state)
-        result = f"{self.study.metric} {message if value is None else value}"
-        self.on_event(Note(f"trial {trial.number + 1}", f"{_STATES[state.name]}: {result}"))
-        self._record()
-
-    def _of_trial(self, number: int) -> OnJobEvent:
-        """Return a callback that names the trial in each event."""
+    def _run(self, trial: Trial) -> Outcome:
+        """Run one trial to its end, its number in each of its events."""
         several = sum(pool.count for pool in self.job.pools) > 1
 
-        def tell(event: JobEvent) -> None:
+        def tell(event: running.JobEvent) -> None:
             replica = f" {event.replica}" if event.replica and several else ""
-            with self.lock:
-                self.on_event(replace(event, replica=f"trial {number}{replica}"))
+            self.on_event(replace(event, replica=f"trial {trial.number}{replica}"))
 
-        return tell
+        own = replace(self.job, folder=self.job.folder / str(trial.number), trial=trial)
+        return local.run(self.engine, own, stop=Stop(self.stop), on_event=tell)
+
+    def _tell(self, asked: optuna.Trial, trial: Trial, outcome: Outcome) -> None:
+        """Tell Optuna how a trial ended. One that was stopped stays running, and runs again."""
+        from optuna.trial import TrialState
+
+        if outcome.state == "cancelled" and self.stop.requests:
+            return
+        value, message = None, outcome.message
+        if outcome.state == "succeeded":
+            value = last_value(trial.metrics / METRICS_FILE, self.study.metric)
+            message = "" if value is not None else f"it reported no {self.study.metric}"
+        asked.set_user_attr("message", message)
+        asked.set_user_attr("seconds", outcome.seconds)
+        state = TrialState.FAIL if value is None else TrialState.COMPLETE
+        self.search.tell(asked, value, state)
+        result = f"{self.study.metric} {message if value is None else value}"
+        self.on_event(Note(f"trial {trial.number}", f"{_STATES[state.name]}: {result}"))
+        self._record()
 
     def _given_up(self) -> str:
         """Return why no further trial starts, "" where the study continues."""
@@ -263,22 +250,20 @@ class _Running:
     def _record(self, ended: bool = False) -> StudyOutcome:
         """Write study.json and return what it holds."""
         trials = tuple(_result(self.study, trial) for trial in _begun(self.search))
-        valued = [trial for trial in trials if trial.value is not None]
-        sign = -1 if self.study.goal == "maximize" else 1
-        best = min(valued, key=lambda trial: sign * (trial.value or 0.0), default=None)
+        count = sum(trial.value is not None for trial in trials)
         state: State = "running"
         code, message = 0, ""
         if ended and self.stop.requests:
             state, code = "cancelled", 128 + (self.stop.signal or signal.SIGTERM)
             message = "stopped on request; the same command continues it"
-        elif ended and (not valued or self._given_up()):
+        elif ended and (not count or self._given_up()):
             state, code, message = "failed", 1, self._given_up() or "no trial succeeded"
         elif ended:
-            state, message = "succeeded", f"{len(valued)} of {len(trials)} trials"
+            state, message = "succeeded", f"{count} of {len(trials)} trials"
         seconds = round(time.monotonic() - self.started, 1)
-        number = best.number if best else None
+        best = self.search.best_trial.number + 1 if count else None
         what = (self.job.name, self.study.metric, state, code, message, seconds)
-        outcome = StudyOutcome(*what, str(self.job.folder), number, trials)
+        outcome = StudyOutcome(*what, str(self.job.folder), best, trials)
         files.write(self.job.folder / folders.STUDY, json.dumps(asdict(outcome), indent=1) + "\n")
         return outcome
 
@@ -293,14 +278,9 @@ def _begun(search: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _result(study: Study, trial: optuna.trial.FrozenTrial) -> TrialResult:
-    return TrialResult(
-        trial.number + 1,
-        _STATES[trial.state.name],
-        _values(study, trial.params),
-        trial.value,
-        trial.user_attrs.get("message", ""),
-        trial.user_attrs.get("seconds", 0.0),
-    )
+    told = trial.user_attrs
+    what = (_STATES[trial.state.name], _passed(study, trial.params), trial.value)
+    return TrialResult(trial.number + 1, *what, told.get("message", ""), told.get("seconds", 0.0))
 
 
 def distribution(parameter: Parameter) -> Any:
@@ -309,43 +289,40 @@ def distribution(parameter: Parameter) -> Any:
 
     if parameter.values is not None:
         return CategoricalDistribution(parameter.values)
-    low, high = float(parameter.min or 0), float(parameter.max or 0)
-    log = parameter.scale != "linear"
+    low, high, log = *_bounds(parameter), parameter.scale != "linear"
     if parameter.kind == "integer":
         return IntDistribution(int(low), int(high), log=log)
     return FloatDistribution(low, high, log=log)
 
 
-def _grid(study: Study) -> Iterator[dict[str, Any]]:
-    """Yield every combination of a grid, in order."""
-    choices = [
-        parameter.values
-        or range(int(float(str(parameter.min))), int(float(str(parameter.max))) + 1)
-        for parameter in study.parameters.values()
-    ]
-    for point in itertools.product(*choices):
-        yield dict(zip(study.parameters, point, strict=True))
+def _bounds(parameter: Parameter) -> tuple[float, float]:
+    return float(parameter.min or 0), float(parameter.max or 0)
 
 
-def _values(study: Study, samples: Mapping[str, Any]) -> dict[str, str]:
+def _values(parameter: Parameter) -> Sequence[Any]:
+    """Return the points of a parameter in a grid."""
+    low, high = _bounds(parameter)
+    return parameter.values or range(int(low), int(high) + 1)
+
+
+def _passed(study: Study, samples: Mapping[str, Any]) -> dict[str, str]:
     """Return a trial's parameters as they are passed, from Optuna's samples."""
     values = {}
     for name, sample in samples.items():
         parameter = study.parameters[name]
         if parameter.scale == "reverse-log" and parameter.values is None:
-            sample = float(parameter.min or 0) + float(parameter.max or 0) - sample
-            sample = int(sample) if parameter.kind == "integer" else sample
+            sample = type(sample)(sum(_bounds(parameter)) - sample)
         values[name] = repr(sample) if isinstance(sample, float) else str(sample)
     return values
 
 
-def measurements(path: Path, metric: str) -> list[float]:
-    """Return the values of a metric in a file of cloudml-hypertune: JSON lines with the metric's
-    name. A line that is torn or of another metric is passed over."""
-    values = []
+def last_value(path: Path, metric: str) -> float | None:
+    """Return the last value of a metric in a file of cloudml-hypertune: lines of JSON with the
+    metric's name. A line that is torn, of another metric or not finite is passed over."""
+    value = None
     with contextlib.suppress(OSError):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                value = float(json.loads(line)[metric])
-                values += [value] if math.isfinite(value) else []
-    return values
+                number = float(json.loads(line)[metric])
+                value = number if math.isfinite(number) else value
+    return value
