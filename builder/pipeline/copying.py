@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from pathlib import Path
 
 from builder.core.events import RunningStep
-from builder.core.files import cache_home
+from builder.image import content_store
 from builder.pipeline.verify import RECEIPT_TYPE
 from builder.registry import Descriptor, Manifest, Registry, referrers
 from builder.trust import dsse
@@ -25,7 +24,7 @@ def copy(
 
     The image goes under a tag that names its content, so that no tag that people follow moves. The
     attestations go as they are, whoever signed them. Of two repositories in one registry, the
-    registry takes a blob over itself if it can; otherwise it passes through a temporary file.
+    registry takes a blob over itself if it can; otherwise it passes through a file in the cache.
     """
     sent = sum(
         _copy_blob(source, repository, target, to, blob, running)
@@ -62,9 +61,9 @@ def _copy_blob(
     with contextlib.ExitStack() as stack:
 
         def download() -> Path:
-            folder = cache_home()
-            folder.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(tempfile.NamedTemporaryFile(prefix=".copy.", dir=folder))
+            store = content_store.of_this_machine()
+            store.sweep()
+            file = stack.enter_context(store.writing())
             source.fetch(repository, blob, file, progress)
             file.flush()
             return Path(file.name)

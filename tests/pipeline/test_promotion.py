@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
@@ -11,6 +12,7 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.frameworks.tensorflow import suite as suites
+from builder.image import content_store
 from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
 from builder.pipeline.verify import verify
 from builder.registry import Registry
@@ -108,9 +110,13 @@ def test_a_torn_move_leaves_the_tag_where_it_was(repository: Repository) -> None
 
 @network
 def test_attestations_travel_to_another_registry_and_back(
-    repository: Repository, ours: Pair
+    repository: Repository, ours: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From a registry that knows the fallback tag only to one with the referrers API."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store = content_store.of_this_machine()
+    store.folder.mkdir()
+    (store.folder / f".new.{gethostname()},1,7.killed").write_bytes(b"half a layer")
     made = repository.signed(ours)
     path = repository.reference.repository
     with with_referrers(repository.client.host) as proxy:
@@ -127,6 +133,7 @@ def test_attestations_travel_to_another_registry_and_back(
             assert verify(f"{to}:live", Settings()).receipt == verified.receipt  # the unsigned one
             for kind in (dsse.SIGNATURE, dsse.RECEIPT):
                 assert accepts(moved.reference, ours.public, kind), kind
+    assert not list(store.folder.iterdir()), "nor what a killed run left"
 
 
 @network
