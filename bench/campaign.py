@@ -35,7 +35,7 @@ EVERYTHING = (
     *("--steps-per-loop", 3, "--checkpoint-every", 7, "--evaluate-every", 25),
     *("--ema", 0.9, "--accumulate", 2, "--optimizer", "adamw"),
     *("--weight-decay", 0.01, "--schedule", "cosine"),
-    *("--rand-augment", 2, "--augment-repeats", 2, "--mixup", 0.2, "--cutmix", 1),
+    *("--rand-augment", 2, "--mixup", 0.2, "--cutmix", 1),
     *("--crop", 0.6, "--flip", "horizontal", "--sampling", "balanced"),
     *("--class-weights", "balanced", "--label-smoothing", 0.1),
     *("--metric", "f1", "--predictions", "--export", "final,best", "--histograms-every", 0),

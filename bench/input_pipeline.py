@@ -8,9 +8,8 @@ of 500 x 375 pixels. Every pipeline gives batches of 64 pictures, and nothing tr
 * ours: `python -m trainer.records --resize 256` once, then the training pipeline with a random crop
   of at least 35 % of the area and flips, 224 x 224 out. "on a device": the host's share of the same
   with `--augment-on device`. The variants: squares (`--resize 256 --square`), cut (a random square
-  of 224 x 224, not resized), kept (with `--cache memory`, after it has decoded all), uint8 (pixels,
-  `--encoding uint8 --resize 256`), and squares of 224 as they are, the same work as the usual
-  TFRecords.
+  of 224 x 224, not resized), kept (with `--cache memory`, after it has decoded all), and squares of
+  224 as they are, the same work as the usual TFRecords.
 * Keras: image_dataset_from_directory on the folder of files, with a prefetch.
 * usual TFRecords, as a well-known blog post shows them: JPEGs of 224 x 224, quality 95, augmented
   when they were written; parallel reads, a map for each record, a prefetch, uint8 out. The shuffle
@@ -56,8 +55,6 @@ COMPARED: dict[str, dict[str, float | None]] = {
     "ours, cut": {TURBO: None, USUAL: None},
     "ours, kept": {TURBO: None, USUAL: None},
     "ours, kept, on a device": {TURBO: None, USUAL: None},
-    "ours, uint8, cut": {USUAL: None},
-    "ours, uint8, on a device": {USUAL: None},
     "ours, squares as they are": {TURBO_SQUARES: None, USUAL: None},
 }
 """Our variants, those that each is compared with, and how many times as fast it has to be."""
@@ -96,7 +93,6 @@ def measure(folder: Path) -> dict[str, float]:
     resized = records(files, folder / "resized", "--resize", "256")
     squares = records(files, folder / "squares", "--resize", "256", "--square")
     small = records(files, folder / "small", "--resize", str(SIZE), "--square")
-    pixels = records(files, folder / "uint8", "--encoding", "uint8", "--resize", "256")
     write_usual(files, folder / "usual")
 
     crop: dict[str, Any] = {"crop": CROP, "flip": "horizontal"}
@@ -108,8 +104,6 @@ def measure(folder: Path) -> dict[str, float]:
         "ours, cut": lambda: ours(resized, **cut),
         "ours, kept": lambda: ours(resized, keep="memory", **crop),
         "ours, kept, on a device": lambda: ours(resized, keep="memory", whole=True, **crop),
-        "ours, uint8, cut": lambda: ours(pixels, **cut),
-        "ours, uint8, on a device": lambda: ours(pixels, whole=True, **crop),
         "ours, squares as they are": lambda: ours(small),
         KERAS: lambda: keras(files),
         USUAL: lambda: usual(folder / "usual"),

@@ -265,9 +265,6 @@ class Config:
         "where pictures are cropped, resized, flipped and changed; auto: on a GPU or a TPU, if the "
         "records say how large their pictures are",
     )
-    augment_repeats: int = _input(
-        1, "times that a batch has each of its pictures, augmented anew each time", least=1
-    )
     cache: str = _input(
         "none",
         "keep decoded pictures, in memory or in a folder on a local disk, so that each is decoded "

@@ -33,7 +33,7 @@ RECIPES = {
         *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1),
         "--trivial-augment",
     ),
-    "copies": ("--rand-augment", 2, "--augment-repeats", 2, "--mixup", 0.2),
+    "copies": ("--rand-augment", 2, "--mixup", 0.2),
 }
 
 

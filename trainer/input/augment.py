@@ -71,7 +71,12 @@ class Augmentation:
     @property
     def repaints(self) -> bool:
         """Do pixels change their values, beyond moving?"""
-        return self.colour or self.trivial or self.changes > 0 or self.erase > 0
+        return self.colour or self.drawn or self.erase > 0
+
+    @property
+    def drawn(self) -> bool:
+        """Are changes drawn at random, by TrivialAugment or RandAugment?"""
+        return self.trivial or self.changes > 0
 
     @property
     def colour(self) -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.input import reading
+from trainer.input import augment, decoding, reading
+from trainer.input.augment import Augmentation
 from trainer.input.parts import Piece
 from trainer.job import memory, storage
 from trainer.report import say
@@ -47,7 +48,6 @@ class Decoded:
     """int64 [n, 2]: height and width; there may be more rows below the picture."""
     labels: tf.Tensor
     """The targets [n, ...], as targets.read has them."""
-    form = 0
 
     @property
     def reading(self) -> Mapping[str, Any]:
@@ -78,6 +78,12 @@ class Decoded:
     def picture(self, content: tf.Tensor) -> tf.Tensor:
         """Return uint8 [rows, width, 3], whose first rows are the picture; nothing is copied."""
         return tf.reshape(tf.slice(self.pixels, content[:1], content[1:2]), content[2:])
+
+    def seen(
+        self, content: tf.Tensor, view: augment.View, image_size: int, how: Augmentation
+    ) -> tf.Tensor:
+        """Return what is seen of a picture in `view`, at full size."""
+        return decoding.part(self.picture(content), view["seen"])
 
 
 @lru_cache(maxsize=1)
@@ -110,7 +116,7 @@ def decoded(pieces: tuple[Piece, ...], classes: int, target: str, where: str) ->
 
 def _noted(pieces: tuple[Piece, ...], classes: int, target: str) -> tuple[np.ndarray, np.ndarray]:
     """Return targets [n, ...] and int64 sizes [n, 2] of all examples, ordered as the pieces."""
-    source = reading.Files(pieces, classes, 0, target, sized=True)
+    source = reading.Files(pieces, classes, target, sized=True)
     batches = _records(pieces).batch(256).map(lambda several: source.examples(several)[1:])
     labels, sizes = zip(*batches.as_numpy_iterator(), strict=True)
     return np.concatenate(labels), np.concatenate(sizes)
@@ -167,5 +173,5 @@ def _images(pieces: tuple[Piece, ...]) -> Any:
 
 
 def _records(pieces: tuple[Piece, ...]) -> tf.data.Dataset:
-    columns = tuple(map(tf.constant, reading.Files(pieces, 0, 0).columns))
+    columns = tuple(map(tf.constant, reading.Files(pieces, 0).columns))
     return tf.data.Dataset.from_tensor_slices(columns).flat_map(reading.records)

@@ -23,7 +23,7 @@ def canvas(shards: tuple[Shard, ...], image_size: int) -> int:
     """Return pixels of a square that holds every picture of these records; 0: it is not known, or
     so large that the host had better resize.
     """
-    sides = {shard.side or (shard.jpeg[0] and shard.jpeg[2]) for shard in shards if shard.records}
+    sides = {shard.jpeg[0] and shard.jpeg[2] for shard in shards if shard.records}
     small = 0 not in sides and max(sides) < 2 * image_size
     return max(sides) if small else 0
 
@@ -57,12 +57,12 @@ def augmented(
     if not isinstance(batch, Mapping):
         return batch, labels
     how, mix = augment.of(config), mixing.of(config)
-    images = tf.repeat(tf.cast(batch[WHOLE], tf.float32), config.augment_repeats, axis=0)
+    images = tf.cast(batch[WHOLE], tf.float32)
     images = augment.change(views(images, batch, config.image_size), dict(batch), how)
     images = tf.cast(images + 0.5, tf.uint8)
     if mix.none:
         return images, labels
-    return mixing.mixed(images, labels, batch[MIXING], mix, classes, config.augment_repeats)
+    return mixing.mixed(images, labels, batch[MIXING], mix, classes)
 
 
 def views(images: tf.Tensor, view: Mapping[str, tf.Tensor], size: int) -> tf.Tensor:

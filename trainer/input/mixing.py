@@ -67,39 +67,35 @@ def mixed(
     numbers: tf.Tensor,
     how: Mixing,
     classes: int,
-    apart: int = 1,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return (uint8 images, float32 [n, classes] shares of the classes) from images and labels, as
     `numbers` says.
 
-    Each picture is mixed with the one `apart` places before it, in the random order of the epoch,
-    so that copies of a picture are not mixed with each other; all pairs of a batch have the same
-    share.
+    Each picture is mixed with the one before it, in the random order of the epoch; all pairs of a
+    batch have the same share.
     """
     ways: list[Callable[[], tuple[tf.Tensor, tf.Tensor]]] = []
     if how.mixup:
-        ways.append(lambda: mixup(images, numbers[1], apart))
+        ways.append(lambda: mixup(images, numbers[1]))
     if how.cutmix:
-        ways.append(lambda: cutmix(images, numbers[1], numbers[2:], apart))
+        ways.append(lambda: cutmix(images, numbers[1], numbers[2:]))
     seen, share = tf.switch_case(tf.cast(numbers[0], tf.int32), ways)
     own = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)
-    shares = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
+    shares = share * own + (1.0 - share) * tf.roll(own, 1, axis=0)
     return tf.ensure_shape(seen, images.shape), shares
 
 
-def mixup(images: tf.Tensor, share: tf.Tensor, apart: int = 1) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return `share` of each picture and the rest of the one `apart` before it; returns `share`,
+def mixup(images: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return `share` of each picture and the rest of the one before it; returns `share`,
     too (Zhang et al., mixup: Beyond Empirical Risk Minimization).
     """
     own = tf.cast(images, tf.float32)
-    both = share * own + (1.0 - share) * tf.roll(own, apart, axis=0)
+    both = share * own + (1.0 - share) * tf.roll(own, 1, axis=0)
     return tf.cast(both + 0.5, tf.uint8), share
 
 
-def cutmix(
-    images: tf.Tensor, share: tf.Tensor, centre: tf.Tensor, apart: int = 1
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return each picture with a rectangle of the one `apart` before it, whose centre is anywhere,
+def cutmix(images: tf.Tensor, share: tf.Tensor, centre: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return each picture with a rectangle of the one before it, whose centre is anywhere,
     in shares of the sides; returns the share of a picture that is its own (Yun et al.,
     CutMix).
 
@@ -114,7 +110,7 @@ def cutmix(
     tall = (rows >= start[0]) & (rows < end[0])
     wide = (columns >= start[1]) & (columns < end[1])
     inside = tall[:, None] & wide[None, :]
-    seen = tf.where(inside[None, :, :, None], tf.roll(images, apart, axis=0), images)
+    seen = tf.where(inside[None, :, :, None], tf.roll(images, 1, axis=0), images)
     return seen, 1.0 - tf.reduce_mean(tf.cast(inside, tf.float32))
 
 

@@ -16,8 +16,6 @@ class Shard:
     path: str
     records: int
     bytes: int = 0
-    side: int = 0
-    """Pixels of a side, if the file holds decoded squares; 0: encoded pictures of any size."""
     jpeg: tuple[int, int, int] = (0, 0, 0)
     """If all are JPEGs with their size noted beside them: the least and the most pixels of their
     shorter sides, and the most of any side. Zeros: not known."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer.input import targets
+from trainer.input import augment, decoding, targets
+from trainer.input.augment import Augmentation
 from trainer.input.parts import Piece
 
 FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
@@ -16,8 +17,6 @@ SIZES = {
     "image/width": tf.io.FixedLenFeature([], tf.int64),
 }
 """Features of JPEGs with their size noted beside them (Shard.jpeg)."""
-PIXELS = {"image/pixels": tf.io.FixedLenFeature([], tf.string)}
-"""Features of records whose pictures are decoded already."""
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,12 @@ class Files:
 
     pieces: tuple[Piece, ...]
     classes: int
-    form: int
-    """The side of decoded squares, or 0: encoded pictures."""
     target: str = targets.CLASS
     """What is to be said of each: see trainer.input.targets."""
     sized: bool = False
     """Read the pictures' noted sizes, too."""
+    most: int = 0
+    """All are JPEGs, and their shorter sides have at most so many pixels; 0: not known."""
 
     @property
     def reading(self) -> Mapping[str, Any]:
@@ -50,13 +49,28 @@ class Files:
 
     def examples(self, several: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
         """Return contents, checked targets and, if `sized`, sizes [n, 2] of what `read` gives."""
-        return examples(several, self.classes, self.form, self.target, self.sized)
+        return examples(several, self.classes, self.target, self.sized)
 
     def label(self, example: tf.Tensor) -> tf.Tensor:
         """Return the class of one of those that `read` gives."""
-        feature = targets.wanted(targets.CLASS, self.classes)
-        [label] = tf.io.parse_single_example(example, feature).values()
+        [label] = tf.io.parse_single_example(
+            example, targets.wanted(targets.CLASS, self.classes)
+        ).values()
         return label
+
+    def picture(self, content: tf.Tensor) -> tf.Tensor:
+        """Return uint8 [rows, width, 3], whose first rows are the picture."""
+        return tf.io.decode_jpeg(content, channels=3)
+
+    def seen(
+        self, content: tf.Tensor, view: augment.View, image_size: int, how: Augmentation
+    ) -> tf.Tensor:
+        """Return what is seen of a picture in `view`, at the scale that `image_size` needs."""
+        if self.most:
+            most = min(self.most, how.cut or self.most)
+            return decoding.jpeg(content, view.get("seen"), image_size, most, how.whole)
+        window = None if how.whole else (lambda size: augment.window(size, view["draws"], how))
+        return decoding.view(content, window, image_size)
 
 
 def under_way() -> int:
@@ -75,15 +89,11 @@ def records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
 
 
 def examples(
-    several: tf.Tensor, classes: int, form: int, target: str, sized: bool = False
+    several: tf.Tensor, classes: int, target: str, sized: bool = False
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor | None]:
     """Return contents, checked targets and, if `sized`, sizes [n, 2] of serialised examples."""
-    wanted = PIXELS if form else FEATURES | SIZES if sized else FEATURES
-    parsed = tf.io.parse_example(several, wanted | targets.wanted(target, classes))
+    features = FEATURES | (SIZES if sized else {}) | targets.wanted(target, classes)
+    parsed = tf.io.parse_example(several, features)
     labels = targets.read(parsed, target, classes)
-    sizes = None
-    if sized and form:
-        sizes = tf.fill([tf.shape(labels)[0], 2], form)
-    elif sized:
-        sizes = tf.stack([parsed["image/height"], parsed["image/width"]], 1)
-    return parsed["image/pixels" if form else "image/encoded"], labels, sizes
+    sizes = tf.stack([parsed["image/height"], parsed["image/width"]], 1) if sized else None
+    return parsed["image/encoded"], labels, sizes

@@ -62,7 +62,7 @@ def usable(
     """
     known = _known(folder)
     paths = _paths(folder, split)
-    decoded = (image_size, classes, *_kind(paths))
+    decoded = (image_size, classes, _target(paths))
 
     def sift(path: str) -> tuple[Shard, list[str]]:
         length = storage.gfile.stat(path).length
@@ -111,9 +111,6 @@ def stored_size(folder: str) -> int:
     Raises UsageError.
     """
     paths = _paths(folder, "train")
-    side, _ = _kind(paths)
-    if side:
-        return side
     known = {name: report for (name, _), report in _known(folder).items()}
     files = [known.get(path.rpartition("/")[2]) for path in paths]
     sides = [_sides(report)[1] for report in files if report]
@@ -155,7 +152,7 @@ def class_names(folder: str) -> tuple[str, ...]:
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
     names = names[:-1] if names[-1] == "" else names
-    enough = len(names) > 1 or targets.of(_first(_paths(folder, "train"))) == targets.VALUES
+    enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
     return names
@@ -179,7 +176,7 @@ def find_corrupt(config: Config) -> str | None:
     folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
     paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
-    decoded = (image_size, classes, *_kind(paths))
+    decoded = (image_size, classes, _target(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
         for path, reads in zip(paths, fine, strict=True):
@@ -203,12 +200,12 @@ def _paths(folder: str, split: str) -> list[str]:
 
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
-    """Return `shards` with the form and the target of their pictures."""
+    """Return `shards` with the target of their pictures."""
     if not any(shard.records for shard in shards):
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
-    side, target = _kind(filled)
-    return tuple(replace(shard, side=side, target=target) for shard in shards)
+    target = _target(filled)
+    return tuple(replace(shard, target=target) for shard in shards)
 
 
 def _dataset(folder: str) -> dict[str, Any]:
@@ -234,13 +231,9 @@ def _sides(report: dict[str, Any]) -> tuple[int, int, int]:
     return 0, 0, 0
 
 
-def _kind(paths: Iterable[str]) -> tuple[int, targets.Target]:
-    """Return the side of decoded squares, or 0: encoded pictures; and the target of the records, as
-    the first one tells."""
-    features = _first(paths)
-    pixels = features.get("image/pixels")
-    side = round((len(pixels) / 3) ** 0.5) if isinstance(pixels, bytes) else 0
-    return side, targets.of(features)
+def _target(paths: Iterable[str]) -> targets.Target:
+    """Return the target of the records, as the first one tells."""
+    return targets.of(_first(paths))
 
 
 def _first(paths: Iterable[str]) -> dict[str, Any]:
@@ -258,8 +251,8 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
     return {}
 
 
-Decoded = tuple[int, int, int, str]
-"""How examples are decoded: image size, classes, side, target."""
+Decoded = tuple[int, int, str]
+"""How examples are decoded: image size, classes, target."""
 
 
 def _reads(path: str, decoded: Decoded | None) -> bool:

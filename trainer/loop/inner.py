@@ -69,11 +69,6 @@ class Trainer:
                 f"--accumulate {config.accumulate}: the batch of {replica} of a replica does not "
                 "divide by it"
             )
-        if replica % config.augment_repeats:
-            raise UsageError(
-                f"--augment-repeats {config.augment_repeats}: the batch of {replica} of a replica "
-                "does not divide by it"
-            )
         self.strategy = strategy
         self.config = config
         self.classes = classes
@@ -159,7 +154,6 @@ class Trainer:
             augmentation=augment.of(self.config),
             mix=mixing.of(self.config),
             repeats=self.repeats,
-            copies=self.config.augment_repeats,
             keep=self.config.cache,
             whole=self.config.augment_on == "device",
         )

@@ -141,7 +141,7 @@ def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
     if facts.accelerated:
         each = 256 if size <= 64 else 128 if size <= 128 else 64 if size <= 260 else 16
         why = f"for pictures of {size} pixels on an accelerator"
-    unit = math.lcm(config.accumulate, config.augment_repeats)
+    unit = config.accumulate
     while each > 8 and facts.records < _LEAST_STEPS * each * facts.replicas:
         each, why = each // 2, f"few records ({facts.records:,})"
     each = max(unit, each // unit * unit)

@@ -6,9 +6,9 @@
     dog/1.jpg                      validation-00000-of-00001.tfrecord
                                    dataset.json                        counts, statistics, options
 
-SOURCE is a folder of class folders (also below train/ and validation/), a CSV file of paths and
-labels, or a zip or tar archive of such folders. Pictures are stored as a person sees them, in the
-form that decodes fastest. The same source gives the same bytes, with any number of processes.
+SOURCE is a folder of class folders (also below train/ and validation/), or a CSV file of paths and
+labels. Pictures are stored as a person sees them, in the form that decodes fastest. The same source
+gives the same bytes, with any number of processes.
 
 OUT appears in one move when it is complete. Until then the work lies in OUT.partial. After a kill,
 the same command goes on from there: it does not make finished files again.
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
         def tell(progress: Conversion) -> None:
-            last = bool(progress.total) and progress.done == progress.total
+            last = progress.done == progress.total
             line.show(lambda seconds: status(progress, seconds), last)
 
         result = convert(given.source, given.out, options, tell)
@@ -74,8 +74,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def status(progress: Conversion, seconds: float) -> str:
     """Return how far a conversion is after so many seconds, in words."""
-    if not progress.total:
-        return progress.phase
     made = progress.done - progress.taken_over
     rate = made / seconds
     text = f"{progress.phase} {progress.done:,} of {progress.total:,}, {rate:,.0f} a second"
@@ -112,7 +110,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the checked arguments, with the form of the pictures as `form`."""
     parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("source", type=Path, help="folder of class folders, CSV file, or archive")
+    parser.add_argument("source", type=Path, help="folder of class folders, or CSV file")
     parser.add_argument("out", type=Path, help="new folder")
     _add_forms(parser)
     _add_division(parser)
@@ -138,8 +136,7 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
     add(
         "--encoding",
         choices=ENCODINGS,
-        help="jpeg (small, the default), png (no loss), keep (files as they are where they can "
-        "be), uint8 (pixels: 5 to 10 times larger, no decoding; needs --resize)",
+        help="jpeg (small, the default), png (no loss), keep (files as they are where they can be)",
     )
     add("--quality", type=int, help="of JPEGs, 1 to 100 (90)")
     add("--subsampling", choices=("4:2:0", "4:2:2", "4:4:4"), help="of a JPEG's colours (4:2:0)")
@@ -147,8 +144,8 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
         "--resize",
         type=int,
         metavar="N",
-        help="pixels of the shorter side; never enlarges. With --square and for uint8: of the "
-        "square that the whole picture becomes",
+        help="pixels of the shorter side; never enlarges. With --square: of the square that the "
+        "whole picture becomes",
     )
     add(
         "--square",
@@ -186,9 +183,8 @@ def _add_division(parser: argparse.ArgumentParser) -> None:
 
 def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> PictureForm:
     """Return the form that was asked for."""
-    if (given.encoding == "uint8" or given.square) and not given.resize:
-        what = "--square" if given.square else "--encoding uint8"
-        parser.error(f"{what} needs --resize: all pictures then have one size")
+    if given.square and not given.resize:
+        parser.error("--square needs --resize: all pictures then have one size")
     names = [field.name for field in fields(PictureForm)]
     wanted = {name: vars(given)[name] for name in names if vars(given)[name] not in (None, False)}
     if given.background:

@@ -35,8 +35,6 @@ class Conversion:
     total: int
     done: int = 0
     skipped: int = 0
-    read: int = 0
-    """Bytes of the source files."""
     taken_over: int = 0
     """Examples from an earlier run, which was stopped."""
     phase: str = "pictures"
@@ -71,8 +69,7 @@ def convert(
     partial = out.with_name(f"{out.name}.partial")
     partial.parent.mkdir(parents=True, exist_ok=True)
     with _alone(partial), contextlib.ExitStack() as stack:
-        progress = Conversion(0, phase="decompressing")
-        inputs = sources.find(source, partial, lambda: tell(progress))
+        inputs = sources.find(source)
         if importlib.util.find_spec("PIL") is None:
             raise RecordsError("pictures need Pillow: pip install pillow")
         options = replace(options, target=inputs.target)
@@ -116,7 +113,7 @@ def make(planned: PlannedFile, path: Path, options: Options) -> dict[str, Any]:
     with temporary.open("wb") as file:
         for item, label in planned.items:
             try:
-                content = item.read()
+                content = item.path.read_bytes()
                 made = pictures.prepare(content, options.form)
             except (UnreadablePicture, OSError) as error:
                 problem = f"{item.name}: {error}"
@@ -163,7 +160,6 @@ def _convert_all(
         _write(partial / f"{file.name}.json", content)
         reports[file.name] = report
         progress.done += len(file.items)
-        progress.read += report["source_bytes"]
         progress.skipped += len(report["skipped"])
         tell(progress)
 

@@ -26,7 +26,7 @@ SUFFIXES = frozenset(
         ".webp",
     ]
 )
-ENCODINGS = ("jpeg", "png", "keep", "uint8")
+ENCODINGS = ("jpeg", "png", "keep")
 _AS_SEEN = frozenset(("JPEG", "PNG", "GIF", "BMP"))
 """Formats that tf.io.decode_image reads in every TensorFlow of the images."""
 _ORIENTATION = 0x0112
@@ -43,7 +43,7 @@ class PictureForm:
     encoding: str = "jpeg"
     """jpeg: baseline JPEG; a JPEG file that already has this form is taken over as it is. png: PNG,
     without loss. keep: the file as it is if TensorFlow reads it as a person sees it, otherwise
-    jpeg. uint8: the pixels themselves."""
+    jpeg."""
     quality: int = 90
     """Of a JPEG, 1 to 100, on libjpeg's scale."""
     subsampling: str = "4:2:0"
@@ -51,7 +51,7 @@ class PictureForm:
     resize: int | None = None
     """Pixels of the shorter side, never enlarged; for squares, pixels of each side."""
     square: bool = False
-    """Squeeze the whole picture into a square of `resize` pixels, as uint8 always does."""
+    """Squeeze the whole picture into a square of `resize` pixels."""
     background: str = "white"
     """Colour behind transparent pixels."""
 
@@ -65,12 +65,8 @@ class StoredPicture:
     height: int
     facts: tuple[str, ...]
     """Its format and what was done to it; `dataset.json` counts these."""
-    histogram: tuple[int, ...]
-    """256 counts of each of red, green and blue."""
     jpeg: bool
     """The content is a JPEG file."""
-    encoded: bool
-    """The content is a picture file; else it is the pixels, uint8 [height, width, 3]."""
 
 
 def prepare(content: bytes, form: PictureForm) -> StoredPicture:
@@ -102,7 +98,7 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
         facts = [f"format {image.format}"]
         original, size = image, image.size
         jpeg = image.format == "JPEG" and image.mode in ("RGB", "L")
-        if form.resize and jpeg and form.encoding != "uint8":
+        if form.resize and jpeg:
             # Decode at a half, a quarter or an eighth if that is still twice the wanted size.
             scale = 2 * form.resize / min(size)
             if scale < 1:
@@ -121,9 +117,7 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
         image = _resized(image, form)
         untouched = not (changed or rotated or animated) and image.size == size
 
-        if form.encoding == "uint8":
-            encoded = image.convert("RGB").tobytes()
-        elif untouched and (kept := _as_it_is(content, original, form)):
+        if untouched and (kept := _as_it_is(content, original, form)):
             encoded = kept
             facts.append("taken over as it is")
         elif form.encoding == "png":
@@ -133,14 +127,10 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
             if image.mode == "RGB":
                 options["subsampling"] = form.subsampling
             encoded = _saved(image, "JPEG", **options)
-        histogram = image.histogram()
         if image.mode == "L":
             facts.append("grey")
-            histogram = histogram * 3
-        is_file = form.encoding != "uint8"
-        jpeg = is_file and encoded.startswith(b"\xff\xd8\xff")
-        width, height = image.size
-        return StoredPicture(encoded, width, height, tuple(facts), tuple(histogram), jpeg, is_file)
+        jpeg = encoded.startswith(b"\xff\xd8\xff")
+        return StoredPicture(encoded, *image.size, tuple(facts), jpeg)
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
@@ -202,7 +192,7 @@ def _resized(image: Any, form: PictureForm) -> Any:
     if not form.resize:
         return image
     scale = form.resize / min(image.size)
-    if form.square or form.encoding == "uint8":
+    if form.square:
         size = (form.resize, form.resize)
     elif scale < 1:
         size = tuple(max(1, round(side * scale)) for side in image.size)

@@ -155,6 +155,6 @@ def digest(name: str) -> str:
 def content_digest(item: Item) -> str:
     """Return SHA-256 of an item's bytes; of its name where it cannot be read."""
     try:
-        return hashlib.sha256(item.read()).hexdigest()
+        return hashlib.sha256(item.path.read_bytes()).hexdigest()
     except OSError:
         return digest(item.name)

@@ -1,14 +1,13 @@
 """What a conversion found out: the report of each file, and dataset.json from all of them."""
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trainer.records.options import FORMAT, Options
-from trainer.records.pictures import PictureForm, StoredPicture
+from trainer.records.pictures import StoredPicture
 from trainer.records.plan import PlannedFile, several, values
 from trainer.records.sources import Item
 
@@ -29,8 +28,6 @@ class Report:
     jpegs: int = 0
     widths: list[int] = field(default_factory=list)
     heights: list[int] = field(default_factory=list)
-    pixels: list[int] = field(default_factory=lambda: [0] * 9)
-    """Of each channel: count, sum, sum of squares."""
     digests: list[tuple[str, str, str]] = field(default_factory=list)
     """SHA-256 of the source file, its name, its label."""
 
@@ -47,11 +44,6 @@ class Report:
         self.jpegs += made.jpeg
         self.widths.append(made.width)
         self.heights.append(made.height)
-        for channel in range(3):
-            counts = made.histogram[256 * channel : 256 * (channel + 1)]
-            self.pixels[3 * channel] += sum(counts)
-            self.pixels[3 * channel + 1] += sum(v * n for v, n in enumerate(counts))
-            self.pixels[3 * channel + 2] += sum(v * v * n for v, n in enumerate(counts))
 
 
 def dataset(
@@ -68,7 +60,13 @@ def dataset(
     facts: Counter[str] = Counter()
     for report in reports:
         facts.update(report["facts"])
-    form, statistics = _of_pictures(options.form, reports)
+    form = asdict(options.form)
+    if options.form.encoding == "png":
+        del form["quality"], form["subsampling"]
+    sizes = {
+        side: _spread([value for report in reports for value in report[f"{side}s"]])
+        for side in ("width", "height")
+    }
     return {
         "format": FORMAT,
         "kind": "pictures",
@@ -77,7 +75,7 @@ def dataset(
         "splits": _splits(names, files, reports),
         "form": form,
         "statistics": {
-            **statistics,
+            **sizes,
             "source_bytes": sum(report["source_bytes"] for report in reports),
             "bytes": sum(report["bytes"] for report in reports),
             "pictures": dict(sorted(facts.items())),
@@ -105,23 +103,6 @@ def _splits(
     for split in splits.values():
         split["classes"] = {name: split["classes"].get(name, 0) for name in names}
     return {name: split for name, split in splits.items() if split["records"]}
-
-
-def _of_pictures(
-    form: PictureForm, reports: Sequence[Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return how pictures are stored, and their sizes and colours."""
-    stored = asdict(form)
-    if form.encoding not in ("jpeg", "keep"):
-        del stored["quality"], stored["subsampling"]
-    total = [0] * 9
-    for report in reports:
-        total = [count + other for count, other in zip(total, report["pixels"], strict=True)]
-    statistics: dict[str, Any] = {
-        side: _spread([value for report in reports for value in report[f"{side}s"]])
-        for side in ("width", "height")
-    }
-    return stored, statistics | {"channels": _channels(total)}
 
 
 def _of_values(
@@ -160,16 +141,6 @@ def _spread(values: Sequence[float], digits: int = 1) -> dict[str, float]:
         "most": ordered[-1],
     }
     return {key: round(value, digits) for key, value in spread.items()}
-
-
-def _channels(total: Sequence[int]) -> dict[str, list[float]]:
-    """Mean and standard deviation of red, green and blue over all pixels, 0 to 255."""
-    means, deviations = [], []
-    for count, first, second in (total[0:3], total[3:6], total[6:9]):
-        mean = first / count if count else 0.0
-        means.append(round(mean, 3))
-        deviations.append(round(math.sqrt(max(0.0, second / count - mean**2)), 3) if count else 0.0)
-    return {"mean": means, "std": deviations}
 
 
 def _duplicates(

@@ -49,12 +49,9 @@ def told(target: Target) -> dict[str, tfrecord.Value]:
 
 
 def example(made: StoredPicture, label: Target, name: str) -> bytes:
-    """Return a tf.train.Example of a stored picture with its file's `name`."""
-    filename = name.encode()
-    if made.encoded:
-        # The size lets a reader choose what it decodes before it looks at the picture.
-        size: dict[str, tfrecord.Value] = {"height": made.height, "width": made.width}
-        return serialise(made.content, label, filename=filename, **size)
-    return tfrecord.example(
-        {"image/pixels": made.content, **told(label), "image/filename": filename}
-    )
+    """Return a tf.train.Example of a stored picture with its file's `name`.
+
+    It has the picture's size, which lets a reader choose what it decodes before it looks at it.
+    """
+    size: dict[str, tfrecord.Value] = {"height": made.height, "width": made.width}
+    return serialise(made.content, label, filename=name.encode(), **size)

@@ -10,7 +10,13 @@ pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from trainer.input import balance, data, splits  # noqa: E402
-from trainer.records import tfrecord  # noqa: E402
+from trainer.records import tfrecord, writing  # noqa: E402
+
+
+def grey(value: int) -> bytes:
+    """A PNG file of 8 x 8 pixels."""
+    content: bytes = tf.io.encode_png(np.full((8, 8, 3), value, np.uint8)).numpy()
+    return content
 
 
 @pytest.fixture
@@ -20,12 +26,7 @@ def records(tmp_path: Path) -> Path:
     order = np.random.default_rng(0).permutation(60)
     for number, part in enumerate((order[:25], order[25:])):
         content = b"".join(
-            tfrecord.frame(
-                tfrecord.example(
-                    {"image/pixels": bytes([one]) * 192, "image/class/label": labels[one]}
-                )
-            )
-            for one in part.tolist()
+            tfrecord.frame(writing.serialise(grey(value), labels[value])) for value in part.tolist()
         )
         (tmp_path / f"train-{number:05d}.tfrecord").write_bytes(content)
     return tmp_path

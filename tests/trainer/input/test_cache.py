@@ -122,7 +122,6 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path, keep: str, text
 @pytest.mark.parametrize(
     ("options", "size", "text"),
     [
-        (("--encoding", "uint8", "--resize", "32"), 40, "takes records of JPEGs"),
         (("--encoding", "png"), 40, "takes records of JPEGs"),
         ((), 30, "shorter side of 60 are decoded at a half for --image-size 30: make smaller"),
     ],

@@ -56,7 +56,7 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
         ((), {"gpu": True, "replicas": 4, "records": 2000}, "batch_size", 256),
         (("--model", "densenet121"), {"gpu": True, "records": 10**5}, "batch_size", 64),
         (("--model", "efficientnetb7"), {"gpu": True, "records": 10**5}, "batch_size", 16),
-        (("--augment-repeats", 3, "--accumulate", 2), {}, "batch_size", 30),
+        (("--accumulate", 6), {}, "batch_size", 30),
         (("--model", "mobilenetv2"), {}, "learning_rate", 0.001),
         (("--model", "mobilenetv2", "--weights", "w.h5"), {}, "learning_rate", 0.0003),
         (("--weights", "job", "--fine-tune-layers", 0), {}, "learning_rate", 0.002),

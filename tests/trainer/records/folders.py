@@ -1,7 +1,5 @@
-"""The command in this process, what is read back from its folders, and packed sources."""
+"""The command in this process, what is read back from its folders."""
 
-import tarfile
-import zipfile
 from pathlib import Path
 
 from trainer.records import command, tfrecord
@@ -29,16 +27,3 @@ def names(folder: Path, split: str) -> list[str]:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def as_zip(pictures: Path, to: Path) -> Path:
-    with zipfile.ZipFile(to / "p.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(pictures.rglob("*")):
-            archive.write(path, Path("dataset") / path.relative_to(pictures))
-    return to / "p.zip"
-
-
-def as_tar(pictures: Path, to: Path, suffix: str = "tar", mode: str = "w") -> Path:
-    with tarfile.open(to / f"p.{suffix}", mode) as archive:
-        archive.add(pictures, ".")
-    return to / f"p.{suffix}"

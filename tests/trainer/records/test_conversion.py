@@ -64,7 +64,6 @@ def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_
         ("jpeg", square, [8, 8, 8]),
         ("keep", (), [0, 0, 0]),
         ("png", square, [0, 0, 0]),
-        ("uint8", square[:2], [0, 0, 0]),
     ):
         out = tmp_path / f"{encoding}{len(options)}"
         assert run(pictures, out, "--encoding", encoding, *options) == 0
@@ -74,9 +73,8 @@ def test_a_record_has_its_pictures_size_and_dataset_json_what_a_reader_can_rely_
         least, most, longest = zip(*found, strict=True)
         assert [min(least), max(most), max(longest)] == expected
         for record in read(out, "train"):
-            if encoding != "uint8":
-                with Image.open(io.BytesIO(record["image/encoded"])) as image:
-                    assert (record["image/width"], record["image/height"]) == image.size
+            with Image.open(io.BytesIO(record["image/encoded"])) as image:
+                assert (record["image/width"], record["image/height"]) == image.size
 
 
 def test_any_number_of_processes_gives_the_same_bytes(pictures: Path, tmp_path: Path) -> None:
@@ -111,9 +109,6 @@ def test_the_folder_says_what_is_in_it(pictures: Path, tmp_path: Path) -> None:
     assert statistics["pictures"]["grey"] == 20
     assert statistics["pictures"]["format JPEG"] == 10
     assert statistics["not_pictures"] == 1
-    red, green, _ = statistics["channels"]["mean"]
-    assert 110 < red < 150  # Half of the pictures have 200, the others 0 to 95.
-    assert 20 < green < 40
 
 
 def test_class_numbers_can_be_given(pictures: Path, tmp_path: Path, capsys) -> None:
@@ -162,7 +157,6 @@ def test_a_corrupt_picture_ends_the_run_or_is_skipped(
     [
         ("--validation", "1.5"),
         ("--quality", "0"),
-        ("--encoding", "uint8"),
         ("--square",),
         ("--background", "transparentish"),
         ("--shard-size", "0"),
