@@ -1,9 +1,8 @@
 """A folder of records: the files of its splits, their kind, and records that cannot be read."""
 
-import atexit
+import functools
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +74,7 @@ def usable(
         except CorruptRecord:
             pass
         good, problems = _sifted(path, decoded)
-        copy = Path(_scratch(), f"{path.rpartition('/')[2]}")
+        copy = Path(tempfile.mkdtemp(dir=_scratch().name), path.rpartition("/")[2])
         content = b"".join(map(tfrecord.frame, good))
         copy.write_bytes(content)
         return Shard(str(copy), len(good), len(content), jpeg=jpeg), problems
@@ -138,10 +137,10 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
         records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
         return np.concatenate([*records.as_numpy_iterator()] or [np.zeros(0, np.int64)])
 
+    filled = [shard for shard in shards if shard.records]
     with ThreadPoolExecutor(8) as pool:
-        counts = pool.map(read, [shard for shard in shards if shard.records])
-        filled = [shard.path for shard in shards if shard.records]
-        return dict(zip(filled, counts, strict=True))
+        counts = pool.map(read, filled)
+        return dict(zip((shard.path for shard in filled), counts, strict=True))
 
 
 def class_names(folder: str) -> tuple[str, ...]:
@@ -201,9 +200,9 @@ def _paths(folder: str, split: str) -> list[str]:
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
     """Return `shards` with the target of their pictures."""
-    if not any(shard.records for shard in shards):
-        raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     filled = [shard.path for shard in shards if shard.records]
+    if not filled:
+        raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
     target = _target(filled)
     return tuple(replace(shard, target=target) for shard in shards)
 
@@ -300,18 +299,7 @@ def _sifted(path: str, decoded: Decoded) -> tuple[list[bytes], list[str]]:
             number += 1
 
 
-_scratches: list[str] = []
-
-
-def _scratch() -> str:
+@functools.cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
     """Return a folder for repaired copies, which is removed when this process ends."""
-    folder = tempfile.mkdtemp(prefix="records-")
-    if not _scratches:
-        atexit.register(_remove_scratches)
-    _scratches.append(folder)
-    return folder
-
-
-def _remove_scratches() -> None:
-    for folder in _scratches:
-        shutil.rmtree(folder, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix="records-")
