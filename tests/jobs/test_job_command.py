@@ -139,13 +139,6 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here
     assert code == 0 and "from its start to its end" in err
 
 
-def test_the_exit_code_is_the_jobs(run: Run, loopback: emulator.Loopback) -> None:
-    loopback.service.executor = emulator.Script(code=7)
-    code, _, err = run("job", "submit", "cats", "--logs", "--poll", "0.05")
-    assert code == 7 and "non-zero status of 7" in err
-    assert run("job", "logs", "cats", "--follow", "--poll", "0.05")[0] == 7
-
-
 def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0

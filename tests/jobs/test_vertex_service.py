@@ -6,24 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from builder.config import image_yaml
-from builder.core import project
 from builder.core.errors import InputError
 from builder.jobs.backends.vertex import service
 from tests.jobs import jobfiles
 
-ROOT = project.find_root(Path(__file__).parent)
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
-    folder = tmp_path / "images" / "v100"
-    folder.mkdir(parents=True)
-    (folder / image_yaml.FILE).write_text((ROOT / "images" / "v100" / image_yaml.FILE).read_text())
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").write_text("")
     return tmp_path
 
 
