@@ -130,7 +130,7 @@ def names_buckets(job: Job) -> bool:
 
 def check_tpu(job: Job, placements: tuple[Placement, ...]) -> None:
     """Raise InputError for a TPU with other replicas: it is one, whatever its size."""
-    tpus = (each for each in placements if each.device and each.device.kind == "tpu")
+    tpus = (item for item in placements if item.device and item.device.kind == "tpu")
     tpu = next(tpus, None)
     if tpu is not None and job.distributed:
         raise InputError(
@@ -143,7 +143,7 @@ def check_image(
     image: Image, placements: tuple[Placement, ...], targets: Mapping[str, str]
 ) -> list[str]:
     """Check that the image is made for the replicas' accelerators. Returns notes."""
-    wanted = {each.device.name: each for each in placements if each.device is not None}
+    wanted = {item.device.name: item for item in placements if item.device is not None}
     called = image.target or image.reference
     if image.accelerator is None:
         return [f"{called} is not an image of ours: its accelerator is not known"]

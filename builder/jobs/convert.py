@@ -61,8 +61,8 @@ def convert(
     job["region"] = region or job["region"]
     job["pass_job_dir"] = job["job_dir"] and "true"
     job["command"] = old.take("masterConfig.containerCommand")
-    own = old.take("masterConfig.containerArgs") or []
-    job["arguments"] = [*own, *(old.take("args") or []), *arguments]
+    first = old.take("masterConfig.containerArgs") or []
+    job["arguments"] = [*first, *(old.take("args") or []), *arguments]
     job["scheduling"] = {"timeout": old.text("scheduling.maxRunningTime")}
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"

@@ -210,7 +210,7 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
             f"no accelerator is called {name!r}",
             (f"write {near[0]}; " if near else "") + f"known: {', '.join(known)}",
         )
-    fitting = [each for each in called if machine in each.machines or machine in each.topologies]
+    fitting = [item for item in called if machine in item.machines or machine in item.topologies]
     return (fitting or called)[0]
 
 
@@ -224,13 +224,13 @@ def place(
 
     topology: of a TPU, in place of accelerator and count.
     """
-    on_it = [each for each in combinations() if each.machine == machine]
+    on_it = [offered for offered in combinations() if offered.machine == machine]
     if topology is not None:
         request = f"{machine} with topology {topology}"
-        shapes = [each for each in combinations() if each.topology]
-        for each in on_it:
-            if each.topology == topology:
-                return each
+        shapes = [offered for offered in combinations() if offered.topology]
+        for offered in on_it:
+            if offered.topology == topology:
+                return offered
         near = on_it[0] if on_it else _closest(machine, shapes)
     else:
         wanted = device(accelerator, machine) if accelerator else None
@@ -249,12 +249,11 @@ def place(
 def nearest(machine: str, wanted: OfferedAccelerator | None, count: int) -> Placement:
     """Return the nearest placement of an accelerator, or of none: on the same machine type, else by
     number and by the type's name."""
-    fitting = [each for each in combinations() if each.device is wanted]
-    fitting = [each for each in fitting if each.machine == machine] or fitting
-    steps = [abs(math.log2((each.count or 1) / (count or 1))) for each in fitting]
-    return _closest(
-        machine, [each for each, step in zip(fitting, steps, strict=True) if step == min(steps)]
-    )
+    fitting = [offered for offered in combinations() if offered.device is wanted]
+    fitting = [offered for offered in fitting if offered.machine == machine] or fitting
+    steps = [abs(math.log2((offered.count or 1) / (count or 1))) for offered in fitting]
+    pairs = zip(fitting, steps, strict=True)
+    return _closest(machine, [offered for offered, step in pairs if step == min(steps)])
 
 
 def _closest(machine: str, placements: list[Placement]) -> Placement:
@@ -265,7 +264,7 @@ def _closest(machine: str, placements: list[Placement]) -> Placement:
         alike = difflib.SequenceMatcher(None, family, other_family).ratio()
         return alike, -abs(math.log2(size / other_size))
 
-    return max(placements, key=lambda each: likeness(each.machine))
+    return max(placements, key=lambda placement: likeness(placement.machine))
 
 
 def _parts(machine: str) -> tuple[str, int]:

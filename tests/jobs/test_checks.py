@@ -37,7 +37,7 @@ def test_every_job_of_the_project_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "target", "said", "fix"),
+    ("text", "target", "problem", "fix"),
     [
         (BASE.replace("2 x", "3 x"), "v100", "no n1-standard-8 with 3 x V100", "4 x V100"),
         (BASE.replace("us-central1", "europe-west1"), "v100", "has no V100", "europe-west4"),
@@ -61,9 +61,9 @@ def test_every_job_of_the_project_passes() -> None:
         ),
     ],
 )
-def test_what_the_service_does_not_take(text: str, target: str, said: str, fix: str) -> None:
+def test_what_the_service_does_not_take(text: str, target: str, problem: str, fix: str) -> None:
     message, way_out = refused(text, target)
-    assert said in message and fix in way_out
+    assert problem in message and fix in way_out
     assert message.startswith("jobs/cats.yaml")
 
 
@@ -89,7 +89,7 @@ def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "accelerators", "said", "fix"),
+    ("target", "accelerators", "problem", "fix"),
     [
         ("v100", "machine: n1-standard-8\naccelerators: T4\n", "an image for V100", "image: t4"),
         ("cpu", "machine: n1-standard-8\naccelerators: V100\n", "an image for CPU", "image: v100"),
@@ -102,10 +102,10 @@ def test_all_at_once_each_at_its_line(tmp_path: Path) -> None:
     ],
 )
 def test_the_image_is_for_what_the_machine_carries(
-    target: str, accelerators: str, said: str, fix: str
+    target: str, accelerators: str, problem: str, fix: str
 ) -> None:
     message, way_out = refused(f"image: {target}\nregion: us-central1\n{accelerators}", target)
-    assert said in message and fix in way_out
+    assert problem in message and fix in way_out
 
 
 def test_a_pruned_image_says_why_it_cannot_run_elsewhere() -> None:

@@ -94,7 +94,7 @@ def test_the_machine_says_which_a100_is_meant() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "name", "region", "said", "fix"),
+    ("machine", "name", "region", "problem", "fix"),
     [
         ("n1-standard-8", "V100", "europe-west1", "europe-west1 has no V100", "europe-west4"),
         ("g2-standard-8", "L4", "us-west4", "us-west4 has no L4 for training", "us-west1"),
@@ -103,11 +103,11 @@ def test_the_machine_says_which_a100_is_meant() -> None:
     ],
 )
 def test_the_nearest_region(
-    machine: str, name: str | None, region: str, said: str, fix: str
+    machine: str, name: str | None, region: str, problem: str, fix: str
 ) -> None:
     with pytest.raises(InputError) as caught:
         machines.check_region(machines.place(machine, name, 1 if name else 0), region)
-    assert said in caught.value.message and fix in caught.value.fix
+    assert problem in caught.value.message and fix in caught.value.fix
 
 
 def test_a_pod_is_in_fewer_regions_than_a_device() -> None:

@@ -88,7 +88,7 @@ def first_pool(text: str, target: str = "v100") -> Any:
 
 def environment(text: str, target: str = "v100") -> dict[str, str]:
     container = first_pool(text, target)["containerSpec"]
-    return {one["name"]: one["value"] for one in container.get("env", [])}
+    return {variable["name"]: variable["value"] for variable in container.get("env", [])}
 
 
 def test_every_field_arrives() -> None:

@@ -87,7 +87,7 @@ def load(context: str | None) -> Access:
         )
     current = (file.get("current-context") for file in files.config_files.values())
     name = context or next(filter(None, current), None)
-    known = [each["name"] for each in files.config["contexts"].value]
+    known = [entry["name"] for entry in files.config["contexts"].value]
     if name not in known:
         what = f"no context is called {name}" if name else "no current-context"
         raise InputError(

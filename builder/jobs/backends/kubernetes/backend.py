@@ -150,8 +150,8 @@ class Kubernetes:
 
     def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
         """Return a reader of what the job's pods print, as long as the cluster keeps them."""
-        namespace, _, own = job.name.partition("/")
-        return JobLog(self.client, namespace, own, replica)
+        namespace, _, short = job.name.partition("/")
+        return JobLog(self.client, namespace, short, replica)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -162,8 +162,8 @@ class Kubernetes:
 
     def _path(self, name: str = "") -> str:
         """Return the path of a JobSet by NAMESPACE/NAME, or of all of this namespace."""
-        namespace, _, own = name.partition("/")
-        return self.client.path(JOBSETS, "jobsets", own, namespace or self.namespace)
+        namespace, _, short = name.partition("/")
+        return self.client.path(JOBSETS, "jobsets", short, namespace or self.namespace)
 
     def _object(self, name: str) -> Object:
         return self.client.get(self._path(name))
@@ -180,7 +180,7 @@ class Kubernetes:
         if not jobsets:
             return ()
         namespace = jobsets[0]["metadata"]["namespace"]
-        names = [each["metadata"]["name"] for each in jobsets]
+        names = [item["metadata"]["name"] for item in jobsets]
         selector = f"{status.JOBSET}={names[0]}" if len(names) == 1 else status.JOBSET
         jobs, pods = (
             _by_jobset(
@@ -191,8 +191,8 @@ class Kubernetes:
             for version, resource in (("batch/v1", "jobs"), ("v1", "pods"))
         )
         return tuple(
-            status.read(each, jobs[name], pods[name])
-            for each, name in zip(jobsets, names, strict=True)
+            status.read(item, jobs[name], pods[name])
+            for item, name in zip(jobsets, names, strict=True)
         )
 
     def _deactivate(self, obj: Object) -> None:
@@ -206,8 +206,8 @@ class Kubernetes:
         meta = obj["metadata"]
         path = self.client.path(version, "workloads", namespace=meta["namespace"])
         for workload in self.client.items(path, labelSelector=f"{QUEUES}/job-uid={meta['uid']}"):
-            own = f"{path}/{workload['metadata']['name']}"
-            self.client.patch(own, {"spec": {"active": False}})
+            name = workload["metadata"]["name"]
+            self.client.patch(f"{path}/{name}", {"spec": {"active": False}})
 
 
 def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:

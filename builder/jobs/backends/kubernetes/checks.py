@@ -92,17 +92,17 @@ def _check_strategy(job: Job, cluster: Cluster) -> None:
 
 
 def _check_own(job: Job, cluster: Cluster) -> None:
-    own = job.kubernetes
-    if own.reservation and cluster.nodes != "gke":
+    options = job.kubernetes
+    if options.reservation and cluster.nodes != "gke":
         raise InputError(
             "a reservation is GKE's, and nodes is any", "give --nodes gke, or remove reservation"
         )
-    if own.reservation and job.scheduling.strategy != "standard":
+    if options.reservation and job.scheduling.strategy != "standard":
         raise InputError(
             f"reserved machines are not {job.scheduling.strategy}",
             "remove reservation, or write scheduling: {strategy: standard}",
         )
-    if own.topology and not cluster.queue:
+    if options.topology and not cluster.queue:
         raise InputError("topology is Kueue's, and no queue is named", "give --queue")
 
 

@@ -87,25 +87,25 @@ def jobset(ready: Ready, cluster: Cluster, run: int = 1, attempt: int = 1) -> di
         ATTEMPT_LABEL: str(attempt),
     }
     job_dir = _job_dir(ready, folder(ready, cluster, run))
-    own = Identity(name(ready, cluster, run, attempt), job_dir, labels)
-    return _jobset(ready, cluster, own)
+    identity = Identity(name(ready, cluster, run, attempt), job_dir, labels)
+    return _jobset(ready, cluster, identity)
 
 
 def _job_dir(ready: Ready, replacement: str) -> str | None:
     return ready.job.job_dir.replace("{job}", replacement) if ready.job.job_dir else None
 
 
-def _jobset(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, Any]:
+def _jobset(ready: Ready, cluster: Cluster, identity: Identity) -> dict[str, Any]:
     queue = given(**{QUEUE_LABEL: cluster.queue})
     metadata = given(
-        name=own.name,
+        name=identity.name,
         namespace=cluster.namespace,
-        annotations=_annotations(ready, cluster, own),
-        labels={**ready.job.labels, **own.labels, **queue},
+        annotations=_annotations(ready, cluster, identity),
+        labels={**ready.job.labels, **identity.labels, **queue},
     )
     network = {
         "enableDNSHostnames": True,
-        "subdomain": own.name,
+        "subdomain": identity.name,
         "publishNotReadyAddresses": True,
     }
     restarts = ready.job.scheduling.restarts
@@ -115,7 +115,7 @@ def _jobset(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, Any]:
             "replicas": 1,
             "template": {
                 "metadata": {"annotations": _machine(placement)},
-                "spec": _job(Role(ready, cluster, own, pool, placement)),
+                "spec": _job(Role(ready, cluster, identity, pool, placement)),
             },
         }
         for pool, placement in ready.pools
@@ -130,8 +130,8 @@ def _jobset(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, Any]:
     return {"apiVersion": API, "kind": "JobSet", "metadata": metadata, "spec": spec}
 
 
-def _annotations(ready: Ready, cluster: Cluster, own: Identity) -> dict[str, str]:
-    annotations = {OUTPUT: own.job_dir} if own.job_dir else {}
+def _annotations(ready: Ready, cluster: Cluster, identity: Identity) -> dict[str, str]:
+    annotations = {OUTPUT: identity.job_dir} if identity.job_dir else {}
     if ready.job.scheduling.strategy == "flex-start" and cluster.queue:
         annotations[MAX_RUN] = str(ready.job.scheduling.timeout)
     if any(nodes.hosts(placement) > 1 for placement in ready.placements):

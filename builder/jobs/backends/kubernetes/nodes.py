@@ -54,7 +54,7 @@ def hosts(placement: Placement) -> int:
 def selection(job: Job, cluster: Cluster, placement: Placement) -> dict[str, Any]:
     """Return a pod's node selector and its tolerations."""
     selector, tolerations = dict[str, str](), list[dict[str, str]]()
-    resource, scheduling, own = device(placement), job.scheduling, job.kubernetes
+    resource, scheduling, options = device(placement), job.scheduling, job.kubernetes
     if resource:
         tolerations.append({"key": resource, "operator": "Exists", "effect": "NoSchedule"})
     if cluster.nodes == "gke":
@@ -66,10 +66,12 @@ def selection(job: Job, cluster: Cluster, placement: Placement) -> dict[str, Any
             selector[FLEX_START] = "true"
             if cluster.queue:  # Kueue asks for all nodes at once
                 tolerations.append(_tolerated(QUEUED, "true", "NoSchedule"))
-        if own.reservation:
-            selector |= _reservation(own.reservation)
-    selector |= own.node_selector
-    tolerations += [_tolerated(each.key, each.value, each.effect) for each in own.tolerations]
+        if options.reservation:
+            selector |= _reservation(options.reservation)
+    selector |= options.node_selector
+    tolerations += [
+        _tolerated(taint.key, taint.value, taint.effect) for taint in options.tolerations
+    ]
     fields: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     return {**fields, "tolerations": tolerations} if tolerations else fields
 

@@ -50,7 +50,7 @@ class Role:
 
     ready: Ready
     cluster: Cluster
-    own: Identity
+    identity: Identity
     pool: Pool
     placement: Placement
 
@@ -88,14 +88,14 @@ def buckets(job: Job) -> tuple[str, ...]:
 def template(role: Role) -> dict[str, Any]:
     """Return the template of a role's pods."""
     ready, cluster = role.ready, role.cluster
-    own, annotations = ready.job.kubernetes, dict[str, str]()
+    options, annotations = ready.job.kubernetes, dict[str, str]()
     if role.buckets:
         annotations["gke-gcsfuse/volumes"] = "true"
-    if own.topology:
-        kind = "required" if own.topology.required else "preferred"
-        level = own.topology.required or own.topology.preferred
+    if options.topology:
+        kind = "required" if options.topology.required else "preferred"
+        level = options.topology.required or options.topology.preferred
         annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = str(level)
-    metadata = given(labels={**ready.job.labels, **role.own.labels}, annotations=annotations)
+    metadata = given(labels={**ready.job.labels, **role.identity.labels}, annotations=annotations)
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if ready.image.accelerator is not None and not role.on_tpu:
         security["runAsNonRoot"] = True  # our images name their user by number
@@ -105,8 +105,8 @@ def template(role: Role) -> dict[str, Any]:
         **given(
             serviceAccountName=cluster.service_account,
             imagePullSecrets=[{"name": cluster.pull_secret}] if cluster.pull_secret else None,
-            priorityClassName=own.priority,
-            terminationGracePeriodSeconds=own.grace,
+            priorityClassName=options.priority,
+            terminationGracePeriodSeconds=options.grace,
         ),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -153,7 +153,7 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
         name=CONTAINER,
         image=role.ready.image.reference,
         command=[_literal(word) for word in role.command or ()],
-        args=[_literal(word) for word in arguments(job, role.own.job_dir)],
+        args=[_literal(word) for word in arguments(job, role.identity.job_dir)],
         env=_environment(role),
         resources=nodes.resources(job, role.cluster, role.placement),
         volumeMounts=mounts,
@@ -165,7 +165,7 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
 
 
 def _environment(role: Role) -> list[dict[str, Any]]:
-    ready, job_dir = role.ready, role.own.job_dir
+    ready, job_dir = role.ready, role.identity.job_dir
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = {"name": INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     promised = expected.on_a_machine(role.placement, ready.image.driver)
@@ -190,7 +190,7 @@ def _secrets(job: Job) -> list[dict[str, Any]]:
 
 def _tf_config(role: Role) -> str:
     """Return the cluster and a pod's task in it; its index is put in when the pod starts."""
-    name = role.own.name
+    name = role.identity.name
     addresses = {
         pool.role: [f"{name}-{pool.role}-0-{index}.{name}:{PORT}" for index in range(pool.count)]
         for pool in role.ready.job.pools

@@ -153,9 +153,11 @@ def _culprit(jobs: Iterable[Object], pods: Sequence[Object]) -> Object | None:
     failed = [job for job in jobs if _failure(job)]
     for job in sorted(failed, key=lambda job: str(_failure(job).get("lastTransitionTime", ""))):
         name = job["metadata"]["name"]
-        own = [pod for pod in pods if pod["metadata"]["labels"].get(JOB) == name and _code(pod)]
-        if own:
-            return max(own, key=lambda pod: str(_terminated(pod).get("finishedAt", "")))
+        failed_pods = [
+            pod for pod in pods if pod["metadata"]["labels"].get(JOB) == name and _code(pod)
+        ]
+        if failed_pods:
+            return max(failed_pods, key=lambda pod: str(_terminated(pod).get("finishedAt", "")))
     return None
 
 

@@ -44,8 +44,9 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     if job.secrets:
         account = job.service_account or "the project's Vertex AI Custom Code Service Agent"
         notes.append(f"secrets: {account} needs roles/secretmanager.secretAccessor")
-    own = job.kubernetes.written
-    notes += [f"kubernetes.{name}: a cluster's own, not rendered" for name in own]
+    notes += [
+        f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
+    ]
     return Ready(job, image, region or "", placements, where.project, tuple(notes))
 
 

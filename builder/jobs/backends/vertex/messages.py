@@ -84,7 +84,7 @@ def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None
 
 
 def _spec(ready: Ready, folder: str | None) -> Values:
-    job, plan, own = ready.job, ready.job.scheduling, ready.job.vertex
+    job, plan, options = ready.job, ready.job.scheduling, ready.job.vertex
     job_dir = job.job_dir.replace("{job}", folder) if job.job_dir and folder else job.job_dir
     pools: list[Values] = []  # a missing role is an empty pool, because a position is a role
     for pool, placement in ready.pools:
@@ -105,7 +105,7 @@ def _spec(ready: Ready, folder: str | None) -> Values:
             serviceAccount=job.service_account,
             network=job.network,
             tensorboard=job.tensorboard,
-            enableWebAccess=own.web_access,
+            enableWebAccess=options.web_access,
         ),
     }
 
@@ -168,10 +168,10 @@ def _command(ready: Ready) -> list[str]:
 def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
     """Return the job's variables, and what the replica's machine carries if there is room for one
     more."""
-    own = ready.job.variables
-    if len(own) >= ENVIRONMENT_LIMIT:
-        return own
-    return {**expected.on_a_machine(placement, ready.image.driver), **own}
+    variables = ready.job.variables
+    if len(variables) >= ENVIRONMENT_LIMIT:
+        return variables
+    return {**expected.on_a_machine(placement, ready.image.driver), **variables}
 
 
 # --- the study ------------------------------------------------------------------------------------
