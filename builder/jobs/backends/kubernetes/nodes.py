@@ -69,9 +69,8 @@ def selection(job: Job, cluster: Cluster, placement: Placement) -> dict[str, Any
         if options.reservation:
             selector |= _reservation(options.reservation)
     selector |= options.node_selector
-    tolerations += [
-        _tolerated(taint.key, taint.value, taint.effect) for taint in options.tolerations
-    ]
+    taints = options.tolerations
+    tolerations += [_tolerated(taint.key, taint.value, taint.effect) for taint in taints]
     fields: dict[str, Any] = {"nodeSelector": selector} if selector else {}
     return {**fields, "tolerations": tolerations} if tolerations else fields
 

@@ -153,11 +153,9 @@ def _culprit(jobs: Iterable[Object], pods: Sequence[Object]) -> Object | None:
     failed = [job for job in jobs if _failure(job)]
     for job in sorted(failed, key=lambda job: str(_failure(job).get("lastTransitionTime", ""))):
         name = job["metadata"]["name"]
-        failed_pods = [
-            pod for pod in pods if pod["metadata"]["labels"].get(JOB) == name and _code(pod)
-        ]
-        if failed_pods:
-            return max(failed_pods, key=lambda pod: str(_terminated(pod).get("finishedAt", "")))
+        of_job = (pod for pod in pods if pod["metadata"]["labels"].get(JOB) == name)
+        if ended := [pod for pod in of_job if _code(pod)]:
+            return max(ended, key=lambda pod: str(_terminated(pod).get("finishedAt", "")))
     return None
 
 
