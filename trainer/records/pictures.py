@@ -130,7 +130,7 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
         if image.mode == "L":
             facts.append("grey")
         jpeg = encoded.startswith(b"\xff\xd8\xff")
-        return StoredPicture(encoded, *image.size, tuple(facts), jpeg)
+        return StoredPicture(encoded, image.width, image.height, tuple(facts), jpeg)
 
 
 def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
