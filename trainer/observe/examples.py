@@ -1,7 +1,6 @@
-"""Held-out examples in TensorBoard: the surest mistakes, the confusion matrix."""
+"""Held-out examples for the report: those that the model is surest of and wrong about."""
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,14 +8,13 @@ import tensorflow as tf
 
 from trainer.input import data, targets
 from trainer.model import networks, optimization
-from trainer.observe import drawing
 from trainer.observe.board import Board
 from trainer.observe.observer import Observer, Run
 
 POOL = 256
-"""Number of held-out examples for pictures and activations."""
+"""Number of held-out examples for mistakes and activations."""
 SHOWN = 8
-"""Mistakes that are shown after an evaluation."""
+"""Mistakes in the report."""
 _BATCH = 32
 
 
@@ -52,80 +50,54 @@ class Pool:
         return np.concatenate(images)[real][:POOL], np.concatenate(labels)[real][:POOL]
 
 
-class Pictures(Observer):
-    """After an evaluation: the most confident mistakes, and the confusion matrix."""
+class Mistakes(Observer):
+    """Looks for the worst answers after each evaluation, within the budget."""
 
     def __init__(self, board: Board, pool: Pool) -> None:
         self.board = board
         self.pool = pool
         self._predict: Any = None
-        self.mistakes: list[tuple[np.ndarray, list[str]]] = []
-        """The surest ones of the last evaluation that was looked at, with their captions."""
+        self.pictures: list[tuple[np.ndarray, str]] = []
+        """Those of the last evaluation that was looked at, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         if not self.board.writes:
             return
-        if step < run.steps and not self.board.affordable(run, "pictures"):
+        if step < run.steps and not self.board.affordable(run, "mistakes"):
             return
-        with self.board.spend("pictures"):
+        with self.board.spend("mistakes"):
             images, labels = self.pool.examples(run)
             if self._predict is None:
                 self._predict = tf.function(
                     lambda x: optimization.predicted(run.config, run.model(x, training=False))
                 )
-            parts = [
-                self._predict(images[at : at + _BATCH]).numpy()
-                for at in range(0, len(images), _BATCH)
-            ]
-            probabilities = np.concatenate(parts)
-            if run.config.target in (targets.LABELS, targets.VALUES):
-                self._worst(run, step, images, labels, probabilities)
-                return
-            answers = probabilities.argmax(axis=1)
-            validation = self.board.of("validation")
-            if (matrix := run.tally.confusion) is not None:
-                validation.images(step, "confusion", [drawing.confusion(matrix, run.names)])
-            sure = probabilities.max(axis=1)
-            order = surest(sure, answers != labels)[:SHOWN]
-            captions = [
-                [
-                    f"is {run.names[labels[index]]}",
-                    f"{sure[index]:.0%} {run.names[answers[index]]}",
-                ]
-                for index in order
-            ]
-            self.mistakes = list(zip(images[order], captions, strict=True))
-            drawn = map(drawing.captioned, images[order], captions)
-            validation.images(step, "misclassified", list(drawn))
+            starts = range(0, len(images), _BATCH)
+            parts = [self._predict(images[at : at + _BATCH]).numpy() for at in starts]
+            captions = worst(run, labels, np.concatenate(parts))
+            self.pictures = [(images[number], caption) for number, caption in captions]
 
-    def _worst(
-        self, run: Run, step: int, images: np.ndarray, labels: np.ndarray, predicted: np.ndarray
-    ) -> None:
-        """The examples of several labels, or of values, that the model is furthest from."""
+
+def worst(run: Run, labels: np.ndarray, predicted: np.ndarray) -> list[tuple[int, str]]:
+    """Return numbers and captions of the SHOWN examples whose prediction is furthest from what they
+    are: of a class, the surest of the wrong ones.
+    """
+    names = run.names
+    if run.config.target == targets.VALUES:
         deviation = networks.deviation(run.config, run.model)
-        far = np.abs(predicted - labels).max(axis=1) if run.config.target == targets.LABELS else (
-            np.abs((predicted - labels) / deviation).max(axis=1)
-        )  # fmt: skip
-        order = np.argsort(-far, kind="stable")[:SHOWN]
-        words = captions(run.config.target, run.names)
-        shown = [
-            [f"is {words(labels[index])}", f"said {words(predicted[index])}"] for index in order
-        ]
-        self.mistakes = list(zip(images[order], shown, strict=True))
-        drawn = list(map(drawing.captioned, images[order], shown))
-        self.board.of("validation").images(step, "worst", drawn)
+        far = np.abs((predicted - labels) / deviation).max(axis=1)
+    elif run.config.target == targets.LABELS:
+        far = np.abs(predicted - labels).max(axis=1)
+    else:
+        answers, sure = predicted.argmax(axis=1), predicted.max(axis=1)
+        wrong = np.flatnonzero(answers != labels)
+        order = wrong[np.argsort(-sure[wrong], kind="stable")][:SHOWN]
+        return [(n, f"is {names[labels[n]]}, {sure[n]:.0%} {names[answers[n]]}") for n in order]
 
+    def words(own: np.ndarray) -> str:
+        if run.config.target == targets.VALUES:
+            return ", ".join(f"{value:.4g}" for value in own)
+        present = [name for name, value in zip(names, own, strict=True) if value >= 0.5]
+        return ", ".join(present) or "none"
 
-def captions(target: str, names: tuple[str, ...]) -> Callable[[np.ndarray], str]:
-    """Return what one example's labels or values are in words."""
-    if target == targets.VALUES:
-        return lambda values: ", ".join(f"{value:.4g}" for value in values)
-    return lambda own: (
-        ", ".join(name for name, value in zip(names, own, strict=True) if value >= 0.5) or "none"
-    )
-
-
-def surest(sure: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the numbers of the `chosen` examples, the surest first."""
-    order = np.flatnonzero(chosen)
-    return order[np.argsort(-sure[order], kind="stable")]
+    order = np.argsort(-far, kind="stable")[:SHOWN]
+    return [(n, f"is {words(labels[n])}, said {words(predicted[n])}") for n in order]

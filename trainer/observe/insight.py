@@ -16,7 +16,7 @@ from trainer.observe import summaries, utilization
 from trainer.observe.activations import Activations
 from trainer.observe.board import Board
 from trainer.observe.classes import Classes
-from trainer.observe.examples import Pictures, Pool
+from trainer.observe.examples import Mistakes, Pool
 from trainer.observe.hypertune import Trial
 from trainer.observe.input_report import InputReport
 from trainer.observe.observer import Observer, Run
@@ -33,15 +33,15 @@ def observers(config: Config, place: Any) -> list[Observer]:
     board, pool = Board(), Pool()
     activations = Activations(board, config, pool)
     machine = Utilization(board, utilization.SECONDS if place.chief else 0.0)
-    pictures, account = Pictures(board, pool), Account(board, machine, activations)
+    mistakes, account = Mistakes(board, pool), Account(board, machine, activations)
     return [
         Progress(),
         summaries.Scalars(board),
-        summaries.Hyperparameters(board),
+        summaries.Options(board),
         summaries.Graph(board),
         summaries.Weights(board, config),
         activations,
-        pictures,
+        mistakes,
         Classes(),
         summaries.Profile(board, config),
         machine,
@@ -49,7 +49,7 @@ def observers(config: Config, place: Any) -> list[Observer]:
         Trial(os.environ),
         Files(board),
         account,
-        Page(pictures, account),
+        Page(mistakes, account),
     ]
 
 
@@ -119,7 +119,6 @@ class Utilization(Observer):
         self._calls = 0
 
     def begin(self, run: Run) -> None:
-        self.sampler.start()
         self.flops = utilization.training_flops(run.model)
         visible = [
             tf.config.experimental.get_device_details(gpu).get("device_name", "")
@@ -143,7 +142,7 @@ class Utilization(Observer):
 
     def end(self, run: Run, outcome: str) -> None:
         if outcome != "preempted":  # In a preemption every moment counts.
-            self.sampler.stop()
+            self.sampler.fresh(now=True)  # so that a short run has one
 
     def report(self) -> dict[str, Any]:
         """Speed and utilisation of this attempt."""

@@ -12,7 +12,7 @@ import tensorflow as tf
 from trainer.config import METRICS, Config
 from trainer.input import targets
 from trainer.job import storage
-from trainer.observe.examples import Pictures
+from trainer.observe.examples import Mistakes
 from trainer.observe.observer import Observer, Run
 from trainer.report import say
 
@@ -22,10 +22,8 @@ POINTS = 400
 """Most points of a curve; with more, every second one is left out."""
 SHOWN = ("loss", "accuracy", "mae")
 """The curves; accuracy and mae exclude each other."""
-_SHOWN = 100
+_SHOWN = 40
 """Most classes of a confusion matrix on the page."""
-_LETTERS = 16
-"""Pixels of a cell in which a count can be read."""
 _WIDE, _HIGH, _LEFT, _LOW = 520, 220, 52, 24
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;
@@ -51,9 +49,9 @@ class Page(Observer):
 
     name = "page"
 
-    def __init__(self, pictures: Pictures, account: Any) -> None:
+    def __init__(self, mistakes: Mistakes, account: Any) -> None:
         """`account`: insight.Account."""
-        self.pictures, self.account = pictures, account
+        self.mistakes, self.account = mistakes, account
         self._curves: dict[str, Curve] = {}
         self._every = 1
 
@@ -100,7 +98,7 @@ class Page(Observer):
             return
         path = f"{run.config.job_dir}/{REPORT}"
         summary = self.account.summary(run)
-        text = page(run, summary, self._curves, self.pictures.mistakes)
+        text = page(run, summary, self._curves, self.mistakes.pictures)
         try:
             storage.write(path, text.encode())
         except storage.FAILURES as error:  # A full disk is not a fault of this program.
@@ -147,9 +145,9 @@ def page(
     run: Run,
     summary: dict[str, Any],
     curves: dict[str, Curve],
-    mistakes: Sequence[tuple[np.ndarray, Sequence[str]]],
+    mistakes: Sequence[tuple[np.ndarray, str]],
 ) -> str:
-    """Return the page's HTML. `mistakes`: uint8 pictures with lines of text."""
+    """Return the page's HTML. `mistakes`: uint8 pictures with captions."""
     title = html.escape(f"{run.model.name}: {summary['outcome']} at step {run.position.step}")
     parts = [
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{title}</title>",
@@ -249,32 +247,20 @@ def _classes(run: Run) -> str:
 
 
 def confusion(matrix: np.ndarray, names: Sequence[str]) -> str:
-    """Return a drawing of counts [true, predicted]; a darker cell has a larger share of its row."""
-    cell = max(6, min(40, 560 // len(names)))
-    left, top, side = 120, 24, cell * len(names)
-    head = (
-        f"<svg viewBox='0 0 {left + side} {top + side}' width={left + side} font-size=11 role=img>"
-    )
-    parts = ["<figure><figcaption>confusion: rows are true, columns predicted</figcaption>", head]
-    for row, (name, counts) in enumerate(zip(names, matrix, strict=True)):
-        y, word = top + row * cell, html.escape(name)
-        if cell >= _LETTERS:
-            parts.append(f"<text x=0 y={y + cell // 2 + 4}>{html.escape(name[:18])}</text>")
-            parts.append(f"<text x={left + row * cell + 2} y=16>{html.escape(name[:4])}</text>")
-        for column, count in enumerate(counts.tolist()):
-            if not count:
-                continue
-            x, share = left + column * cell, count / counts.sum()
-            colour = "#288c3c" if row == column else "#be2828"
-            parts.append(
-                f"<rect x={x} y={y} width={cell - 1} height={cell - 1} fill='{colour}' "
-                f"fill-opacity={share:.3f}><title>{word} as {html.escape(names[column])}: {count}"
-                "</title></rect>"
-            )
-            if cell >= _LETTERS:
-                ink = "#fff" if share > 0.5 else "#1d2733"
-                parts.append(f"<text x={x + 3} y={y + cell // 2 + 4} fill='{ink}'>{count}</text>")
-    return "".join([*parts, "</svg></figure>"])
+    """Return a table of counts [true, predicted]; a darker cell has a larger share of its row."""
+    rows = []
+    for row, (name, counts) in enumerate(zip(names, matrix.tolist(), strict=True)):
+        cells = []
+        for column, count in enumerate(counts):
+            colour = "40,140,60" if row == column else "190,40,40"
+            share = count / max(sum(counts), 1)
+            word = html.escape(f"{name} as {names[column]}: {count}")
+            style = f"background:rgba({colour},{share:.3f})"
+            cells.append(f"<td title='{word}' style='{style}'>{count or ''}")
+        rows.append(f"<tr><td>{html.escape(name)}{''.join(cells)}")
+    heads = "".join(f"<th>{html.escape(name[:4])}" for name in names)
+    caption = "<figcaption>confusion: rows are true, columns predicted</figcaption>"
+    return f"<figure>{caption}<table><tr><th>{heads}{''.join(rows)}</table></figure>"
 
 
 def _number(value: Any, shown: str) -> str:
@@ -282,10 +268,10 @@ def _number(value: Any, shown: str) -> str:
     return "-" if value is None else format(value, shown if isinstance(value, float) else "")
 
 
-def _mistakes(mistakes: Sequence[tuple[np.ndarray, Sequence[str]]], target: str) -> str:
+def _mistakes(mistakes: Sequence[tuple[np.ndarray, str]], target: str) -> str:
     if not mistakes:
         return ""
-    drawn = "".join(_picture(image, ", ".join(lines)) for image, lines in mistakes)
+    drawn = "".join(_picture(image, caption) for image, caption in mistakes)
     title = "The surest mistakes" if target == targets.CLASS else "The largest mistakes"
     return f"<h2>{title}</h2><div class=row>{drawn}</div>"
 

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of training: scalars, hyperparameters, the graph, weights, a profile.
+"""What TensorBoard shows of training: scalars, options, the graph, weights, a profile.
 
 These observers write on the chief, at cadences in steps. The runs `train` and `validation` have the
 same tags, so that one chart shows both. The time of each kind of summary is measured. Histograms
@@ -7,8 +7,6 @@ and activations, which are expensive, are skipped where they would cost too much
 
 import contextlib
 import dataclasses
-import re
-import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -73,14 +71,8 @@ class Scalars(Observer):
         }
 
 
-class Hyperparameters(Observer):
-    """The options that training depends on, for the HParams page; every option as text."""
-
-    ABSENT = re.compile(
-        r"records|.*_dir|.*_every|.*_sha256|keep_.*|steps_per_loop|.*_seconds|evaluate_.*|export|"
-        r"evaluation|grace|profile_steps|price_per_hour|output|metric|predictions"
-    )
-    """Options that are not hyperparameters, such as folders and cadences."""
+class Options(Observer):
+    """Every option as text."""
 
     def __init__(self, board: Board) -> None:
         self.board = board
@@ -88,16 +80,8 @@ class Hyperparameters(Observer):
     def begin(self, run: Run) -> None:
         if self.board.writes and run.place.role != "evaluator" and run.position.step == 0:
             options = dataclasses.asdict(run.config)
-            chosen = {k: v for k, v in options.items() if not self.ABSENT.fullmatch(k)}
-            with self.board.spend("hyperparameters"):
-                job = self.board.of("")
-                job.hyperparameters(chosen, time.time())
-                table = "\n".join(f"| {key} | {value} |" for key, value in options.items())
-                job.text(0, "options", f"| option | value |\n|---|---|\n{table}")
-
-    def end(self, run: Run, outcome: str) -> None:
-        if self.board.writes and run.place.role != "evaluator" and outcome != "preempted":
-            self.board.of("").finished(outcome in ("done", "stopped"))
+            table = "\n".join(f"| {key} | {value} |" for key, value in options.items())
+            self.board.of("").text(0, "options", f"| option | value |\n|---|---|\n{table}")
 
 
 class Graph(Observer):

@@ -1,13 +1,12 @@
 """Use of the machine: processors, memory, GPUs, and the share of the model's arithmetic.
 
-A thread takes samples every few seconds, with psutil and NVML (nvidia-ml-py).
+A sample is taken every few seconds, with psutil and NVML (nvidia-ml-py).
 """
 
 import contextlib
 import math
 import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,13 +16,6 @@ import psutil
 
 from trainer import guard
 from trainer.job import memory
-
-_THROTTLES = {
-    "power": 0x4 | 0x80,  # software power cap, hardware power brake
-    "thermal": 0x20 | 0x40,
-    "hardware": 0x8,
-}
-"""Bits of nvmlClocksEventReason* by their meaning (NVIDIA, nvml.h)."""
 
 SECONDS = 5.0
 """Between two looks."""
@@ -148,12 +140,6 @@ class Gpus:
         """Figures of one GPU, without those that it does not give."""
         nvml, figures = self._nvml, dict[str, float]()
 
-        def reasons() -> dict[str, float]:
-            bits = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-            return {
-                f"gpu_throttled_{why}": float(bool(bits & of)) for why, of in _THROTTLES.items()
-            }
-
         def used() -> dict[str, float]:
             info = nvml.nvmlDeviceGetMemoryInfo(handle)
             return {"gpu_memory": info.used / info.total, "gpu_memory_bytes": info.used}
@@ -163,12 +149,6 @@ class Gpus:
             lambda: {"gpu_busy": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
             used,
             lambda: {"gpu_power_watts": nvml.nvmlDeviceGetPowerUsage(handle) / 1000},
-            lambda: {"gpu_power_limit_watts": nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000},
-            lambda: {"gpu_clock_mhz": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)},
-            lambda: {
-                "gpu_celsius": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            },
-            reasons,
         ):
             with contextlib.suppress(nvml.NVMLError):
                 figures.update(take())
@@ -192,66 +172,32 @@ def _handles(nvml: Any, visible: str | None) -> list[Any]:
 
 
 class Sampler:
-    """Takes samples every `seconds`, in a thread that ends with the process. 0 seconds: none."""
+    """Takes a sample with the first call after `seconds`; 0 seconds: none."""
 
     def __init__(self, seconds: float, looks: Iterable[Callable[[], Mapping[str, float]]]) -> None:
         self._seconds = seconds
         self._looks = tuple(looks)
-        self._lock = threading.Lock()
-        self._fresh: list[Mapping[str, float]] = []
-        self._sums: dict[str, list[float]] = {}
-        self._error: Exception | None = None
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="utilisation", daemon=True)
+        self._last = time.monotonic()
+        self._sums: dict[str, tuple[int, float, float]] = {}
 
-    def start(self) -> None:
-        if self._seconds > 0:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """Take a last sample, so that a short run has one, and stop."""
-        if self._thread.is_alive():
-            self._stop.set()
-            self._thread.join(timeout=5)
-            self.look()
-
-    def look(self) -> None:
-        means: dict[str, float] = {}
-        for look in self._looks:
-            means.update(look())
-        with self._lock:
-            self._fresh.append(means)
-            for key, value in means.items():
-                total = self._sums.setdefault(key, [0, 0.0, -math.inf])
-                total[0] += 1
-                total[1] += value
-                total[2] = max(total[2], value)
-
-    def fresh(self) -> dict[str, float]:
-        """Means since the last call; {} if there was no sample. Raises what ended the thread."""
-        if self._error is not None:
-            raise self._error
-        with self._lock:
-            looks, self._fresh = self._fresh, []
-        keys = dict.fromkeys(key for look in looks for key in look)
-        values = {key: [look[key] for look in looks if key in look] for key in keys}
-        return {key: sum(series) / len(series) for key, series in values.items()}
+    def fresh(self, now: bool = False) -> dict[str, float]:
+        """Return a sample where it is time for one, or `now`; otherwise {}."""
+        passed = time.monotonic() - self._last
+        if not self._seconds or (passed < self._seconds and not now):
+            return {}
+        self._last += passed
+        sample = {key: value for look in self._looks for key, value in look().items()}
+        for key, value in sample.items():
+            count, total, most = self._sums.get(key, (0, 0.0, -math.inf))
+            self._sums[key] = count + 1, total + value, max(most, value)
+        return sample
 
     def report(self) -> dict[str, dict[str, float]]:
         """Mean and most of each figure over the attempt."""
-        with self._lock:
-            return {
-                key: {"mean": total / count, "most": most}
-                for key, (count, total, most) in self._sums.items()
-            }
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._seconds):
-            try:
-                self.look()
-            except Exception as error:
-                self._error = error
-                return
+        return {
+            key: {"mean": total / count, "most": most}
+            for key, (count, total, most) in self._sums.items()
+        }
 
 
 def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | None:

@@ -111,12 +111,6 @@ def test_a_run_that_diverged_or_failed_says_so(
     found = summary(tmp_path)
     assert found["outcome"] == "diverged"
     adds_up(found["time"])
-    log = EventAccumulator(str(tmp_path / "logs"), {"tensors": 0})
-    log.Reload()
-    content = log.SummaryMetadata("_hparams_/session_end_info").plugin_data.content
-    from tensorboard.plugins.hparams import metadata
-
-    assert metadata.parse_session_end_info_plugin_data(content).status == 2  # STATUS_FAILURE
 
 
 def test_a_full_disk_at_the_end_is_one_line_without_a_traceback(

@@ -13,7 +13,7 @@ from tests.trainer.runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 pytest.importorskip("tensorflow")
 
-from trainer.observe import drawing, input_report, insight, ledger, page, utilization  # noqa: E402
+from trainer.observe import examples, input_report, insight, ledger, page, utilization  # noqa: E402
 from trainer.observe.observer import Observer, Run, Watch  # noqa: E402
 
 OCCASIONS = ("begin", "steps", "evaluated", "saved", "end", "closed", "state")
@@ -107,10 +107,10 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     def broken(*_: object, **__: object) -> Any:
         raise OSError("broken for the test")
 
-    monkeypatch.setattr(drawing, "confusion", broken)
+    monkeypatch.setattr(examples, "worst", broken)
     monkeypatch.setattr(page, "confusion", broken)
     monkeypatch.setattr(input_report, "per_core", broken)
-    monkeypatch.setattr(utilization.Machine, "look", broken)  # in a thread of its own
+    monkeypatch.setattr(utilization.Machine, "look", broken)
     monkeypatch.setattr(ledger.Ledger, "reconcile", broken)
     monkeypatch.setattr(utilization, "SECONDS", 0.01)
     made = insight.observers
@@ -124,7 +124,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     )
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)
     warned = [line["observer"] for line in lines if line["event"] == "observer"]
-    own = {"Pictures", "InputReport", "Utilization", "Account", "Page"}
+    own = {"Mistakes", "InputReport", "Utilization", "Account", "Page"}
     assert sorted(warned) == sorted(own | {type(failure).__name__ for failure in failures})
     assert [line["step"] for line in lines if line["event"] == "evaluated"] == [40, 80, 120]
     assert (tmp_path / "model/saved_model.pb").exists()
@@ -133,9 +133,9 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
 def test_the_summary_names_what_was_left_out(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drawing, "confusion", failing("begin").begin)
+    monkeypatch.setattr(examples, "worst", failing("begin").begin)
     options = ("--steps", 10, "--image-size", 8)
     assert task("--records", SMOKE, "--job-dir", tmp_path, *options)[0] == 0
     found = json.loads((tmp_path / "summary.json").read_text())
-    assert found["left_out"] == {"Pictures": "ValueError: no begin and more"}
+    assert found["left_out"] == {"Mistakes": "ValueError: no begin and more"}
     assert found["outcome"] == "done"

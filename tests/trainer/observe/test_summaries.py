@@ -17,11 +17,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import metadata as hparams
 
 from tests.trainer.runs import SMOKE
 from trainer import task
-from trainer.observe import activations, board, drawing, events, summaries, utilization
+from trainer.observe import activations, board, events, summaries, utilization
 from trainer.observe.board import Board
 
 pytestmark = pytest.mark.tensorflow
@@ -126,17 +125,6 @@ def test_zeros_and_dead_units_of_each_relu(logs: dict[str, EventAccumulator]) ->
             assert 0 <= dead[step] <= share < 1
 
 
-def test_pictures(logs: dict[str, EventAccumulator]) -> None:
-    validation = logs["validation"]
-    width, height, picture = values(validation, "confusion")[STEPS]
-    image = tf.io.decode_png(picture).numpy()
-    assert image.shape == (int(height), int(width), 3)
-    wrong = values(validation, "misclassified")[EVERY]
-    shapes = {tf.io.decode_png(one).shape for one in wrong[2:]}
-    assert len(shapes) == 1
-    assert 1 <= len(wrong) - 2 <= 8
-
-
 def test_the_graph_is_the_model(logs: dict[str, EventAccumulator]) -> None:
     names = [node.name for node in logs["train"].Graph().node]
     for layer in ("conv1", "conv2", "conv3", "head_logits"):
@@ -163,20 +151,7 @@ def test_the_profile_is_of_the_steps_asked_for(
     assert marked == [11, 12, 13, 14, 15]
 
 
-def test_hyperparameters_are_read_by_tensorboards_own_code(
-    logs: dict[str, EventAccumulator],
-) -> None:
-    def content(tag: str) -> bytes:
-        return logs[""].SummaryMetadata(tag).plugin_data.content
-
-    start = hparams.parse_session_start_info_plugin_data(content(hparams.SESSION_START_INFO_TAG))
-    assert start.hparams["learning_rate"].number_value == 0.002
-    assert start.hparams["optimizer"].string_value == "adam"
-    assert start.hparams["deterministic"].WhichOneof("kind") == "bool_value"
-    assert "job_dir" not in start.hparams
-    assert abs(start.start_time_secs - time.time()) < 3600
-    end = hparams.parse_session_end_info_plugin_data(content(hparams.SESSION_END_INFO_TAG))
-    assert end.status == 1  # STATUS_SUCCESS
+def test_options_are_there_as_text(logs: dict[str, EventAccumulator]) -> None:
     options = values(logs[""], "options")[0][0].decode()
     assert "| learning_rate | 0.002 |" in options
 
@@ -184,7 +159,7 @@ def test_hyperparameters_are_read_by_tensorboards_own_code(
 def test_what_it_cost_is_in_the_summary(jobs: tuple[Path, dict[str, list[dict]]]) -> None:
     summary = json.loads((jobs[0] / "0.002/summary.json").read_text())
     costs = summary["summaries"]
-    assert {"scalars", "histograms", "activations", "pictures", "graph", "profile"} <= set(costs)
+    assert {"scalars", "histograms", "activations", "mistakes", "graph", "profile"} <= set(costs)
     assert costs["histograms"]["times"] == costs["activations"]["times"] == 2
     spent = sum(cost["seconds"] for cost in costs.values())
     assert 0 < spent <= summary["time"]["seconds"]["summaries"] + costs["graph"]["seconds"] + 1
@@ -232,11 +207,9 @@ def tensorboard(jobs: tuple[Path, dict[str, list[dict]]]) -> Iterator[str]:
         process.wait()
 
 
-def fetch(address: str, body: dict | None = None) -> bytes:
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+def fetch(address: str) -> bytes:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return opener.open(request, timeout=60).read()
+    return opener.open(address, timeout=60).read()
 
 
 def test_tensorboard_shows_two_jobs_beside_each_other(tensorboard: str) -> None:
@@ -248,44 +221,16 @@ def test_tensorboard_shows_two_jobs_beside_each_other(tensorboard: str) -> None:
     shown = {name for name, plugin in plugins.items() if plugin["enabled"]}
     assert {
         "scalars",
-        "images",
         "histograms",
         "distributions",
         "graphs",
-        "hparams",
         "text",
     } <= shown
     for run in ("0.002/logs/train", "0.0001/logs/train"):
         series = fetch(f"{tensorboard}/data/plugin/scalars/scalars?tag=loss&run={run}")
         assert [step for _, step, _ in json.loads(series)] == list(range(1, STEPS + 1))
-    pictures = json.loads(fetch(f"{tensorboard}/data/plugin/images/tags"))
-    assert set(pictures["0.002/logs/validation"]) == {"confusion", "misclassified"}
     graph = fetch(f"{tensorboard}/data/plugin/graphs/graph?run=0.002/logs/train&conceptual=false")
     assert b"conv1" in graph
-
-
-def test_tensorboard_compares_their_hyperparameters(tensorboard: str) -> None:
-    experiment = json.loads(
-        fetch(f"{tensorboard}/data/plugin/hparams/experiment", {"experimentName": ""})
-    )
-    infos = {info["name"]: info for info in experiment["hparamInfos"]}
-    assert infos["learning_rate"]["differs"]
-    assert not infos["optimizer"].get("differs")
-    accuracy = {"name": {"group": "validation", "tag": "accuracy"}}
-    assert accuracy["name"] in [metric["name"] for metric in experiment["metricInfos"]]
-    body = {
-        "experimentName": "",
-        "allowedStatuses": ["STATUS_SUCCESS"],
-        "colParams": [{"metric": accuracy["name"]}],
-        "startIndex": 0,
-        "sliceSize": 10,
-    }
-    groups = json.loads(fetch(f"{tensorboard}/data/plugin/hparams/session_groups", body))
-    found = {g["hparams"]["learning_rate"]: g for g in groups["sessionGroups"]}
-    assert set(found) == {0.002, 0.0001}
-    for group in found.values():
-        metrics = {(m["name"]["group"], m["name"]["tag"]) for m in group["metricValues"]}
-        assert ("validation", "accuracy") in metrics
 
 
 # The parts, on their own
@@ -365,17 +310,3 @@ def test_a_folder_that_cannot_be_made_stops_the_summaries_and_not_the_run(
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [one["event"] for one in said] == ["summaries_failed"]
     assert "/proc/nowhere" in said[0]["message"]
-
-
-def test_captions_and_matrices_are_drawn() -> None:
-    picture = drawing.captioned(np.zeros((32, 32, 3), np.uint8), ["a", "a very long line indeed"])
-    assert picture.shape[1] == 128
-    assert (picture[131:] < 255).any()
-    matrix = np.array([[9, 0], [5, 5]])
-    picture = drawing.confusion(matrix, ["cat", "dog"])
-    green, red = (40, 140, 60), (190, 40, 40)
-    colours = {tuple(pixel) for pixel in picture.reshape(-1, 3).tolist()}
-    assert green in colours
-    assert red not in colours  # half of the dogs are taken for cats
-    assert {(142, 192, 152), (218, 142, 142)} & colours
-    assert drawing.confusion(np.eye(300), [str(n) for n in range(300)]).shape[0] < 1300

@@ -62,14 +62,9 @@ def nvml(**answers: Any) -> SimpleNamespace:
     def refuse(*_: Any) -> Any:
         raise NVMLError("not supported")
 
-    names = (
-        "UtilizationRates MemoryInfo PowerUsage EnforcedPowerLimit ClockInfo Temperature "
-        "CurrentClocksThrottleReasons"
-    )
+    names = "UtilizationRates MemoryInfo PowerUsage"
     module = SimpleNamespace(
         NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        NVML_TEMPERATURE_GPU=0,
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda n: n,
@@ -86,8 +81,6 @@ def test_gpus() -> None:
         nvml(
             UtilizationRates=lambda n: SimpleNamespace(gpu=(90, 50)[n]),
             MemoryInfo=lambda n: SimpleNamespace(used=8 * 2**30, total=16 * 2**30),
-            PowerUsage=lambda n: 250_000,
-            CurrentClocksThrottleReasons=lambda n: (0x4, 0x0)[n],
         )
     )
     look = found.look()
@@ -95,10 +88,7 @@ def test_gpus() -> None:
     assert look["gpu_busy"] == pytest.approx(0.7)
     assert look["gpu_busy_least"] == 0.5
     assert look["gpu_memory"] == 0.5
-    assert look["gpu_power_watts"] == 250
-    assert look["gpu_throttled_power"] == 0.5
-    assert look["gpu_throttled_thermal"] == 0
-    assert "gpu_celsius" not in look  # this one does not say
+    assert "gpu_power_watts" not in look  # this one does not say
 
 
 @pytest.mark.parametrize(
@@ -137,46 +127,17 @@ def test_no_driver_no_figures() -> None:
     assert Gpus(SimpleNamespace()).names == []
 
 
-def test_the_bits_are_nvmls() -> None:
-    pynvml = pytest.importorskip("pynvml")
-    bits = {
-        "power": ("SwPowerCap", "HwPowerBrakeSlowdown"),
-        "thermal": ("SwThermalSlowdown", "HwThermalSlowdown"),
-        "hardware": ("HwSlowdown",),
-    }
-    for why, names in bits.items():
-        expected = 0
-        for name in names:
-            expected |= getattr(pynvml, f"nvmlClocksEventReason{name}")
-        assert utilization._THROTTLES[why] == expected
-
-
-# Sampling
-
-
-def test_means_since_the_last_time_and_over_all() -> None:
-    values = iter([1.0, 3.0, 8.0])
-    sampler = Sampler(0.0, [lambda: {"cpu": next(values)}, lambda: {}])
-    sampler.start()  # every 0 seconds is never
-    sampler.look()
-    sampler.look()
-    assert sampler.fresh() == {"cpu": 2.0}
-    assert sampler.fresh() == {}
-    sampler.look()
-    assert sampler.fresh() == {"cpu": 8.0}
+def test_a_sample_is_taken_when_it_is_time_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, values = [0.0], iter([1.0, 3.0, 8.0])
+    monkeypatch.setattr(utilization.time, "monotonic", lambda: now[0])
+    sampler = Sampler(5.0, [lambda: {"cpu": next(values)}, lambda: {}])
+    found = []
+    for now[0] in (4.0, 5.0, 9.9, 10.0):
+        found.append(sampler.fresh())
+    assert found == [{}, {"cpu": 1.0}, {}, {"cpu": 3.0}]
+    assert sampler.fresh(now=True) == {"cpu": 8.0}
     assert sampler.report() == {"cpu": {"mean": 4.0, "most": 8.0}}
-
-
-def test_a_thread_looks_and_stops() -> None:
-    looked = []
-    sampler = Sampler(0.01, [lambda: looked.append(1) or {"n": len(looked)}])
-    sampler.start()
-    while len(looked) < 3:
-        pass
-    sampler.stop()
-    count = len(looked)
-    assert not sampler._thread.is_alive()
-    assert count == len(looked)
+    assert Sampler(0.0, [lambda: {"cpu": next(values)}]).fresh(now=True) == {}
 
 
 # Arithmetic
