@@ -211,7 +211,9 @@ class Config:
         "steps in which the learning rate rises from 0, linearly",
         shown="0; a twentieth if no length is given",
     )
-    xla: Literal["auto", "on", "off"] = _optimizer("auto", "compile with XLA; auto: on a TPU")
+    xla: bool = _optimizer(
+        False, "compile the gradients with XLA, on one replica; a TPU always does"
+    )
 
     histograms_every: int = _tensorboard(
         500, "of weights and of layers' outputs, with zero, dead and saturated units"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import linecache
 import math
 import os
 import sys
@@ -70,7 +69,6 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     if place.parameter_servers:
         from trainer.loop import parameter_servers  # noqa: F401
 
-    _hold_sources()
     claim = lease.Lease(config.job_dir)
     try:
         return train(config, named, place, os.environ, preemption, claim)
@@ -132,27 +130,6 @@ def _leave_word(config: Config, code: int, text: str) -> None:
     with contextlib.suppress(*storage.FAILURES):
         content = {"code": code, "message": text, "time": time.time()}
         markers.write(f"{config.job_dir}/{markers.FAILED}", content)
-
-
-def _hold_sources() -> None:
-    """Keep the source of the imported modules, which may be edited while this program runs.
-
-    TensorFlow reads a function's source when it first traces it, which may be hours after the
-    start. linecache reads a changed file again unless its entry has no time, and AutoGraph
-    (inspect_utils._fix_linecache_record) has it read again in any case.
-    """
-    sources = {}
-    for name, module in tuple(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if name.startswith("trainer.") and path:
-            lines = linecache.getlines(path)
-            sources[path] = linecache.cache[path] = (sum(map(len, lines)), None, lines, path)
-    read = linecache.updatecache
-
-    def unless_held(path: str, *module: Any) -> list[str]:
-        return sources[path][2] if path in sources else read(path, *module)
-
-    linecache.updatecache = unless_held  # type: ignore[assignment]
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
@@ -326,9 +303,8 @@ def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waitin
     process.
     """
     if place.workers > 1:
-        own = place.tasks[place.role][place.task]
         named = waiting.others(place.tasks, place.role, place.task)
-        return waiting.Waits(named, *waiting.coordinated(), own, patience=2 * seconds)
+        return waiting.Waits(named, patience=2 * seconds)
     # With parameter servers, `watch_servers` looks on.
     alone = replicas == 1 or place.parameter_servers
     return waiting.Waits({}, patience=0.0 if alone else seconds)

@@ -116,14 +116,14 @@ def test_a_dedicated_evaluator_finds_the_average_in_a_checkpoint(tmp_path: Path,
     assert evaluation.run()["loss"] != pytest.approx(lines[-1]["loss"], rel=1e-5)
 
 
-def test_an_average_is_refused_with_parameter_servers() -> None:
-    with pytest.raises(UsageError, match=r"^--ema 0\.9 does not work with parameter servers"):
-        parameter_servers.ParameterServers(None, config("--ema", 0.9), 2, "float32")
-
-
-def test_decoded_pictures_are_not_kept_for_parameter_servers() -> None:
-    with pytest.raises(UsageError, match=r"^--cache memory does not work with parameter servers"):
-        parameter_servers.ParameterServers(None, config("--cache", "memory"), 2, "float32")
+@pytest.mark.parametrize(
+    "option",
+    [("--ema", 0.9), ("--cache", "memory"), ("--weight-decay", 0.1), ("--optimizer", "adamw")],
+)
+def test_what_parameter_servers_do_not_do_is_refused(option: tuple[object, ...]) -> None:
+    words = " ".join(map(str, option))
+    with pytest.raises(UsageError, match=f"^{words} does not work with parameter servers"):
+        parameter_servers.ParameterServers(None, config(*option), 2, "float32")
 
 
 def moved(trainer: inner.Trainer, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:

@@ -1,13 +1,9 @@
 """Whole runs: they learn, are killed, are told to stop, and fail, in one process and in two."""
 
 import errno
-import importlib.util
-import inspect
 import json
-import linecache
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +16,6 @@ from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
-from trainer import task as task_module  # noqa: E402
 from trainer.job import storage  # noqa: E402
 from trainer.loop import distribution, inner, outer  # noqa: E402
 
@@ -262,24 +257,6 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
     assert ended == code
     assert len([line for line in lines if line["event"] == "diverged"]) == retries
     assert (tmp_path / "DONE").exists() is (code == 0)
-
-
-def test_a_program_that_is_edited_while_it_runs_is_traced_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorFlow reads a function's source when it first traces it, which may be hours later."""
-    path = tmp_path / "trainer_made_up.py"
-    path.write_text("def whole(x):\n    return x\n")
-    spec = importlib.util.spec_from_file_location("trainer.made_up", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    monkeypatch.setitem(sys.modules, "trainer.made_up", module)
-    monkeypatch.setattr(linecache, "updatecache", linecache.updatecache)
-    task_module._hold_sources()
-    path.write_text("def another(x, y):\n    return y\n\n\ndef whole(x):\n    return x\n")
-    os.utime(path, (0, 0))
-    assert inspect.getsource(module.whole) == "def whole(x):\n    return x\n"
-    assert "tf__whole" in tf.autograph.to_code(module.whole)
 
 
 @pytest.mark.parametrize(

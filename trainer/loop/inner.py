@@ -17,7 +17,6 @@ from trainer.config import Config, UsageError
 from trainer.input import augment, balance, data, device, mixing, targets
 from trainer.input.parts import Shard
 from trainer.model import measures, networks, optimization, scores
-from trainer.report import say
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
 """Metrics of each step: loss and accuracy over the batch of all replicas; the norm of their
@@ -29,18 +28,6 @@ def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
     but their mean absolute error, `mae`."""
     names = ["mae" if metric == "accuracy" else metric for metric in METRICS]
     return dict(zip(names if config.target == targets.VALUES else METRICS, values.T, strict=True))
-
-
-class WithoutXla(Exception):  # noqa: N818 - nothing is wrong
-    """The first call failed, perhaps because of XLA, which is now off.
-
-    Nothing was trained, and a batch is gone: try again with a new iterator.
-    """
-
-
-def left_off(why: str) -> None:
-    """Report that XLA was asked for and is not used."""
-    say("xla", f"--xla on is left off: it does not work {why}", "WARNING", compiled=False)
 
 
 class Trainer:
@@ -64,6 +51,8 @@ class Trainer:
                 f"{strategy.num_replicas_in_sync} replicas of the run"
             )
         replica = config.batch_size // strategy.num_replicas_in_sync
+        if config.xla and strategy.num_replicas_in_sync > 1:  # Their variables lie elsewhere.
+            raise UsageError(f"--xla does not work with {strategy.num_replicas_in_sync} replicas")
         if replica % config.accumulate:
             raise UsageError(
                 f"--accumulate {config.accumulate}: the batch of {replica} of a replica does not "
@@ -86,7 +75,6 @@ class Trainer:
             self.model = networks.build(config, classes, policy)
             if config.target == targets.VALUES and known:
                 networks.learn_units(self.model, np.concatenate([*known.values()]))
-        self.xla = self._wants_xla()
         self.total = tf.function(self._total)
         self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
         self.use_learning_rate(1.0)
@@ -105,22 +93,12 @@ class Trainer:
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
         self._gradients_function: Any = self._gradients
-        if self.config.accumulate > 1:  # traced once, called for each part
-            self._gradients_function = tf.function(self._gradients)
-        if self.xla:
+        if self.config.xla:
             self._gradients_function = tf.function(self._gradients, jit_compile=True)
-        self._untried = self.xla
-        self._without = ""
+        elif self.config.accumulate > 1:  # traced once, called for each part
+            self._gradients_function = tf.function(self._gradients)
         self._train = tf.function(self._train_steps)
         self._snapshot = tf.function(self._read)
-
-    def _wants_xla(self) -> bool:
-        """Should XLA compile the gradient computation? Reports a wish that cannot be fulfilled."""
-        tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
-        wanted = optimization.use_xla(self.config.xla, self.replicas, tpu)
-        if self.config.xla == "on" and not (wanted or tpu):
-            left_off(f"with {self.replicas} replicas")
-        return wanted
 
     @property
     def readers(self) -> int:
@@ -159,29 +137,8 @@ class Trainer:
         )
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
-        """Make `count` steps: METRICS, each with one value a step. Raises WithoutXla."""
-        untried = self._untried
-        before = {k: v.numpy() for k, v in self.snapshot().items()} if untried else {}
-        try:
-            values = self._train(batches, tf.constant(count)).numpy()
-        except tf.errors.OpError as error:
-            if not untried:
-                raise
-            self.xla = False
-            self._trace()
-            self.restore(before)  # Operations that need no gradients, such as a counter, have run.
-            self._without = " ".join(str(error.message).split())[:300]
-            raise WithoutXla from error
-        self._tell_of_xla()
-        return named(values, self.config)
-
-    def _tell_of_xla(self) -> None:
-        """Report, after the first call that worked, whether XLA is used."""
-        if self._untried:
-            say("xla", "the gradients are computed by XLA", compiled=True)
-        if self._without:
-            left_off(f"for {self.model.name} here: {self._without}")
-        self._untried, self._without = False, ""
+        """Make `count` steps: METRICS, each with one value a step."""
+        return named(self._train(batches, tf.constant(count)).numpy(), self.config)
 
     def vote(self, values: list[float]) -> list[float]:
         """The sum of each value over all workers. All workers must call it at the same point."""

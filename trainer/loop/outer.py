@@ -18,7 +18,7 @@ from trainer.job import markers
 from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
 from trainer.job.preemption import Preempted, Preemption
 from trainer.loop import distribution
-from trainer.loop.inner import Evaluation, Trainer, WithoutXla
+from trainer.loop.inner import Evaluation, Trainer
 from trainer.loop.judge import Judge, tell
 from trainer.loop.waiting import Waits
 from trainer.observe.observer import Observer, Run, Watch
@@ -145,9 +145,6 @@ class Controller:
                 self._recover(error)
                 with self.run_.ledger.spend("input"):
                     batches, early = self._batches(), False
-                continue
-            except WithoutXla:
-                batches = self._batches()
                 continue
             if votes.failed:
                 raise self._trouble or Stopped

@@ -15,6 +15,7 @@ through its own part of the records, so a faster worker sees its part more often
 """
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -34,8 +35,17 @@ from trainer.loop import distribution, inner, waiting
 from trainer.model import networks
 from trainer.report import say
 
-OPTIMIZERS = ("adam", "adamw", "sgd")
+OPTIMIZERS = ("adam", "sgd")
 """Those whose update is one kernel that holds the variable's lock."""
+_WORKS: dict[str, tuple[Any, ...]] = {
+    "accumulate": (1,),
+    "cache": (cache.NONE,),
+    "ema": (0.0,),
+    "weight_decay": (0.0,),
+    "xla": (False,),
+    "augment_on": ("auto", "host"),
+}
+"""What options can be here that could be more elsewhere."""
 GONE = 5.0
 """A worker or server exits this many seconds after nobody listens at the chief's address."""
 
@@ -55,21 +65,19 @@ class ParameterServers(inner.Trainer):
     ):
         """`workers`: number of processes that make steps."""
         if config.optimizer not in OPTIMIZERS:
-            known = ", ".join(OPTIMIZERS)
             raise UsageError(
                 f"--optimizer {config.optimizer} does not work with parameter servers: give one of "
-                f"{known}"
+                f"{', '.join(OPTIMIZERS)}"
             )
         if policy == "mixed_float16":  # its scale of the loss follows the last gradients
             raise UsageError(
                 "--precision mixed_float16 does not work with parameter servers: give "
                 "mixed_bfloat16 or float32"
             )
-        for name, plain in (("accumulate", 1), ("cache", cache.NONE), ("ema", 0.0)):
-            if (value := getattr(config, name)) != plain:
-                raise UsageError(f"--{name} {value} does not work with parameter servers")
-        if config.augment_on == "device":
-            raise UsageError("--augment-on device does not work with parameter servers")
+        for name, works in _WORKS.items():
+            if (value := getattr(config, name)) not in works:
+                option = f"--{name.replace('_', '-')} {value}"
+                raise UsageError(f"{option} does not work with parameter servers")
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, 1, labels)
@@ -78,21 +86,16 @@ class ParameterServers(inner.Trainer):
     def readers(self) -> int:
         return self.pipelines
 
-    def _wants_xla(self) -> bool:
-        if self.config.xla == "on":
-            inner.left_off("with parameter servers")
-        return False
-
     def use_learning_rate(self, factor: float) -> None:
-        """Make a new update rule with `factor` times the learning rate; the old state is lost."""
-        self.factor = factor
-        self.optimizer = networks.optimizer(self.config, self.total_steps, self.policy)
-        self.rule = Rule(self.config, self.optimizer)
+        """Make new slots, and `factor` times the learning rate; the old state is lost."""
+        rate = self.config.learning_rate * factor
+        config = dataclasses.replace(self.config, learning_rate=rate)
+        self.optimizer = networks.optimizer(config, self.total_steps, self.policy)
         self.slots: list[list[tf.Variable]] = []
         with self.strategy.scope():
             for variable in self.model.trainable_variables:
                 with self.strategy.extended.colocate_vars_with(variable.value):
-                    self.slots.append([_zeros(variable) for _ in range(self.rule.averages)])
+                    self.slots.append([_zeros(variable) for _ in range(slots(self.optimizer))])
             self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
         self._step_function = tf.function(self._step)
         self._snapshot = tf.function(self._read)
@@ -129,8 +132,8 @@ class ParameterServers(inner.Trainer):
     def variables(self) -> dict[str, Any]:
         """Everything that training changes, by a name that a second process gives it too."""
         named = [(v.path, v) for v in self.model.variables]
-        for variable, slots in zip(self.model.trainable_variables, self.slots, strict=True):
-            named += [(f"slot{n}/{variable.path}", slot) for n, slot in enumerate(slots)]
+        for variable, kept in zip(self.model.trainable_variables, self.slots, strict=True):
+            named += [(f"slot{n}/{variable.path}", slot) for n, slot in enumerate(kept)]
         named.append(("updates", self.updates))
         return {f"{number:04d} {name}": v for number, (name, v) in enumerate(named)}
 
@@ -171,62 +174,55 @@ class ParameterServers(inner.Trainer):
             factor = tf.minimum(1.0, self.config.clip_norm / tf.maximum(norm, 1e-12))
             gradients = [None if slope is None else slope * factor for slope in gradients]
         made = tf.cast(self.updates.read_value(), tf.float32)
-        rate = tf.cast(self.optimizer._learning_rate(made), tf.float32) * self.factor
+        rate = tf.cast(self.optimizer._learning_rate(made), tf.float32)
         trained = self.model.trainable_variables
-        for variable, gradient, slots in zip(trained, gradients, self.slots, strict=True):
+        for variable, gradient, kept in zip(trained, gradients, self.slots, strict=True):
             if gradient is not None:
-                self.rule.apply(variable, gradient, slots, rate, made + 1.0)
+                update(self.optimizer, variable, gradient, kept, rate, made + 1.0)
         for variable, change in zip(self.model.non_trainable_variables, changes, strict=True):
             variable.value.assign_add(change)
         self.updates.assign_add(1)
         return tf.concat([metrics, [norm, rate, waited]], axis=0)
 
 
-class Rule:
-    """Keras' update rule, in operations that lose no update when several workers use it at once."""
+def slots(optimizer: Any) -> int:
+    """Return how many variables `update` keeps for each trained one: Adam's moments, or sgd's
+    momentum.
+    """
+    return 2 if isinstance(optimizer, keras.optimizers.Adam) else int(optimizer.momentum > 0)
 
-    def __init__(self, config: Config, optimizer: Any) -> None:
-        self.momentum = config.momentum if config.optimizer == "sgd" else None
-        """Of sgd; None: the rule is Adam's."""
-        self.optimizer = optimizer
-        """Keras' own optimizer, for its parameters."""
 
-    @property
-    def averages(self) -> int:
-        """Number of variables that the rule keeps for each trained one."""
-        return 2 if self.momentum is None else int(self.momentum > 0)
-
-    def apply(self, variable: Any, gradient: Any, slots: list[Any], rate: Any, step: Any) -> None:
-        """Apply step `step` (from 1 on) where the variable lies, with kernels that hold its
-        lock."""
-        own = self.optimizer
-        if own.weight_decay and own._use_weight_decay(variable):
-            variable.value.assign_sub(variable.value * own.weight_decay * rate)
-        target = {"var": variable.value.handle, "use_locking": True}
-        if self.momentum is None:
-            tf.raw_ops.ResourceApplyAdam(
-                m=slots[0].handle,
-                v=slots[1].handle,
-                beta1_power=tf.pow(own.beta_1, step),
-                beta2_power=tf.pow(own.beta_2, step),
-                lr=rate,
-                beta1=own.beta_1,
-                beta2=own.beta_2,
-                epsilon=own.epsilon,
-                grad=gradient,
-                **target,
-            )
-        elif not slots:
-            tf.raw_ops.ResourceApplyGradientDescent(alpha=rate, delta=gradient, **target)
-        else:
-            tf.raw_ops.ResourceApplyKerasMomentum(
-                accum=slots[0].handle,
-                lr=rate,
-                grad=gradient,
-                momentum=self.momentum,
-                use_nesterov=True,
-                **target,
-            )
+def update(
+    optimizer: Any, variable: Any, gradient: Any, kept: list[Any], rate: Any, step: Any
+) -> None:
+    """Apply step `step` (from 1 on) where the variable lies, with a kernel that holds its lock: the
+    rule of Keras' `optimizer`, with `kept` in place of its own variables.
+    """
+    target = {"var": variable.value.handle, "use_locking": True}
+    if not kept:
+        tf.raw_ops.ResourceApplyGradientDescent(alpha=rate, delta=gradient, **target)
+    elif len(kept) == 1:
+        tf.raw_ops.ResourceApplyKerasMomentum(
+            accum=kept[0].handle,
+            lr=rate,
+            grad=gradient,
+            momentum=optimizer.momentum,
+            use_nesterov=True,
+            **target,
+        )
+    else:
+        tf.raw_ops.ResourceApplyAdam(
+            m=kept[0].handle,
+            v=kept[1].handle,
+            beta1_power=tf.pow(optimizer.beta_1, step),
+            beta2_power=tf.pow(optimizer.beta_2, step),
+            lr=rate,
+            beta1=optimizer.beta_1,
+            beta2=optimizer.beta_2,
+            epsilon=optimizer.epsilon,
+            grad=gradient,
+            **target,
+        )
 
 
 class Copy(inner.Evaluation):

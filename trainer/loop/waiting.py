@@ -5,9 +5,7 @@ FIRST seconds of waiting, and every AGAIN seconds from then on, it names the pro
 waited for, and since when.
 
 A process that is alive answers at its address: TensorFlow's server there speaks HTTP/2. One that is
-frozen lets itself be connected to, because the kernel does that, and says nothing. One that
-answers may still be busy with something else. To find it, each process that waits notes in
-TensorFlow's coordination service how many waits it has entered; the one without a note is late.
+frozen lets itself be connected to, because the kernel does that, and says nothing.
 """
 
 import contextlib
@@ -25,8 +23,6 @@ FIRST, AGAIN = 20.0, 60.0
 """Seconds until the first line about a wait, and from one line to the next."""
 LOOK = 1.0
 """Seconds between two looks of the thread."""
-NOTE = 0.75
-"""Share of FIRST after which a wait is noted for the others, so that theirs find it."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """A client's first words in HTTP/2: the preface and an empty frame of settings (RFC 9113, 3.4)."""
 
@@ -91,35 +87,21 @@ class Wait:
 class Waits:
     """Looks on while the training thread waits for other processes."""
 
-    def __init__(
-        self,
-        named: Mapping[str, str],
-        note: Callable[[str], None] | None = None,
-        noted: Callable[[str], bool] | None = None,
-        own: str = "",
-        patience: float = 0.0,
-    ) -> None:
-        """`named`: the others, as `others` gives them; `own`: this process's address. `note` leaves
-        a word where all processes can read it, `noted` asks for one; None: they cannot.
-
-        patience: seconds after which a step hangs, and the process exits to be started again; 0:
-        never.
+    def __init__(self, named: Mapping[str, str], patience: float = 0.0) -> None:
+        """`named`: the others, as `others` gives them. patience: seconds after which a step hangs,
+        and the process exits to be started again; 0: never.
         """
         self.named = named
-        self._note, self._noted, self._own = note, noted, own
         self._patience = patience
-        self._wait: tuple[int, Wait, bool] | None = None
-        self._count = 0
-        self._written = 0
+        self._wait: tuple[Wait, bool] | None = None
         if named or patience:
             threading.Thread(target=self._watch, name="waits", daemon=True).start()
 
     @contextlib.contextmanager
     def on(self, what: str, again: bool = False) -> Iterator[None]:
-        """Inside, this process waits for the others. All of them wait the same times in the same
-        order. again: it has done the same before, so that nothing has to be compiled."""
-        self._count += 1
-        self._wait = self._count, Wait(what), again
+        """Inside, this process waits for the others. again: it has done the same before, so that
+        nothing has to be compiled."""
+        self._wait = Wait(what), again
         try:
             yield
         finally:
@@ -129,9 +111,9 @@ class Waits:
         while True:
             time.sleep(min(LOOK, FIRST / 10))
             if (waited := self._wait) is not None:
-                count, wait, again = waited
+                wait, again = waited
                 if self.named:
-                    self.look(count, wait)
+                    self.look(wait)
                 if again and self.hangs(wait):
                     give_up(wait)
 
@@ -139,28 +121,15 @@ class Waits:
         """Has a wait lasted too long for one whose work was done before?"""
         return 0 < self._patience < wait.seconds
 
-    def look(self, count: int, wait: Wait) -> None:
-        """Note wait number `count`, and tell about it, where it is time for that."""
-        if self._note and self._written < count and wait.seconds > NOTE * FIRST:
-            self._written = count
-            # The service is part of another process. Where that is frozen, a note waits with it.
-            word = f"{count}/{self._own}"
-            threading.Thread(target=self._note, args=(word,), name="note", daemon=True).start()
+    def look(self, wait: Wait) -> None:
+        """Tell about a wait, where it is time for that."""
         if not wait.due():
             return
         silent = [name for host, name in self.named.items() if probe(host) != "answers"]
         if silent:
             wait.tell(f"for {', '.join(silent)}: no answer")
-        elif late := self._late(count):
-            wait.tell(f"for {', '.join(late)}: it answers and is busy with something else")
         else:
             wait.tell("and all other processes answer", "INFO")
-
-    def _late(self, count: int) -> list[str]:
-        if self._noted is None:
-            return []
-        noted = self._noted
-        return [name for host, name in self.named.items() if not noted(f"{count}/{host}")]
 
 
 def give_up(wait: Wait) -> None:
@@ -169,23 +138,3 @@ def give_up(wait: Wait) -> None:
     text = f"{wait.what} has not ended in {wait.seconds:.0f} s: a GPU hangs, or NCCL waits for one"
     say("error", f"{text}; start all again", "ERROR", seconds=round(wait.seconds, 1))
     os._exit(RESTART)
-
-
-def coordinated() -> tuple[Callable[[str], None], Callable[[str], bool]]:
-    """Return `note` and `noted` of `Waits` by TensorFlow's coordination service, which a strategy
-    of several workers starts.
-    """
-    import tensorflow as tf
-    from tensorflow.python.eager import context
-
-    def note(key: str) -> None:
-        with contextlib.suppress(tf.errors.OpError):
-            context.context().set_config_key_value(f"waits/{key}", "here")
-
-    def noted(key: str) -> bool:
-        try:
-            return bool(context.context().get_config_key_value(f"waits/{key}", 500))
-        except tf.errors.OpError:
-            return False
-
-    return note, noted

@@ -184,13 +184,3 @@ def predicted(config: Config, outputs: tf.Tensor) -> tf.Tensor:
     if config.target == targets.VALUES:
         return outputs
     return tf.sigmoid(outputs) if config.target == targets.LABELS else tf.nn.softmax(outputs)
-
-
-def use_xla(choice: str, replicas: int, tpu: bool) -> bool:
-    """Should XLA compile the step (tf.function's jit_compile)?
-
-    "auto" does not ask for it; a TPU always compiles on its own. XLA works with one replica, on CPU
-    and GPU. With several replicas, variables lie on devices that the compiled function does not run
-    on, so "on" counts with one replica only.
-    """
-    return choice == "on" and replicas == 1 and not tpu

@@ -117,7 +117,7 @@ def test_the_checkpoint_that_is_being_written_is_not_lost(
     monkeypatch.setattr(inner.Trainer, "train", trained)
     monkeypatch.setattr(checkpoints.Checkpoints, "save", slowly)
     monkeypatch.setattr("os._exit", exits)
-    options = ("--steps", 4, "--checkpoint-every", 2, "--image-size", 8, "--xla", "off")
+    options = ("--steps", 4, "--checkpoint-every", 2, "--image-size", 8)
     given = ("--records", SMOKE, "--job-dir", tmp_path, *options)
     try:
         ended, lines = task(*given)  # type: ignore[operator]

@@ -48,28 +48,27 @@ def test_no_update_is_lost(start, tmp_path: Path) -> None:
         assert found["others"] == [STEPS]
         expected = alone(optimizer)
         assert found["slots"] == expected["slots"], optimizer
-        if optimizer not in ("adam", "adamw"):
+        if optimizer != "adam":
             assert found["trained"] == expected["trained"], optimizer
     assert counted["sgd"]["trained"] == [-STEPS * RATE]
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.01])
 @pytest.mark.parametrize("optimizer", parameter_servers.OPTIMIZERS)
-def test_one_worker_does_what_keras_does(optimizer: str, decay: float) -> None:
-    options = ["--optimizer", optimizer, "--learning-rate", "0.01", "--weight-decay", str(decay)]
+def test_one_worker_does_what_keras_does(optimizer: str) -> None:
+    options = ["--optimizer", optimizer, "--learning-rate", "0.01"]
     chosen = config.parse(["--records", "-", "--job-dir", "-", *options], {})
     theirs, mine = (
         keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
     )
     keras_own = networks.optimizer(chosen, 10, "float32")
     keras_own.build([theirs])
-    rule = parameter_servers.Rule(chosen, networks.optimizer(chosen, 10, "float32"))
-    slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(rule.averages)]
+    slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(parameter_servers.slots(keras_own))]
     draw = np.random.default_rng(7)
     for step in range(1, 6):
         gradient = tf.constant(draw.normal(size=(3, 4)), tf.float32)
         keras_own.apply([gradient], [theirs])
-        rule.apply(mine, gradient, slots, tf.constant(0.01), tf.constant(float(step)))
+        about = tf.constant(0.01), tf.constant(float(step))
+        parameter_servers.update(keras_own, mine, gradient, slots, *about)
         np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
     assert not np.allclose(mine.numpy(), np.linspace(-1, 2, 12).reshape(3, 4), atol=1e-3)
 

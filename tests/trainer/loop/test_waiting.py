@@ -1,13 +1,10 @@
 """Who is waited for: it is said by name, within seconds, also if the kernel still answers."""
 
 import socket
-import threading
-from pathlib import Path
 
 import pytest
 
 from tests.trainer.loop.test_distribution import ports, two
-from tests.trainer.runs import ROOT, cluster
 from trainer.loop import distribution, waiting
 
 
@@ -55,49 +52,24 @@ def test_a_wait_is_told_within_thirty_seconds_and_again_each_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("presence", "noted", "severity", "who"),
+    ("presence", "severity", "who"),
     [
-        ("silent", False, "WARNING", "for worker 1 at b:1: no answer"),
-        ("answers", False, "WARNING", "for worker 1 at b:1: it answers and is busy with something"),
-        ("answers", True, "INFO", "and all other processes answer"),
+        ("silent", "WARNING", "for worker 1 at b:1: no answer"),
+        ("answers", "INFO", "and all other processes answer"),
     ],
 )
 def test_the_one_that_is_waited_for_is_named(
-    presence: str, noted: bool, severity: str, who: str, told, monkeypatch: pytest.MonkeyPatch
+    presence: str, severity: str, who: str, told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "probe", lambda host: presence)
-    clock, notes = Clock(), []
-    waits = waiting.Waits({}, notes.append, lambda key: noted and key == "3/b:1", "a:1")
+    clock, waits = Clock(), waiting.Waits({})
     waits.named = {"b:1": "worker 1 at b:1"}
     wait = waiting.Wait("step 7", clock)
-    for clock.now in (14, 16, 19, 21, 22):
-        waits.look(3, wait)
-    for thread in threading.enumerate():
-        if thread.name == "note":
-            thread.join()
-    assert notes == ["3/a:1"], "the others can see that this one waits"
+    for clock.now in (14, 19, 21, 22):
+        waits.look(wait)
     [(said, text)] = told
     assert said == severity
     assert text.startswith(f"step 7 waits since {wait._since} (21 s) {who}")
-
-
-def test_a_note_that_is_not_taken_keeps_nobody_from_telling(
-    told, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where the process with the coordination service is frozen, so is whoever asks it."""
-    monkeypatch.setattr(waiting, "probe", lambda host: "silent")
-    thawed, clock = threading.Event(), Clock()
-
-    def stuck(key: str) -> None:
-        thawed.wait()
-
-    waits = waiting.Waits({}, stuck, lambda key: False, "a:1")
-    waits.named = {"b:1": "worker 0 at b:1"}
-    wait = waiting.Wait("step 7", clock)
-    clock.now = 21
-    waits.look(3, wait)
-    thawed.set()
-    assert [text.partition(") ")[2] for _, text in told] == ["for worker 0 at b:1: no answer"]
 
 
 def test_a_process_that_waits_for_a_late_one_at_the_start_names_it(
@@ -140,39 +112,3 @@ def test_a_step_that_never_ends_is_given_up(told, monkeypatch: pytest.MonkeyPatc
             "step 7 has not ended in 601 s: a GPU hangs, or NCCL waits for one; start all again",
         )
     ]
-
-
-STALLED = """
-import os, time
-from trainer.loop import waiting
-waiting.FIRST = 2.0
-from trainer.observe import insight
-if os.environ.get("NAME") == "worker1":
-    def steps(self, run, first, metrics, before=insight.Progress.steps):
-        if first == 11:
-            time.sleep(6)
-        before(self, run, first, metrics)
-    insight.Progress.steps = steps
-"""
-"""A sitecustomize.py with which worker 1 stands still for some seconds after step 11."""
-
-
-@pytest.mark.tensorflow
-@pytest.mark.slow
-@pytest.mark.alone
-def test_a_worker_that_is_busy_with_something_else_is_named_by_the_one_that_waits(
-    start, tmp_path: Path
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(STALLED)
-    path = f"{tmp_path}:{ROOT}"
-    options = ("--steps", 12, "--steps-per-loop", 1, "--image-size", 8, "--export", "none")
-    ranks = [
-        start(tmp_path / "job", *options, PYTHONPATH=path, **one)
-        for one in cluster("worker", "worker")
-    ]
-    assert [rank.end() for rank in ranks] == [0, 0], ranks[0].stderr()
-    found = ranks[0].events("waiting")  # on a busy machine other steps may wait for 2 s, too
-    said = [line for line in found if line["message"].startswith("step 11 waits since")]
-    assert [line["severity"] for line in said] == ["WARNING"], found
-    assert "for worker 1 at 127.0.0.1:" in said[0]["message"]
-    assert "busy with something else" in said[0]["message"]
