@@ -141,12 +141,12 @@ class Config:
 
     model: str = _model(
         "small_cnn",
-        "small_cnn, a name of keras.applications, keras_hub:PRESET, or package.module:function, "
+        "small_cnn, a name of keras.applications, or package.module:function, "
         "which returns a Keras model",
     )
     weights: str = _model(
         "none",
-        "none, imagenet, preset (of keras_hub), a file (.h5, .keras), or a folder of checkpoints",
+        "none, imagenet, a file (.h5, .keras), or a folder of checkpoints",
     )
     weights_sha256: str = _model(
         "", "checksum that the weights file must have, in hex", parse=str.lower
@@ -321,13 +321,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     if config.trivial_augment and config.rand_augment:
         raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
     _check_weights(config)
-    hub = config.model.startswith("keras_hub:")
-    if ":" in config.model and not hub:
+    if ":" in config.model:
         _check_own(config)
-    if (config.weights == "preset") > hub:
-        raise UsageError(f"--weights preset: --model {config.model} is no preset of keras_hub")
-    if hub and (config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES)):
-        raise UsageError(f"--weights {config.weights}: --model {config.model} has --weights preset")
     check_length(config)
     return config
 

@@ -12,7 +12,6 @@ an outer model, it would unfreeze everything.
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
 import keras
@@ -67,7 +66,7 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     # an export need the same names whenever the model is built. No public function resets this.
     reset_uids()
     try:
-        network = _assemble(config, classes, pretrain)
+        network = _assemble(config, classes)
         if config.target == targets.VALUES:
             network = keras.Model(network.inputs, Units()(network.output), name=network.name)
     finally:
@@ -208,18 +207,17 @@ def deviation(config: Config, network: keras.Model) -> np.ndarray:
     return np.asarray(network.get_layer(UNITS).deviation.numpy())
 
 
-def _assemble(config: Config, classes: int, pretrain: bool) -> keras.Model:
+def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
-    hub = config.model.startswith(own.HUB)
-    if ":" in config.model and not hub:
+    if ":" in config.model:
         return own.build(config, classes, images)
     if config.model == "small_cnn":
         features = _small_cnn(images)
         name = "small_cnn"
     else:
-        features = own.hub(config, images, pretrain) if hub else _application(config, images)
-        name = PurePath(config.model).name.rpartition(":")[2].lower()
+        features = _application(config, images)
+        name = config.model.lower()
         features = keras.layers.GlobalAveragePooling2D(name=f"{_HEAD}pool")(features)
     if config.dropout:
         features = keras.layers.Dropout(config.dropout, seed=config.seed, name=f"{_HEAD}dropout")(
@@ -272,8 +270,7 @@ def _application(config: Config, images: Any) -> Any:
 
 def _freeze(network: keras.Model, config: Config) -> None:
     """Freeze all but what --fine-tune-layers and --batch-norm say, and the head."""
-    users = ":" in config.model and not config.model.startswith(own.HUB)
-    if users and config.fine_tune_layers < 0 and config.batch_norm == "auto":
+    if ":" in config.model and config.fine_tune_layers < 0 and config.batch_norm == "auto":
         return  # as the user's function says
     weighty = _weight_layers(network)
     count = len(weighty) if config.fine_tune_layers < 0 else config.fine_tune_layers

@@ -1,4 +1,4 @@
-"""Models of the user's own, presets of keras_hub, and the image size that a model was made for."""
+"""Models of the user's own, and the image size that a model was made for."""
 
 import importlib
 import traceback
@@ -26,9 +26,6 @@ def image_size(model: str, stored: int) -> tuple[int, str]:
     """Return pixels a side for a model, and why. `stored`: the most that the records' shorter sides
     have; 0: not known.
     """
-    if model.startswith(HUB):
-        size = hub_size(model)
-        return size or _USUAL, f"{model} is made for it" if size else "the preset does not say"
     if model.lower() != "small_cnn":
         return _SIZES.get(model.lower(), _USUAL), f"{model} is made for it"
     least, most = _SMALL
@@ -36,10 +33,6 @@ def image_size(model: str, stored: int) -> tuple[int, str]:
         return least, "small_cnn's, since the size of the pictures is not known"
     size = min(most, max(least, -(-stored // 8) * 8))
     return size, f"small_cnn with pictures of up to {stored} pixels"
-
-
-HUB = "keras_hub:"
-"""--model keras_hub:PRESET, a preset's name or the folder of one."""
 
 
 def build(config: Config, classes: int, images: Any) -> keras.Model:
@@ -67,65 +60,6 @@ def build(config: Config, classes: int, images: Any) -> keras.Model:
     if getattr(getattr(last_layer, "activation", None), "__name__", "") in ("softmax", "sigmoid"):
         raise UsageError(f"{option}: its last layer ends with an activation; return the logits")
     return keras.Model(images, keras.ops.cast(logits, "float32"), name=made.name)
-
-
-def hub_size(model: str) -> int:
-    """Return pixels a side that a preset was made for; 0: it does not say. Raises UsageError."""
-    size = getattr(_converter(model), "image_size", None)
-    return int(size[0]) if size else 0
-
-
-def hub(config: Config, images: Any, pretrain: bool) -> Any:
-    """Return the features of the keras_hub backbone that --model names, from uint8 `images`; its
-    weights are the preset's with --weights preset if `pretrain`. Raises UsageError.
-
-    The pixels are scaled as the preset's image converter says (keras.io/keras_hub,
-    ImageConverter: scale and offset), by a layer of the model.
-    """
-    name = config.model
-    hub, converter = _hub(name), _converter(name)
-    load = pretrain and config.weights == "preset"
-    shape = (config.image_size, config.image_size, 3)
-    maker = hub.models.Backbone.from_preset
-    try:
-        backbone = maker(name.removeprefix(HUB), load_weights=load, image_shape=shape)
-        pixels = keras.ops.cast(images, "float32")
-        scale, offset = (getattr(converter, field, None) for field in ("scale", "offset"))
-        if scale is not None or offset is not None:
-            each = 1.0 if scale is None else scale
-            more = 0.0 if offset is None else offset
-            pixels = keras.layers.Rescaling(each, more, name="preprocess")(pixels)
-        features = backbone(pixels)
-    except Exception as error:
-        raise _unusable(name, error) from error
-    if not hasattr(features, "shape") or len(features.shape) != 4:
-        raise UsageError(f"--model {name}: is no model of pictures with one map of features")
-    return features
-
-
-def _hub(name: str) -> Any:
-    try:
-        return importlib.import_module("keras_hub")
-    except ImportError as error:
-        why = "" if isinstance(error, ModuleNotFoundError) and error.name == "keras_hub" else (
-            f" ({error})"
-        )  # fmt: skip
-        text = f"--model {name}: keras_hub cannot be imported{why}: pip install keras-hub"
-        raise UsageError(text) from error
-
-
-def _converter(name: str) -> Any:
-    """Return the preset's image converter; None: it has none."""
-    maker = _hub(name).layers.ImageConverter.from_preset
-    try:
-        return maker(name.removeprefix(HUB))
-    except Exception as error:
-        raise _unusable(name, error) from error
-
-
-def _unusable(name: str, error: Exception) -> UsageError:
-    reason = " ".join(str(error).split())[:200]
-    return UsageError(f"--model {name}: {type(error).__name__}: {reason}")
 
 
 def _find(name: str) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ def load(network: keras.Model, config: Config, head: str, plain: Plain) -> None:
 
     Layers whose names begin with `head` keep their fresh weights.
     """
-    if config.weights in ("none", "preset"):  # A preset's are loaded while it is made.
+    if config.weights == "none":
         return
     if config.weights == "imagenet":
         _imagenet(network, config, head, plain)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from trainer.config import METRICS, Config
 from trainer.job import storage
@@ -102,30 +101,16 @@ class Progress(Observer):
 
 
 class Utilization(Observer):
-    """Reports processor, memory and GPUs, and the share of the devices' peak that the model
-    uses."""
+    """Reports speed, processor, memory and GPUs."""
 
     def __init__(self, board: Board, seconds: float) -> None:
         self.board = board
         self._gpus = utilization.Gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
         looks = (utilization.Machine().look, self._gpus.look)
         self.sampler = utilization.Sampler(seconds, looks)
-        self.flops = 0.0
-        """Floating point operations of one example in one step."""
-        self.peak: float | None = None
-        """Peak FLOP/s of all devices of the run; None: not known."""
         self._examples = 0
         self._seconds = 0.0
         self._calls = 0
-
-    def begin(self, run: Run) -> None:
-        self.flops = utilization.training_flops(run.model)
-        visible = [
-            tf.config.experimental.get_device_details(gpu).get("device_name", "")
-            for gpu in tf.config.list_physical_devices("GPU")
-        ]
-        peak = utilization.peak(visible, run.policy, os.environ.get("TPU_ACCELERATOR_TYPE", ""))
-        self.peak = peak * run.strategy.num_replicas_in_sync if peak else None
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         self._calls += 1
@@ -135,10 +120,8 @@ class Utilization(Observer):
         fresh = self.sampler.fresh()
         if fresh and self.board.writes:
             with self.board.spend("scalars"):
-                speed = run.config.batch_size / float(metrics["seconds"][0])
-                values = {**fresh, **self._rates(speed)}
-                train = self.board.of("train")
-                train.scalars(run.position.step, {f"utilisation/{k}": v for k, v in values.items()})
+                tags = {f"utilisation/{name}": value for name, value in fresh.items()}
+                self.board.of("train").scalars(run.position.step, tags)
 
     def end(self, run: Run, outcome: str) -> None:
         if outcome != "preempted":  # In a preemption every moment counts.
@@ -147,21 +130,7 @@ class Utilization(Observer):
     def report(self) -> dict[str, Any]:
         """Speed and utilisation of this attempt."""
         speed = self._examples / self._seconds if self._seconds else 0.0
-        return {
-            "examples_per_second": speed,
-            "training_flops_per_example": self.flops,
-            **self._rates(speed),
-            "machine": self.sampler.report(),
-        }
-
-    def _rates(self, speed: float) -> dict[str, float]:
-        """The model's TFLOP/s at `speed` examples a second, and their share of the devices'
-        peak."""
-        done = self.flops * speed
-        rates = {"model_tflops": done / 1e12}
-        if self.peak:
-            rates["model_flop_utilisation"] = done / self.peak
-        return rates
+        return {"examples_per_second": speed, "machine": self.sampler.report()}
 
 
 class Files(Observer):

@@ -1,4 +1,4 @@
-"""Use of the machine: processors, memory, GPUs, and the share of the model's arithmetic.
+"""Use of the machine: processors, memory, network, disk, GPUs.
 
 A sample is taken every few seconds, with psutil and NVML (nvidia-ml-py).
 """
@@ -6,7 +6,6 @@ A sample is taken every few seconds, with psutil and NVML (nvidia-ml-py).
 import contextlib
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,36 +18,6 @@ from trainer.job import memory
 
 SECONDS = 5.0
 """Between two looks."""
-
-PEAKS: tuple[tuple[str, float, float], ...] = (
-    ("H200 NVL", 836, 418),
-    ("H200", 989, 494),
-    ("H100 PCIe", 756, 378),
-    ("H100 NVL", 835, 417),
-    ("H100", 989, 494),
-    ("A100", 312, 156),
-    ("L4", 121, 60),
-    ("T4", 65, 8.1),
-    ("V100-PCIE", 112, 14),
-    ("V100", 125, 15.7),
-    ("P100-PCIE", 18.7, 9.3),
-    ("P100", 21.2, 10.6),
-    ("P4", 5.5, 5.5),
-)
-"""Words in a GPU's name, dense TFLOP/s in 16 bits, and in float32 as TensorFlow computes it (TF32
-from A100 on). From NVIDIA's data sheets; where these give sparse figures, half of them."""
-TPU_PEAKS: Mapping[str, tuple[float, int]] = {
-    "v2": (46, 2),
-    "v3": (123, 2),
-    "v4": (275, 1),
-    "v5litepod": (197, 1),
-    "v5e": (197, 1),
-    "v5p": (459, 1),
-    "v6e": (918, 1),
-}
-"""By the generation in TPU_ACCELERATOR_TYPE: bfloat16 TFLOP/s of a chip, and the replicas that
-share the chip (Google Cloud, TPU system architecture). float32 has the same peak, because a TPU
-multiplies in bfloat16."""
 
 
 def quota(root: Path = memory.CGROUP, cores: int | None = None) -> float:
@@ -198,61 +167,3 @@ class Sampler:
             key: {"mean": total / count, "most": most}
             for key, (count, total, most) in self._sums.items()
         }
-
-
-def peak(devices: Iterable[str], policy: str, tpu_type: str = "") -> float | None:
-    """Peak FLOP/s of one replica's device under a Keras dtype policy; None: not known.
-
-    `devices` are the GPUs' names, of which the slowest counts; `tpu_type` is v3-8 and the like.
-    """
-    generation = tpu_type.partition("-")[0]
-    if generation in TPU_PEAKS:
-        tera, replicas = TPU_PEAKS[generation]
-        return tera * 1e12 / replicas
-    peaks = []
-    for device in devices:
-        # Whole words: an L40S is not an L4, and a P40 is not a P4.
-        fitting = [row for row in PEAKS if re.search(rf"\b{row[0]}\b", device, re.IGNORECASE)]
-        if not fitting:
-            return None
-        _, half, single = fitting[0]
-        # GPUs before Volta have no matrix units: mixed precision only saves memory there.
-        peaks.append((half if policy.startswith("mixed") else single) * 1e12)
-    return min(peaks, default=None)
-
-
-def forward_flops(network: Any) -> dict[str, float]:
-    """Floating point operations of one example by layer: 2 for each multiply and add.
-
-    It counts convolutions and dense layers, which have all but one or two percent of them.
-    """
-    from trainer.model.networks import layers_of
-
-    flops: dict[str, float] = {}
-    for layer in layers_of(network):
-        kernels = [v for v in layer.weights if v.path.rpartition("/")[2].endswith("kernel")]
-        if not kernels:
-            continue
-        # A kernel is applied once at each place of the output: [batch, height, width, channels].
-        places = math.prod(layer.output.shape[1:-1]) if len(layer.output.shape) > 2 else 1
-        flops[layer.name] = sum(2.0 * math.prod(kernel.shape) * places for kernel in kernels)
-    return flops
-
-
-def training_flops(network: Any) -> float:
-    """Floating point operations of one example and one step.
-
-    It counts the forward pass; after the first trained layer as much again for the gradient of each
-    layer's input; and as much again for the gradient of each trained layer's weights. Frozen layers
-    before the first trained one cost their forward pass only.
-    """
-    from trainer.model.networks import layers_of
-
-    forward = forward_flops(network)
-    trained = {layer.name for layer in layers_of(network) if layer.trainable_variables}
-    total, reached = 0.0, False
-    for name, flops in forward.items():
-        # The first trained layer needs no gradient of its input.
-        total += flops + (flops if reached else 0.0) + (flops if name in trained else 0.0)
-        reached = reached or name in trained
-    return total

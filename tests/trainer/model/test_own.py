@@ -1,9 +1,7 @@
 """A model of the user's own is trained, resumed and served as ours; its faults are one line."""
 
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,73 +114,3 @@ def test_a_run_says_the_size_that_it_picked(tmp_path: Path, task) -> None:
         "--image-size 32: small_cnn's, since the size of the pictures is not known"
     )
     assert json.loads((tmp_path / "config.json").read_text())["image_size"] == 32
-
-
-class Hub:
-    """A stand-in for keras_hub, with a preset "tiny" of 24 pixels."""
-
-    asked: list[bool]
-
-    def __init__(self) -> None:
-        self.asked = []
-        self.models = SimpleNamespace(Backbone=SimpleNamespace(from_preset=self.backbone))
-        self.layers = SimpleNamespace(ImageConverter=SimpleNamespace(from_preset=self.converter))
-
-    def converter(self, preset: str) -> object:
-        if preset != "tiny":
-            raise ValueError(f"Unknown preset identifier. Received: preset='{preset}'.")
-        return SimpleNamespace(image_size=(24, 24), scale=[0.5, 1.0, 2.0], offset=[0.0, -1.0, 3.0])
-
-    def backbone(self, preset: str, load_weights: bool, image_shape: tuple) -> object:
-        import keras
-
-        self.asked.append(load_weights)
-        images = keras.Input(image_shape)
-        start = "ones" if load_weights else "zeros"
-        x = keras.layers.Conv2D(3, 1, kernel_initializer=start, name="only")(images)
-        return keras.Model(images, x, name="backbone")
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Hub:
-    made = Hub()
-    monkeypatch.setitem(sys.modules, "keras_hub", made)
-    return made
-
-
-def test_a_preset_of_keras_hub_gets_a_head_its_scale_and_its_weights(hub: Hub) -> None:
-    given = ["--records", "r", "--job-dir", "j", "--model", "keras_hub:tiny", "--image-size", "8"]
-    config = parse([*given, "--weights", "preset"], {})
-    network = networks.build(config, 3, "float32")
-    assert network.output_shape == (None, 3)
-    assert [variable.path for variable in network.weights][-1] == "head_logits/bias"
-    pixels = np.full((1, 8, 8, 3), 10, np.uint8)
-    inner = tf.keras.Model(network.input, network.get_layer("preprocess").output)
-    np.testing.assert_allclose(inner(pixels)[0, 0, 0], [5.0, 9.0, 23.0])
-    assert networks.depth(network).backbone_layers == 1
-    assert hub.asked == [True]
-    networks.build(config, 3, "float32", pretrain=False)
-    networks.build(parse(given, {}), 3, "float32")
-    assert hub.asked == [True, False, False], "an export and a fresh model load none"
-    assert own.image_size("keras_hub:tiny", 500)[0] == 24
-
-
-def test_a_preset_that_cannot_be_had_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError) as error:
-        own.image_size("keras_hub:huge", 0)
-    assert str(error.value) == (
-        "--model keras_hub:huge: ValueError: Unknown preset identifier. Received: preset='huge'."
-    )
-    monkeypatch.setitem(sys.modules, "keras_hub", None)
-    with pytest.raises(UsageError, match=r"^--model keras_hub:tiny: keras_hub cannot be imported"):
-        own.image_size("keras_hub:tiny", 0)
-    for weights, message in (
-        ("imagenet", "--weights imagenet: --model keras_hub:tiny has --weights preset"),
-        ("w.h5", "--weights w.h5: --model keras_hub:tiny has --weights preset"),
-    ):
-        given = ["--records", "r", "--job-dir", "j", "--model", "keras_hub:tiny"]
-        with pytest.raises(UsageError) as error:
-            parse([*given, "--weights", weights], {})
-        assert str(error.value) == message
-    with pytest.raises(UsageError, match=r"^--weights preset: --model small_cnn is no preset"):
-        parse(["--records", "r", "--job-dir", "j", "--weights", "preset"], {})

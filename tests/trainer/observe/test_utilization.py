@@ -1,4 +1,4 @@
-"""Samples of the machine, and the share of its arithmetic that was the model's."""
+"""Samples of the machine."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainer.observe import utilization
-from trainer.observe.utilization import Gpus, Machine, Sampler, peak, quota
+from trainer.observe.utilization import Gpus, Machine, Sampler, quota
 
 # What the kernel says, in folders like /sys/fs/cgroup
 
@@ -138,83 +138,6 @@ def test_a_sample_is_taken_when_it_is_time_for_one(monkeypatch: pytest.MonkeyPat
     assert sampler.fresh(now=True) == {"cpu": 8.0}
     assert sampler.report() == {"cpu": {"mean": 4.0, "most": 8.0}}
     assert Sampler(0.0, [lambda: {"cpu": next(values)}]).fresh(now=True) == {}
-
-
-# Arithmetic
-
-
-@pytest.mark.parametrize(
-    ("device", "policy", "tera"),
-    [
-        ("Tesla V100-SXM2-16GB", "mixed_float16", 125),
-        ("Tesla V100-PCIE-16GB", "mixed_float16", 112),
-        ("Tesla V100-SXM2-16GB", "float32", 15.7),
-        ("Tesla T4", "mixed_float16", 65),
-        ("NVIDIA L4", "mixed_bfloat16", 121),
-        ("NVIDIA A100-SXM4-40GB", "mixed_bfloat16", 312),
-        ("NVIDIA A100-SXM4-40GB", "float32", 156),
-        ("NVIDIA H100 80GB HBM3", "mixed_bfloat16", 989),
-        ("NVIDIA H100 PCIe", "mixed_bfloat16", 756),
-        ("NVIDIA H200", "mixed_bfloat16", 989),
-        ("Tesla P100-PCIE-16GB", "float32", 9.3),
-    ],
-)
-def test_peaks(device: str, policy: str, tera: float) -> None:
-    assert peak([device], policy) == pytest.approx(tera * 1e12)
-
-
-def test_peaks_of_several_and_of_unknown_ones() -> None:
-    assert peak(["Tesla T4", "Tesla V100-SXM2-16GB"], "mixed_float16") == 65e12
-    assert peak(["Tesla T4", "GeForce GT 710"], "mixed_float16") is None
-    assert peak([], "float32") is None
-    for other in ("NVIDIA L40S", "Tesla P40", "NVIDIA T400 4GB"):  # no L4, no P4, no T4
-        assert peak([other], "mixed_float16") is None
-    assert peak([], "mixed_bfloat16", "v3-8") == 61.5e12  # of a core, half a chip
-    assert peak([], "mixed_bfloat16", "v5litepod-4") == 197e12
-
-
-@pytest.mark.tensorflow
-def test_flops_are_those_that_tensorflow_counts() -> None:
-    import tensorflow as tf
-
-    from trainer.config import parse
-    from trainer.model import networks
-
-    for name, size in (("small_cnn", 32), ("mobilenetv2", 64), ("xception", 71)):
-        options = ["--records", "r", "--job-dir", "j", "--model", name, "--image-size", str(size)]
-        network = networks.build(parse(options, {}), 10, "float32")
-        forward = sum(utilization.forward_flops(network).values())
-        images = tf.TensorSpec((1, size, size, 3), tf.uint8)
-        graph = tf.function(lambda x, n=network: n(x)).get_concrete_function(images).graph
-        options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
-        options["output"] = "none"
-        counted = tf.compat.v1.profiler.profile(graph, options=options).total_float_ops
-        # TensorFlow also counts BatchNorm and additions of biases.
-        assert forward == pytest.approx(counted, rel=0.06), name
-        assert forward < counted
-
-
-WORDS = ["--records", "r", "--job-dir", "j", "--image-size", "32"]
-
-
-@pytest.mark.tensorflow
-def test_flops_of_a_step_depend_on_what_is_trained() -> None:
-    from trainer.config import parse
-    from trainer.model import networks
-
-    def flops(*options: str) -> float:
-        config = parse([*WORDS, *options], {})
-        return utilization.training_flops(networks.build(config, 10, "float32"))
-
-    network = networks.build(parse(WORDS, {}), 10, "float32")
-    each = utilization.forward_flops(network)
-    assert each["conv1"] == 2 * 3 * 3 * 3 * 16 * 32 * 32
-    assert each["head_logits"] == 2 * 4 * 4 * 64 * 10
-    forward = sum(each.values())
-    assert flops() == pytest.approx(3 * forward - each["conv1"])
-    assert flops("--fine-tune-layers", "0") == forward + each["head_logits"]
-    last = each["conv3"] + 2 * each["head_logits"]
-    assert flops("--fine-tune-layers", "1") == forward + last
 
 
 @pytest.mark.tensorflow
