@@ -28,7 +28,7 @@ from trainer.records.statusline import StatusLine
 TRIES = 4
 """Most tries for each file."""
 PARALLEL = 8
-"""Files that are sent at once, by default."""
+"""Files that are sent at once."""
 BLOCK = 1 << 20
 
 
@@ -52,26 +52,22 @@ class Sums:
 
 @dataclass
 class Transfer:
-    """How far an upload is."""
+    """How far an upload is, and at its end what it did."""
 
     files: int
     bytes: int
-    checked: int = 0
+    there: int = 0
+    """Files that DEST has."""
     sent: int = 0
     sent_bytes: int = 0
-    retries: int = 0
+    extra: tuple[str, ...] = ()
+    """Files at DEST that SRC does not have; they are left alone."""
 
-
-@dataclass(frozen=True)
-class Uploaded:
-    """What an upload did."""
-
-    files: int
-    bytes: int
-    sent: int
-    sent_bytes: int
-    extra: tuple[str, ...]
-    """Files at DEST that SRC does not have; they are left alone, or removed if asked."""
+    def words(self, seconds: float) -> str:
+        """Return how far it is after so many seconds."""
+        sent = self.sent_bytes / 1e6
+        rate = sent / seconds
+        return f"{self.there} of {self.files} files there, {sent:,.0f} MB sent, {rate:,.1f} MB/s"
 
 
 Tell = Callable[[Transfer], None]
@@ -80,12 +76,10 @@ Tell = Callable[[Transfer], None]
 def upload(
     source: Path,
     target: str,
-    parallel: int = PARALLEL,
-    delete: bool = False,
     tell: Tell = lambda _: None,
     wait: float = 1.0,
     **options: Any,
-) -> Uploaded:
+) -> Transfer:
     """Send the files of `source` that `target` lacks or has otherwise. Raises UploadError.
 
     `options` go to the file system of `target`; `wait` is the seconds before the second try of a
@@ -114,7 +108,7 @@ def upload(
     last = [(p, n) for p, n in zip(paths, names, strict=True) if n == "dataset.json"]
     rest = [(p, n) for p, n in zip(paths, names, strict=True) if n != "dataset.json"]
     for batch in (rest, last):
-        with ThreadPoolExecutor(max(1, parallel)) as pool:
+        with ThreadPoolExecutor(PARALLEL) as pool:
             futures = [pool.submit(one, *file) for file in batch]
             try:
                 for future in as_completed(futures):
@@ -122,11 +116,8 @@ def upload(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-    extra = tuple(sorted(present.keys() - set(names)))
-    if delete:
-        for name in extra:
-            filesystem.rm_file(f"{root}/{name}")
-    return Uploaded(len(names), progress.bytes, progress.sent, progress.sent_bytes, extra)
+    progress.extra = tuple(sorted(present.keys() - set(names)))
+    return progress
 
 
 def _open(target: str, options: dict[str, Any]) -> tuple[Any, str]:
@@ -187,8 +178,7 @@ def _one(
                 sent = False
             if is_there(filesystem, to, present, sums):
                 with lock:
-                    progress.checked += 1
-                    progress.retries += max(0, attempt - first)
+                    progress.there += 1
                     if sent:
                         progress.sent += 1
                         progress.sent_bytes += sums.size
@@ -264,36 +254,15 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def status(progress: Transfer, seconds: float) -> str:
-    """Return how far an upload is after so many seconds, in words."""
-    sent = progress.sent_bytes / 1e6
-    return (
-        f"{progress.checked} of {progress.files} files there, "
-        f"{sent:,.0f} MB sent, {sent / seconds:,.1f} MB/s"
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m trainer.upload", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("source", type=Path, metavar="SRC", help="folder")
     parser.add_argument("target", metavar="DEST", help="gs://bucket/folder, or another address")
-    parser.add_argument(
-        "--parallel", type=int, default=PARALLEL, help=f"files at once ({PARALLEL})"
-    )
-    parser.add_argument("--delete", action="store_true", help="remove from DEST what SRC lacks")
     given = parser.parse_args(arguments)
-    if given.parallel < 1:
-        parser.error("--parallel is 1 or more")
     line = StatusLine()
     try:
-        result = upload(
-            given.source,
-            given.target,
-            given.parallel,
-            given.delete,
-            lambda progress: line.show(lambda seconds: status(progress, seconds)),
-        )
+        result = upload(given.source, given.target, tell=lambda progress: line.show(progress.words))
     except UploadError as error:
         line.end()
         print(f"error: {error}", file=sys.stderr)
@@ -302,9 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("stopped: the same command goes on where it was", file=sys.stderr)
         return 130
     line.end()
-    verb = "removed" if given.delete else "not in SRC, left alone"
     for name in result.extra:
-        print(f"{verb}: {given.target.rstrip('/')}/{name}", file=sys.stderr)
+        print(f"not in SRC, left alone: {given.target.rstrip('/')}/{name}", file=sys.stderr)
     there = result.files - result.sent
     print(
         f"{result.files} files, {result.bytes / 1e6:,.1f} MB in {given.target}, all verified: "

@@ -80,8 +80,6 @@ def test_all_is_sent_once_and_only_what_differs_again(records: Path, target: tup
     assert again.sent == 2
     assert again.extra == ("more/train-1.tfrecord",)
     assert "more/train-1.tfrecord" in content(target)
-    assert upload.upload(records, address, delete=True, **options).sent == 0
-    assert content(target) == of(records)
 
 
 def test_what_was_changed_on_the_other_side_is_sent_again(records: Path, target: tuple) -> None:
@@ -121,12 +119,8 @@ def test_a_transfer_that_fails_is_tried_again(records: Path, tmp_path: Path, mon
         put(filesystem, path, to)
 
     monkeypatch.setattr(upload, "_put", failing)
-    last = []
-    result = upload.upload(
-        records, str(tmp_path / "target"), wait=0.0, tell=lambda progress: last.append(progress)
-    )
-    assert result.sent == 4
-    assert last[-1].retries == 3
+    assert upload.upload(records, str(tmp_path / "target"), wait=0.0).sent == 4
+    assert not any(failures.values())
     assert of(tmp_path / "target") == of(records)
 
 

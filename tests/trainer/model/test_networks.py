@@ -68,12 +68,6 @@ def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, poli
     assert keras.config.dtype_policy().name == "float32"  # As it was before.
 
 
-def test_names_are_the_same_when_it_is_built_again() -> None:
-    options = config("--model", "xception", "--image-size", "71")
-    first, second = (networks.build(options, 2, "float32") for _ in range(2))
-    assert list(values(first)) == list(values(second))
-
-
 def test_the_last_30_layers_are_thirty_layers_with_weights() -> None:
     network = networks.build(config(*DENSENET, "--fine-tune-layers", 30), 3, "float32")
     depth = networks.depth(network)
@@ -251,13 +245,6 @@ def test_what_cannot_be_built_is_one_line(options: tuple[object, ...], message: 
     assert "\n" not in str(error.value)
 
 
-def test_head_as_asked_for() -> None:
-    network = networks.build(config("--model", "mobilenetv2", "--dropout", 0.5), 3, "float32")
-    names = [layer.name for layer in network.layers if layer.name.startswith("head_")]
-    assert names == ["head_pool", "head_dropout", "head_logits"]
-    assert network.get_layer("head_dropout").rate == 0.5
-
-
 def rates(*options: object, steps: int = 100) -> np.ndarray:
     chosen = config("--learning-rate", 1.0, *options)
     schedule = optimization.optimizer(chosen, steps, "float32")._learning_rate
@@ -321,13 +308,6 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
 
 
-def test_options_reach_the_optimizer() -> None:
-    sgd = optimization.optimizer(config("--optimizer", "sgd", "--momentum", 0.8), 9, "float32")
-    assert (sgd.momentum, sgd.nesterov) == (0.8, True)
-    options = ("--optimizer", "rmsprop", "--momentum", 0.7)
-    assert optimization.optimizer(config(*options), 9, "float32").momentum == 0.7
-
-
 @pytest.mark.parametrize(
     ("policy", "scaled"), [("float32", 1.0), ("mixed_bfloat16", 1.0), ("mixed_float16", 2.0**15)]
 )
@@ -371,9 +351,3 @@ def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it(
     assert (len(rates), rates[-1]) == (9, pytest.approx(0.3))
     with pytest.raises(UsageError, match=r"--drop-path 0\.3: small_cnn has no blocks"):
         networks.build(config("--drop-path", 0.3), 3, "float32")
-
-
-def test_xla_only_where_it_works() -> None:
-    assert optimization.use_xla("on", replicas=1, tpu=False)
-    assert not optimization.use_xla("on", replicas=2, tpu=False)
-    assert not optimization.use_xla("auto", replicas=1, tpu=False)

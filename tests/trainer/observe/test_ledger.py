@@ -66,15 +66,6 @@ def test_a_part_within_another_stops_its_clock(ledger: Ledger, clock: Clock) -> 
     assert (seconds["evaluation"], seconds["summaries"]) == (2, 10)
 
 
-def test_an_exception_ends_a_part(ledger: Ledger, clock: Clock) -> None:
-    running(ledger, clock)
-    with pytest.raises(KeyError), ledger.spend("evaluation"):
-        clock.now += 1
-        raise KeyError
-    clock.now += 4
-    assert (ledger.seconds()["evaluation"], ledger.seconds()["other"]) == (1, 4)
-
-
 def test_what_a_step_waited_for_input_is_not_computing(ledger: Ledger, clock: Clock) -> None:
     running(ledger, clock)
     spend(ledger, clock, "compute", 10)
@@ -82,14 +73,6 @@ def test_what_a_step_waited_for_input_is_not_computing(ledger: Ledger, clock: Cl
     assert (ledger.seconds()["compute"], ledger.seconds()["input"]) == (6, 4)
     ledger.move(100, "compute", "input")
     assert (ledger.seconds()["compute"], ledger.seconds()["input"]) == (0, 10)
-
-
-def test_only_known_parts(ledger: Ledger) -> None:
-    with (
-        pytest.raises(ValueError, match="'coffee' is not one of startup, input"),
-        ledger.spend("coffee"),
-    ):
-        pass
 
 
 def test_the_account_goes_on_after_a_restart(ledger: Ledger, clock: Clock) -> None:
@@ -129,19 +112,6 @@ def test_what_a_killed_attempt_did_after_its_checkpoint_is_lost(
     assert report["attempts"] == 3
     assert report["work_seconds"] == {"useful": 10, "lost": 6 + 2, "overhead": 7}
     assert report["wall_seconds"] == pytest.approx(25)
-
-
-def test_nothing_is_lost_of_an_attempt_that_saved_its_last_step(
-    ledger: Ledger, clock: Clock
-) -> None:
-    running(ledger, clock)
-    checkpoint = ledger.state()
-    spend(ledger, clock, "evaluation", 3)
-    second = Ledger(clock)
-    second.restore(checkpoint)
-    second.reconcile(ledger.state(), clean=True)
-    assert second.report()["seconds"]["evaluation"] == 3
-    assert second.report()["work_seconds"]["lost"] == 0
 
 
 def test_the_price_is_split_as_the_time_is(ledger: Ledger, clock: Clock) -> None:
