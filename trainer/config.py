@@ -38,7 +38,6 @@ _evaluation = Section("train and evaluate")
 _model = Section("model")
 _optimizer = Section("optimizer")
 _tensorboard = Section("TensorBoard; cadences in steps, 0: never")
-_cost = Section("utilisation and cost")
 _input = Section("input and augmentation")
 _output = Section("hyperparameters and output")
 
@@ -220,10 +219,6 @@ class Config:
     )
     profile_steps: tuple[int, int] | None = _tensorboard(
         None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
-    )
-
-    price_per_hour: float = _cost(
-        0.0, "of all the run's machines together, in any currency; 0: not known"
     )
 
     accept_changed_records: bool = _input(

@@ -75,7 +75,7 @@ def evaluate(request: Asked) -> dict[str, float]:
 
     config = settings(request.job_dir)
     folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
-    checkpoint = evaluator.newest(Checkpoints(folder, config.keep_checkpoints))
+    checkpoint = Checkpoints(folder, config.keep_checkpoints).newest()
     if checkpoint is None:
         raise UsageError(f"--job-dir {request.job_dir}: there is no whole checkpoint in {folder}")
     config = dataclasses.replace(config, records=request.records or config.records)

@@ -54,7 +54,7 @@ def test_the_environment_wins_over_the_job_folder() -> None:
         (["--learning-rate", "nan"], "--learning-rate nan: must be more than 0"),
         (["--epochs", "inf"], "--epochs inf: must be"),
         (["--epochs", "1e300"], "--epochs 1e+300: must be between 0 and 1000000"),
-        (["--price-per-hour", "inf"], "--price-per-hour inf: must be a finite number"),
+        (["--clip-norm", "inf"], "--clip-norm inf: must be a finite number"),
         (["--seed", "1e10"], "--seed 10000000000: must be between 0 and 4294967295"),
         (["--steps", "1e300"], "argument --steps: '1e300' is too large"),
         (["--clip-norm", "nan"], "--clip-norm nan: must be 0 or more"),

@@ -124,7 +124,7 @@ def test_two_devices_learn_and_measure_values_in_the_records_units(tmp_path: Pat
     source = pictures(tmp_path / "pictures", "values")
     assert command.main([str(source), str(records), "--encoding", "png", "--workers", "1"]) == 0
     shards = splits.find(str(records), "train")
-    given = ("--records", records, "--job-dir", "-", "--image-size", 8, "--test-flips")
+    given = ("--records", records, "--job-dir", "-", "--image-size", 8)
     config = targets.aimed(parse([str(one) for one in given], {}), "values")
     labels = splits.labels(shards, 2)
     trainer = inner.Trainer(mirrored(), config, 2, "float32", labels=labels)

@@ -114,6 +114,21 @@ class Checkpoints:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
 
+    def newest(
+        self, after: int = -1, torn: Callable[[int, Torn], None] = lambda *_: None
+    ) -> Checkpoint | None:
+        """Return the newest whole checkpoint after a step; `torn` is called for each that is not
+        whole, or that is removed meanwhile.
+        """
+        for step in reversed(self.steps()):
+            if step <= after:
+                return None
+            try:
+                return self.load(step)
+            except Torn as error:
+                torn(step, error)
+        return None
+
     def size(self) -> int:
         """Return bytes of the checkpoints that are there, the best one included."""
         folders = (self, Checkpoints(f"{self.folder}/best", keep=1))

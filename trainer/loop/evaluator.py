@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer.config import Config, UsageError
 from trainer.job import markers, storage
-from trainer.job.checkpoints import Checkpoint, Checkpoints, Torn
+from trainer.job.checkpoints import Checkpoint, Checkpoints
 from trainer.job.lease import Lease
 from trainer.loop import inner
 from trainer.loop.judge import Judge, tell
@@ -71,7 +71,7 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
     patience = time.monotonic() + config.peer_timeout
     while True:
         done = markers.finished(config) is not None
-        checkpoint = newest(checkpoints, last)
+        checkpoint = checkpoints.newest(last)
         if checkpoint is None:
             if done:
                 break
@@ -101,18 +101,6 @@ def _loop(look: Run, evaluation: inner.Evaluation, watch: Watch) -> None:
         markers.write(path, content)
     watch.end(look, "done")
     say("done", f"the job is done; last evaluated step {last}", step=max(last, 0))
-
-
-def newest(checkpoints: Checkpoints, after: int = -1) -> Checkpoint | None:
-    """The newest whole checkpoint after a step; skips one that is removed meanwhile."""
-    for step in reversed(checkpoints.steps()):
-        if step <= after:
-            return None
-        try:
-            return checkpoints.load(step)
-        except Torn:
-            continue
-    return None
 
 
 def averaged(network: Any, config: Config, strategy: Any, policy: str) -> dict[str, str]:

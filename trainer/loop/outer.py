@@ -188,35 +188,36 @@ class Controller:
             )
 
     def _load_newest(self) -> bool:
-        for step in reversed(self.checkpoints.steps()):
-            try:
-                checkpoint = self.checkpoints.load(step)
-            except Torn as torn:
-                say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
-                if self.place.chief:  # It would count as one of the checkpoints to keep.
-                    self.checkpoints.remove(step)
-                continue
-            state = checkpoint.state
-            fingerprint.check(self.config, state.get("records"), self.fingerprint)
-            if state.get("factor", 1.0) != self.factor and not self.tries:
-                self.factor, self.tries = state["factor"], state.get("tries", 0)
-                self.trainer.use_learning_rate(self.factor)
-            self.trainer.restore(checkpoint.variables)
-            self.run_.position = checkpoint.position
-            self.judge.restore(state.get("judge", {}))
-            self._evaluated = state.get("evaluated", -1)
-            self._readers = state.get("readers", self.trainer.readers)
-            if markers.more(self.config, state):
-                # The run is now longer: the patience starts anew, and the evaluation at the end of
-                # the shorter run is not repeated, which might stop this one.
-                self.judge.waited = 0
-                self._evaluated = self.position.step
-            if not self._calls:  # A recovery keeps this attempt's account and observers.
-                if "ledger" in state:
-                    self.run_.ledger.restore(state["ledger"])
-                self.watch.restore(self.run_, state.get("observers", {}))
-            return True
-        return False
+        """Restore the newest whole checkpoint. Returns whether there is one."""
+
+        def skip(step: int, torn: Torn) -> None:
+            say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
+            if self.place.chief:  # It would count as one of the checkpoints to keep.
+                self.checkpoints.remove(step)
+
+        checkpoint = self.checkpoints.newest(torn=skip)
+        if checkpoint is None:
+            return False
+        state = checkpoint.state
+        fingerprint.check(self.config, state.get("records"), self.fingerprint)
+        if state.get("factor", 1.0) != self.factor and not self.tries:
+            self.factor, self.tries = state["factor"], state.get("tries", 0)
+            self.trainer.use_learning_rate(self.factor)
+        self.trainer.restore(checkpoint.variables)
+        self.run_.position = checkpoint.position
+        self.judge.restore(state.get("judge", {}))
+        self._evaluated = state.get("evaluated", -1)
+        self._readers = state.get("readers", self.trainer.readers)
+        if markers.more(self.config, state):
+            # The run is now longer: the patience starts anew, and the evaluation at the end of
+            # the shorter run is not repeated, which might stop this one.
+            self.judge.waited = 0
+            self._evaluated = self.position.step
+        if not self._calls:  # A recovery keeps this attempt's account and observers.
+            if "ledger" in state:
+                self.run_.ledger.restore(state["ledger"])
+            self.watch.restore(self.run_, state.get("observers", {}))
+        return True
 
     def _batches(self) -> Any:
         return self.trainer.batches(self.run_.train, self.position.examples)

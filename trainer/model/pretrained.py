@@ -5,7 +5,6 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -109,20 +108,18 @@ def _copy(saved: keras.Model, network: keras.Model, head: str) -> int:
 
 def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
     checkpoints = Checkpoints(config.weights.rstrip("/"), keep=1)
-    values: dict[str, Any] | None = None
-    for step in reversed(checkpoints.steps()):
-        try:
-            values = dict(checkpoints.load(step).variables)
-            break
-        except Torn as torn:
-            say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
-    if values is None:
+
+    def skipped(step: int, torn: Torn) -> None:
+        say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
+
+    checkpoint = checkpoints.newest(torn=skipped)
+    if checkpoint is None:
         raise UsageError(
             f"--weights {config.weights}: no {' or '.join(WEIGHTS_FILES)} file, and a folder "
             "without a whole checkpoint"
         )
     # A checkpoint numbers its variables: "0004 conv1/kernel".
-    by_path = {name.partition(" ")[2]: value for name, value in values.items()}
+    by_path = {name.partition(" ")[2]: value for name, value in checkpoint.variables.items()}
     wanted = [variable for variable in network.weights if not variable.path.startswith(head)]
     for variable in wanted:
         value = by_path.get(variable.path)
@@ -133,5 +130,6 @@ def _checkpoint(network: keras.Model, config: Config, head: str) -> None:
                 f"there {was}: another --model, --image-size or number of classes"
             )
         variable.assign(value)
+    step = checkpoint.position.step
     text = f"{len(wanted)} variables from step {step} of {config.weights}"
     say("weights", text, variables=len(wanted), step=step)

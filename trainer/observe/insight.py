@@ -197,11 +197,6 @@ class Account(Observer):
         self._reached = run.position.step
         if time.monotonic() - self._written > self.SECONDS:
             self._note(run, clean=False)
-            price = run.config.price_per_hour
-            if price and self.board.writes:
-                cost = run.ledger.report(price)["cost"]
-                tags = {f"cost/{part}": value for part, value in cost.items()}
-                self.board.of("train").scalars(run.position.step, tags)
 
     def saved(self, run: Run, step: int, seconds: float) -> None:
         self._useful[step] = run.ledger.seconds()["compute"]
@@ -231,7 +226,7 @@ class Account(Observer):
             say("summary", f"{SUMMARY} cannot be written: {error}", "WARNING")
 
     def summary(self, run: Run) -> dict[str, Any]:
-        """The content of summary.json: times and costs of all attempts, speeds of this one."""
+        """The content of summary.json: times of all attempts, speeds of this one."""
         depth = networks.depth(run.model)
         return {
             "outcome": self._outcome,
@@ -247,7 +242,7 @@ class Account(Observer):
                 **{key: getattr(depth, key) for key in depth.__dataclass_fields__},
             },
             "time": {
-                **run.ledger.report(run.config.price_per_hour),
+                **run.ledger.report(),
                 "lost_steps": self._lost_steps,
             },
             "speed": self.machine.report(),

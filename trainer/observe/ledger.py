@@ -109,8 +109,8 @@ class Ledger:
             more = sum(journal["seconds"].values()) - sum(self._earlier.values())
             self._earlier = _sum(self._earlier, {LOST: max(0.0, more)})
 
-    def report(self, price_per_hour: float = 0.0) -> dict[str, Any]:
-        """Return all attempts: seconds and shares by part, useful and lost work, and their price.
+    def report(self) -> dict[str, Any]:
+        """Return all attempts: seconds and shares by part, useful and lost work.
 
         Useful work is input and compute: training that is kept. Lost work was made again after a
         restart. The rest is overhead. `unexplained_share` is "other" as a share of the wall clock.
@@ -120,7 +120,7 @@ class Ledger:
         useful = seconds["input"] + seconds["compute"]
         split = {"useful": useful, LOST: seconds[LOST]}
         split["overhead"] = wall - sum(split.values())
-        answer: dict[str, Any] = {
+        return {
             "attempts": self.attempts,
             "wall_seconds": wall,
             "seconds": seconds,
@@ -128,12 +128,6 @@ class Ledger:
             "unexplained_share": seconds["other"] / wall if wall else 0.0,
             "work_seconds": split,
         }
-        if price_per_hour:
-            price = price_per_hour / 3600
-            answer["price_per_hour"] = price_per_hour
-            answer["cost"] = {"total": wall * price}
-            answer["cost"].update({part: value * price for part, value in split.items()})
-        return answer
 
     def _switch(self) -> None:
         now = self._clock()

@@ -277,8 +277,8 @@ def _mistakes(mistakes: Sequence[tuple[np.ndarray, str]], target: str) -> str:
 
 
 def _time(account: dict[str, Any]) -> str:
-    """Return where the time went, over all attempts, and what it cost."""
-    wall, cost = account["wall_seconds"], account.get("cost")
+    """Return where the time went, over all attempts."""
+    wall = account["wall_seconds"]
     rows = "".join(
         f"<tr><td>{part}<td>{seconds:,.1f} s<td>{seconds / wall:.1%}"
         f"<td><div class=part><div class=bar style='width:{100 * seconds / wall:.1f}%'></div></div>"
@@ -287,9 +287,6 @@ def _time(account: dict[str, Any]) -> str:
     text = f"{wall:,.1f} s in {account['attempts']} attempt(s)"
     if account.get("lost_steps"):
         text += f"; {account['lost_steps']} steps were made again"
-    if cost:
-        parts = ", ".join(f"{name} {value:.4g}" for name, value in cost.items())
-        text += f"; cost: {parts}"
     return f"<h2>Where the time went</h2><p>{html.escape(text)}</p><table>{rows}</table>"
 
 

@@ -39,7 +39,7 @@ def test_the_account_of_a_job_that_was_killed_and_started_again(
     tmp_path: Path, start: type[Process]
 ) -> None:
     options = ("--steps", 400, "--batch", 8, "--checkpoint-every", 100, "--steps-per-loop", 10)
-    options += ("--price-per-hour", 3600, "--histograms-every", 0)
+    options += ("--histograms-every", 0)
     began = time.monotonic()
     first = start(tmp_path, *options)
     first.until("checkpoint", 100)
@@ -64,7 +64,6 @@ def test_the_account_of_a_job_that_was_killed_and_started_again(
     # Both attempts, without what the first one did after its last entry in the journal.
     measured = found["time"]["wall_seconds"]
     assert 0.98 * wall < measured < (wall + killed_after) * 1.02
-    assert found["time"]["cost"]["total"] == pytest.approx(measured)  # at 1 a second
 
     log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
     log.Reload()

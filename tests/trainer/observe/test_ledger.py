@@ -114,15 +114,5 @@ def test_what_a_killed_attempt_did_after_its_checkpoint_is_lost(
     assert report["wall_seconds"] == pytest.approx(25)
 
 
-def test_the_price_is_split_as_the_time_is(ledger: Ledger, clock: Clock) -> None:
-    running(ledger, clock)
-    spend(ledger, clock, "compute", 3600 - 7)
-    cost = ledger.report(price_per_hour=2.0)["cost"]
-    assert cost["total"] == pytest.approx(2.0)
-    assert cost["useful"] == pytest.approx(2.0 * 3593 / 3600)
-    assert cost["useful"] + cost["lost"] + cost["overhead"] == pytest.approx(cost["total"])
-    assert "cost" not in ledger.report()
-
-
 def test_a_process_is_older_than_a_moment() -> None:
     assert 0 < process_age() < 24 * 3600
