@@ -1,1 +1,1 @@
-"""What a run reports about itself: TensorBoard, time, cost, a trial's metric."""
+"""What a run reports about itself: TensorBoard, time, a trial's metric."""

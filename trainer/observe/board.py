@@ -10,7 +10,7 @@ from trainer.observe.observer import Run
 from trainer.report import say
 
 BUDGET = 0.05
-"""Share of the time that histograms, activations and pictures may cost before they are skipped."""
+"""Share of the time that histograms, activations and mistakes may cost before they are skipped."""
 
 
 class Board:

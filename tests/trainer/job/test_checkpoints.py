@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_seen(checkpoints: Checkpoints) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(Torn):
+    with pytest.raises(Torn, match="bytes do not have the checksum of the "):
         checkpoints.load(20)
 
 

@@ -54,6 +54,7 @@ def test_a_folder_is_written_to_and_measured_before_a_run_starts(tmp_path: Path)
     with pytest.raises(UsageError, match=f"cannot write to {tmp_path}/file/below: "):
         storage.check_writable(str(tmp_path / "file/below"))
     storage.check_space(str(tmp_path / "not/there/yet"), 1000, "2 checkpoints")
+    assert (storage.size(310_000), storage.size(12_400_000)) == ("310 kB", "12.4 MB")
     with pytest.raises(UsageError, match=r"MB free, 2 checkpoints need 1,000,000,000,000.0 MB"):
         storage.check_space(str(tmp_path / "not/there/yet"), 10**18, "2 checkpoints")
 

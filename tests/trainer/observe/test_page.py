@@ -48,6 +48,7 @@ def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, ta
     assert {"svg", "polyline", "img", "table"} <= set(found.tags)
     assert "script" not in found.tags and "link" not in found.tags
     assert found.fetched and all(one.startswith("data:image/png;base64,") for one in found.fetched)
+    assert "overflow-x:auto" in text, "a table wider than the page can be moved"
     assert "://" not in text and "url(" not in text and "@import" not in text
     pictures = [base64.b64decode(one.partition(",")[2]) for one in found.fetched]
     assert all(tf.io.decode_png(picture).shape[2] == 3 for picture in pictures)
