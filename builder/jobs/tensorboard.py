@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import folder as local
@@ -39,9 +38,8 @@ def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
     bucket. No name means every local job. Raises InputError.
     """
     marks = (local.LOCAL, local.STUDY)
-    ran = sorted(
-        {path.parent for mark in marks for path in (root / local.FOLDER).glob(f"*/{mark}")}
-    )
+    folders = (root / local.FOLDER).glob("*")
+    ran = sorted(path for path in folders if any((path / mark).exists() for mark in marks))
     if not names and not ran:
         raise InputError(
             "no job has run on this machine yet",
@@ -65,10 +63,9 @@ def _address(root: Path, name: str, ran: Sequence[Path]) -> str:
     folder = local.folder_of(root, name)
     if folder.is_dir():
         return str(folder)
-    if name in description.names(root):
-        job = description.load(root, name)
-        if (job.job_dir or "").startswith("gs://") and "{job}" not in (job.job_dir or ""):
-            return str(job.job_dir).rstrip("/")
+    job_dir = description.load(root, name).job_dir if name in description.names(root) else None
+    if job_dir and job_dir.startswith("gs://") and "{job}" not in job_dir:
+        return job_dir.rstrip("/")
     known = ", ".join(path.name for path in ran)
     raise InputError(
         f"{name}: this job has not run here, and its folder is not known",
@@ -95,7 +92,16 @@ def view(shown: Mapping[str, str], on_line: Callable[[str], None]) -> Iterator[P
             mirrors.append(BucketMirror(address, copy))
             on_line(f"{address}: {mirrors[-1].update()} event files")
         done = threading.Event()
-        thread = threading.Thread(target=_keep, args=(mirrors, done, on_line), daemon=True)
+
+        def keep() -> None:
+            while mirrors and not done.wait(MIRROR_EVERY):
+                for mirror in mirrors:
+                    try:
+                        mirror.update()
+                    except OutsideError as error:  # it may pass; the copies stay in view
+                        on_line(f"{error.message}; tried again in {MIRROR_EVERY:.0f} s")
+
+        thread = threading.Thread(target=keep, daemon=True)
         thread.start()
         try:
             yield logs
@@ -109,17 +115,6 @@ def _logs(folder: Path) -> Path:
     logs = folder / "logs"
     others = (path for path in folder.rglob("*tfevents*") if not path.is_relative_to(logs))
     return logs if logs.is_dir() and next(others, None) is None else folder
-
-
-def _keep(
-    mirrors: Sequence[BucketMirror], done: threading.Event, on_line: Callable[[str], None]
-) -> None:
-    while mirrors and not done.wait(MIRROR_EVERY):
-        for mirror in mirrors:
-            try:
-                mirror.update()
-            except OutsideError as error:  # it may pass; the copies stay in view
-                on_line(f"{error.message}; tried again in {MIRROR_EVERY:.0f} s")
 
 
 @dataclass
@@ -136,8 +131,7 @@ class BucketMirror:
         from google.api_core.exceptions import GoogleAPIError
         from google.auth.exceptions import GoogleAuthError
 
-        bucket, _, prefix = self.address.removeprefix("gs://").partition("/")
-        prefix = f"{prefix}/" if prefix else ""
+        bucket, _, prefix = f"{self.address}/".removeprefix("gs://").partition("/")
         try:
             self._client = self._client or _storage()
             for blob in self._client.list_blobs(bucket, prefix=prefix):
@@ -146,7 +140,9 @@ class BucketMirror:
                 if outside or not _WANTED.search(f"/{name}"):
                     continue
                 if self._generations.get(name) != blob.generation:
-                    _write(self.folder / name, blob.download_as_bytes())
+                    path = self.folder / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(blob.download_as_bytes())  # in place: it reads on from there
                     self._generations[name] = blob.generation
         except (GoogleAPIError, GoogleAuthError, OSError, ValueError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
@@ -155,17 +151,6 @@ class BucketMirror:
                 "gcloud auth application-default login, and check the address",
             ) from error
         return len(self._generations)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Append where the file has only grown: TensorBoard reads on where it stopped."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    old = path.read_bytes() if path.exists() else b""
-    if old and content.startswith(old):
-        with path.open("ab") as file:
-            file.write(content[len(old) :])
-    else:
-        files.write(path, content)
 
 
 def _storage() -> Any:

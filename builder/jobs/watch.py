@@ -24,9 +24,15 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LATEST_LINES = 8
+_SHAPES = (
+    ("step", "{:.0f}"),
+    ("steps", " of {:.0f}"),
+    ("loss", "{:.4f}"),
+    ("examples_per_second", "{:,.0f}"),
+)
 COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
-_STEP = re.compile(r"\b(?:global )?step[ :=]+(\d+)(?: *(?:of|/) *(\d+))?", re.IGNORECASE)
-_LOSS = re.compile(r"\bloss[ :=]+([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
+_STEP = re.compile(r"\bstep[ :=]+(?P<step>\d+)(?: *(?:of|/) *(?P<steps>\d+))?", re.IGNORECASE)
+_LOSS = re.compile(r"\bloss[ :=]+(?P<loss>[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 
 
 def follow(
@@ -66,9 +72,9 @@ def figures(line: LogLine) -> dict[str, float]:
             for name, value in values.items()
             if value is not None and math.isfinite(value)
         }
-    step, loss = _STEP.search(line.text), _LOSS.search(line.text)
-    numbers = {"step": step and step[1], "steps": step and step[2], "loss": loss and loss[1]}
-    return {name: float(text) for name, text in numbers.items() if text}
+    matches = (_STEP.search(line.text), _LOSS.search(line.text))
+    numbers = [match.groupdict() for match in matches if match]
+    return {name: float(text) for each in numbers for name, text in each.items() if text}
 
 
 @dataclass
@@ -126,23 +132,13 @@ def page(
         table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for replica in _rows(job):
         values = figures.get(replica.name, {})
-        of = f" of {values['steps']:.0f}" if "steps" in values else ""
-        table.add_row(
-            replica.name,
-            replica.state,
-            f"{values['step']:.0f}{of}" if "step" in values else "",
-            f"{values['loss']:.4f}" if "loss" in values else "",
-            f"{values['examples_per_second']:,.0f}" if "examples_per_second" in values else "",
-            _clock(values["eta_seconds"]) if "eta_seconds" in values and job.active else "",
-            str(replica.restarts or ""),
-        )
-    trials = [
-        f"trial {trial.id}: "
-        + ", ".join(f"{k}={v}" for k, v in trial.parameters.items())
-        + ("" if trial.value is None else f": {trial.value:g}")
-        for trial in job.trials
-    ]
-    return Group(head, table, *(Text(line, style="dim") for line in (*trials, *latest)))
+        shown = {name: shape.format(values[name]) for name, shape in _SHAPES if name in values}
+        left = _clock(values["eta_seconds"]) if "eta_seconds" in values and job.active else ""
+        cells = (shown.get(name, "") for name in ("loss", "examples_per_second"))
+        steps = shown.get("step", "") + shown.get("steps", "")
+        restarts = str(replica.restarts or "")
+        table.add_row(replica.name, replica.state, steps, *cells, left, restarts)
+    return Group(head, table, *(Text(line, style="dim") for line in latest))
 
 
 def _rows(job: JobStatus) -> tuple[ReplicaStatus, ...]:

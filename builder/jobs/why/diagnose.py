@@ -8,8 +8,9 @@ The rule where several endings have their lines:
 4. In one replica the last cause counts; of several replicas, the one that had its cause first.
 5. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
-An ending is certain where its line ends its replica, or where the engine or our trainer's exit code
-says it. What is in no table is unknown, and shown with the program's last words.
+An ending is certain where its line ends its replica and something says that the replica did end (an
+error, a signal, the job's state), or where the engine or our trainer's exit code says it. What is
+in no table is unknown, and shown with the program's last words.
 """
 
 from __future__ import annotations
@@ -70,6 +71,12 @@ _TRACE = re.compile(
     re.IGNORECASE,
 )
 """Lines that belong to the end of a process: its trace, what its launcher says of it."""
+_END = re.compile(
+    r"(?:error|exception|exhausted)\b|\b(?:fatal|failed|panic|traceback|aborted|killed|exited)\b"
+    r"|exit ?code|core dumped|\bsig[a-z]{3,4}\b",
+    re.IGNORECASE,
+)
+"""Words with which a process ends. A program goes on after a line that has none of them."""
 
 
 @dataclass(frozen=True)
@@ -272,14 +279,17 @@ def _chosen(run: JobLog, level: Sequence[Match], fatal: Sequence[Match]) -> Matc
 
 
 def _ends(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> bool:
-    """Tell whether its line ends its replica: only its trace, other endings' lines and a few words
-    follow in that replica."""
+    """Tell whether its line ends its replica: that one did end, and only its trace, other endings'
+    lines and a few words follow in it."""
     replica = run.lines[chosen.index].replica
     others = {match.index for match in fatal}
+    later = [n for n in range(chosen.index, len(run.lines)) if run.lines[n].replica == replica]
+    if not (run.state == "failed" or any(_END.search(run.lines[n].text) for n in later)):
+        return False
     ordinary = 0
-    for index in range(chosen.index + 1, len(run.lines)):
+    for index in later:
         line = run.lines[index]
-        if line.replica != replica or index in others:
+        if index in others:
             continue
         if line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text)):
             return False

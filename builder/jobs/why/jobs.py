@@ -76,9 +76,8 @@ def _meant(line: LogLine) -> Iterator[Line]:
 
 
 def _parts(words: str, where: str, replica: str, event: str = "") -> Iterator[Line]:
-    for part in text.harmless(words).split("\n"):
-        if part.strip():
-            yield Line(text.shortened(part), text.harmless(where), replica, event)
+    for part in text.parts(words):
+        yield Line(part, text.harmless(where), replica, event)
 
 
 def _exit_code(status: JobStatus, marker: Mapping[str, Any]) -> int | None:

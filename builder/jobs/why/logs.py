@@ -71,9 +71,8 @@ def meant(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
         inner = payload if isinstance(payload, Mapping) else fields
         words = inner.get("message", inner.get("textPayload", fields.get("textPayload")))
         event = inner.get("event", "")
-        for part in text.harmless(line if words is None else str(words)).split("\n"):
-            if part.strip():
-                yield Line(part, where, event=event if isinstance(event, str) else "")
+        for part in text.parts(line if words is None else str(words)):
+            yield Line(part, where, event=event if isinstance(event, str) else "")
 
 
 def _by_replica(lines: tuple[Line, ...]) -> tuple[Line, ...]:

@@ -88,6 +88,13 @@ def _decoded(content: bytes) -> str:
     return shortened(text.replace("\n", " ")).rstrip()
 
 
+def parts(words: str) -> Iterator[str]:
+    """Yield each line of a message that is not blank, harmless and not too long."""
+    for part in harmless(words).split("\n"):
+        if part.strip():
+            yield shortened(part)
+
+
 def shortened(line: str) -> str:
     """Return a line without its middle where it is very long."""
     return line if len(line) <= 2 * LONG else f"{line[:LONG]} … {line[-LONG:]}"

@@ -33,7 +33,7 @@ def event(name: str, text: str, replica: str = "chief-0") -> Line:
 
 
 def test_a_cause_wins_over_its_consequence_in_another_replica() -> None:
-    diagnosis = why(("worker-1", PEER), ("worker-0", OOM), ("chief-0", PEER))
+    diagnosis = why(("worker-1", PEER), ("worker-0", OOM), ("chief-0", PEER), state="failed")
     assert (diagnosis.ending, diagnosis.certainty) == ("device-memory", "certain")
     assert [each.where for each in diagnosis.evidence] == ["worker-0:2"]
     assert [each.ending for each in diagnosis.seen] == ["peer-lost"]

@@ -109,6 +109,7 @@ def test_replicas_in_one_file_are_told_apart(line: str) -> None:
             "OSError: [Errno 28] No space left on device\nTraceback (most recent call last):",
             "certain",
         ),
+        ("size mismatch for fc.bias: copying a param with shape [5] from checkpoint", "likely"),
         ("note: no space left on device\n" + "reading the next file\n" * 30, "likely"),
         ("CUDA out of memory\nretried with a smaller batch\nall good so far\n" * 2, "likely"),
         ("OOM when allocating tensor\nstep 5 of 9: loss 0.1\nstep 6 of 9: loss 0.1", "likely"),
