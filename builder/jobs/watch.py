@@ -138,6 +138,10 @@ def page(
         steps = shown.get("step", "") + shown.get("steps", "")
         restarts = str(replica.restarts or "")
         table.add_row(replica.name, replica.state, steps, *cells, left, restarts)
+    for trial in job.trials:
+        given = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
+        value = "" if trial.value is None else f": {trial.value:g}"
+        latest = (*latest, f"trial {trial.id}: {given}{value}")
     return Group(head, table, *(Text(line, style="dim") for line in latest))
 
 
