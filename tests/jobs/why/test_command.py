@@ -43,30 +43,19 @@ def test_it_tells_what_happened_the_line_and_what_to_do(run: Run, tmp_path: Path
     assert err.startswith("train.log: device-memory\n")
     assert "  train.log:3: OOM when allocating tensor with shape[64]\n" in err
     assert "To do: Make the batch smaller" in err and "More: https://" in err
-
-
-def test_json_goes_to_stdout(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "train.log").write_text(LOG)
-    code, out, _ = run("--log", "train.log", "--json")
-    diagnosis = json.loads(out)
-    assert code == 0
-    assert (diagnosis["ending"], diagnosis["known"], diagnosis["again"]) == (
-        "device-memory",
-        True,
-        "no",
-    )
-    assert diagnosis["evidence"] == [
-        {"text": "OOM when allocating tensor with shape[64]", "where": "train.log:3"}
+    diagnosis = json.loads(run("--log", "train.log", "--json")[1])
+    assert [diagnosis[name] for name in ("ending", "known", "again")] == [
+        *("device-memory", True, "no"),
     ]
+    words = {"text": "OOM when allocating tensor with shape[64]", "where": "train.log:3"}
+    assert diagnosis["evidence"] == [words]
 
 
-def test_stdin_is_a_log_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_and_a_pipe_with_a_name_are_logs_too(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LOG.encode())))
-    code, _, err = run("--log", "-")
-    assert code == 0 and err.startswith("stdin: device-memory\n")
-
-
-def test_a_pipe_with_a_name_is_read(run: Run, tmp_path: Path) -> None:
+    assert run("--log", "-")[2].startswith("stdin: device-memory\n")
     os.mkfifo(tmp_path / "pipe")
     writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=(LOG,))
     writer.start()
@@ -75,20 +64,18 @@ def test_a_pipe_with_a_name_is_read(run: Run, tmp_path: Path) -> None:
     assert code == 0 and "device-memory" in err
 
 
-def test_what_is_unknown_is_said_to_be_unknown(run: Run, tmp_path: Path) -> None:
+def test_what_is_unknown_empty_or_no_text_is_said_to_be(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.log").write_text("KeyError: 'label'\n")
-    code, out, err = run("--log", "x.log", "--json")
-    assert code == 0 and json.loads(out)["known"] is False
-    assert "x.log: unknown" in err and "x.log:1: KeyError: 'label'" in err
-
-
-def test_an_empty_log_and_one_that_is_no_text(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.log").write_bytes(b"")
     (tmp_path / "core").write_bytes(bytes(range(128, 256)) * 100)
-    for name in ("empty.log", "core"):
-        code, _, err = run("--log", name)
-        assert code == 0 and f"{name}: unknown" in err and "holds no lines" in err
-    assert "note: lines that are not text: 1" in err
+    for name, shown in (
+        ("x.log", "x.log:1: KeyError: 'label'"),
+        ("empty.log", "holds no lines"),
+        ("core", "note: lines that are not text: 1"),
+    ):
+        code, out, err = run("--log", name, "--json")
+        assert code == 0 and json.loads(out)["known"] is False
+        assert f"{name}: unknown" in err and shown in err
 
 
 def test_escapes_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:

@@ -161,53 +161,36 @@ def here(folder: Path) -> Diagnosis:
     return diagnose(jobs.of_job(place, place.find(str(folder))))
 
 
-def test_the_lines_of_a_folder_are_read(tmp_path: Path) -> None:
-    write(tmp_path, message=f"chief-0 failed with exit code 1: {OOM}")
-    (tmp_path / "local/chief-0.log").write_text(f"2026-11-21T07:00:01.000+00:00 {OOM}\nhalf")
-    diagnosis = here(tmp_path)
-    assert diagnosis.ending == "device-memory"
-    assert diagnosis.evidence[0].where == "chief-0, 2026-11-21 07:00:01 UTC"
-
-
-def test_the_engine_told_of_a_lack_of_memory(tmp_path: Path) -> None:
-    write(tmp_path, message="chief-0 ran out of memory: step 4")
-    diagnosis = here(tmp_path)
-    assert (diagnosis.ending, diagnosis.certainty) == ("host-memory", "certain")
-    assert diagnosis.evidence[0].text == "chief-0 ran out of memory"
-
-
-def test_the_limit_of_a_local_job(tmp_path: Path) -> None:
-    assert here(write(tmp_path, message="not done after its timeout of 5 s")).ending == "timeout"
+@pytest.mark.parametrize(
+    ("message", "ending", "certainty"),
+    [
+        ("chief-0 ran out of memory: step 4", "host-memory", "certain"),
+        ("not done after its timeout of 5 s", "timeout", "certain"),
+    ],
+)
+def test_what_the_engine_says(tmp_path: Path, message: str, ending: str, certainty: str) -> None:
+    diagnosis = here(write(tmp_path, message=message))
+    assert (diagnosis.ending, diagnosis.certainty) == (ending, certainty)
 
 
 def test_the_word_of_the_trainer_counts_where_its_lines_are_gone(tmp_path: Path) -> None:
     write(tmp_path, message="chief-0 failed with exit code 4")
-    word = {"code": 4, "message": "step 7: the loss is not finite"}
-    (tmp_path / "FAILED").write_text(json.dumps(word))
+    word = tmp_path / "FAILED"
+    word.write_text(json.dumps({"code": 4, "message": "step 7: the loss is not finite"}))
     diagnosis = here(tmp_path)
     assert (diagnosis.ending, diagnosis.certainty) == ("nan-loss", "certain")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{", "\x00\xff", json.dumps({"code": "x"})])
-def test_a_broken_word_of_the_trainer_is_none(tmp_path: Path, content: str) -> None:
-    write(tmp_path)
-    (tmp_path / "FAILED").write_text(content)
+    os.utime(word, (time.time() - 3600,) * 2)  # an earlier run's
     assert here(tmp_path).ending == "unknown"
+    for broken in ("", "[]", "{", "\x00\xff", json.dumps({"code": "x"})):
+        word.write_text(broken)
+        assert here(tmp_path).ending == "unknown"
 
 
-def test_the_word_of_an_earlier_run_is_none(tmp_path: Path) -> None:
-    write(tmp_path)
-    (tmp_path / "FAILED").write_text(json.dumps({"code": 4, "message": "the loss is not finite"}))
-    os.utime(tmp_path / "FAILED", (time.time() - 3600,) * 2)
-    assert here(tmp_path).ending == "unknown"
-
-
-def test_a_job_whose_builder_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_builder_that_was_killed_and_a_state_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("builder.engine.containers.is_gone", lambda owner: True)
     assert here(write(tmp_path, "running", owner="host:1:1")).ending == "runner-lost"
-
-
-def test_a_state_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    (write(tmp_path) / "local/state.json").write_text("{")
+    (tmp_path / "local/state.json").write_text("{")
     with pytest.raises(OutsideError, match=r"state.json: cannot be read"):
         here(tmp_path)
