@@ -156,15 +156,12 @@ def test_restarts_of_the_whole_job_and_none_at_all(
     assert (outcome.state, outcome.exit_code) == ("failed", 139)
 
 
-def test_a_timeout_ends_a_job(engine: Engine, job: Callable[..., LocalJob]) -> None:
+def test_a_timeout_ends_a_job_and_who_asks_twice_need_not_wait_for_the_grace(
+    engine: Engine, job: Callable[..., LocalJob]
+) -> None:
     outcome, _ = run(engine, job("sleep 60", timeout=1.0, grace=0.2))
     assert (outcome.state, outcome.exit_code) == ("failed", 1)
     assert "timeout of 1 s" in outcome.message
-
-
-def test_someone_who_asks_twice_need_not_wait_for_the_grace(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
     stop = Stop()
     began = time.monotonic()
     for after in (1.0, 2.0):
@@ -226,12 +223,6 @@ def test_someone_who_is_not_root_runs_it_as_themselves(
     assert printed[2].split()[2:4] == ["1234", "1234"]
 
 
-def test_an_image_that_is_not_there(engine: Engine, job: Callable[..., LocalJob]) -> None:
-    with pytest.raises(OutsideError, match="the engine has no image no-such:image"):
-        local.run(engine, replace(job("exit 0"), image="no-such:image"))
-    assert left(engine) == []
-
-
 # --- ends that cross each other -------------------------------------------------------------------
 
 
@@ -277,6 +268,8 @@ def test_a_worker_that_fails_when_the_chief_is_done_fails_nothing(
 def test_a_run_that_the_engine_refuses_is_on_record_as_failed(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
+    with pytest.raises(OutsideError, match="the engine has no image no-such:image"):
+        local.run(engine, replace(job("exit 0"), image="no-such:image"))
     local_job = job("exit 0", command=("/no/such/program",))
     with pytest.raises(OutsideError, match="no/such/program"):
         local.run(engine, local_job)

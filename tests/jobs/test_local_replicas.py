@@ -29,6 +29,9 @@ def test_a_job_of_one_machine_has_a_cluster_spec_and_no_tf_config(tmp_path: Path
     assert spec["cluster"] == {"workerpool0": ["cmle-training-workerpool0-abc-0:2222"]}
     assert spec["task"] == {"type": "workerpool0", "index": 0}
     assert spec["environment"] == "cloud"
+    folders = {"MODEL": "model", "CHECKPOINT": "checkpoints", "TENSORBOARD_LOG": "logs"}
+    for name, folder in folders.items():
+        assert only.environment[f"AIP_{name}_DIR"] == f"/job/{folder}/"
 
 
 def test_the_cluster_names_chief_and_workers_and_never_the_evaluator(tmp_path: Path) -> None:
@@ -43,13 +46,6 @@ def test_the_cluster_names_chief_and_workers_and_never_the_evaluator(tmp_path: P
     assert tf_config(made["evaluator-0"])["task"] == {"type": "evaluator", "index": 0}
     spec = json.loads(made["evaluator-0"].environment["CLUSTER_SPEC"])
     assert list(spec["cluster"]) == ["workerpool0", "workerpool1", "workerpool3"]
-
-
-def test_the_folders_are_vertex_ais_below_the_jobs_own(tmp_path: Path) -> None:
-    (only,) = replicas(job(tmp_path), "abc")
-    assert only.environment["AIP_MODEL_DIR"] == "/job/model/"
-    assert only.environment["AIP_CHECKPOINT_DIR"] == "/job/checkpoints/"
-    assert only.environment["AIP_TENSORBOARD_LOG_DIR"] == "/job/logs/"
 
 
 def test_a_trial_has_folders_a_number_and_a_metric_file_of_its_own(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_grid_is_every_combination_once(run: Callable[..., studies.StudyOutcom
 
 
 def test_the_bayesian_search_comes_closer_than_chance(
-    run: Callable[..., studies.StudyOutcome], tmp_path: Path
+    run: Callable[..., studies.StudyOutcome],
 ) -> None:
     """A parabola with its top at 0.3: after the first ones, half of the trials land near it."""
 
