@@ -103,13 +103,12 @@ def _loaded(path: Path) -> Any:
 def _show_request(
     clients: "Clients", path: Path, build: Any, values: dict[str, str], targets: tuple[str, ...]
 ) -> None:
-    """Print the request of a build, and what it takes of its machine."""
+    """Print the request of a build, and what it costs at most."""
     from builder.cloudbuild import submit
     from builder.doctor import cloudbuild
 
     out(submit.request(clients, build, values, targets))
-    needs, options = cloudbuild.needs(root(), path, targets), cloudbuild.BuildOptions.read(path)
-    for finding in cloudbuild.estimate(clients.settings, options, needs):
+    for finding in cloudbuild.estimate(clients.settings, cloudbuild.BuildOptions.read(path)):
         say(f"{finding.name}: {finding.message}")
     say("not sent; a submission adds the staged source's name and a tag of its own")
 

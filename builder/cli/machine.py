@@ -47,7 +47,7 @@ def doctor(
 
     \b
     builder doctor                           engine, disk, registry, network
-    builder doctor --cloud                   APIs, rights, account, memory, disk, cost
+    builder doctor --cloud                   APIs, rights, account, machine, cost
     builder doctor --on kubernetes           access, JobSet, rights, queue, accounts
     builder doctor --job cats                and what this job needs: image, bucket, quota
 
@@ -79,12 +79,10 @@ def _cloud(registry: str | None, where: Where) -> "Iterable[Finding]":
     from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild, examine
 
-    path = root() / "cloudbuild.yaml"
     cloud = load_cloud(root(), project=where.project, region=where.region)
-    needs = cloudbuild.needs(root(), path)
-    build = cloudbuild.BuildOptions.read(path)
+    build = cloudbuild.BuildOptions.read(root() / "cloudbuild.yaml")
     cloud, project = cloudbuild.connect(cloud)
-    return examine(cloudbuild.CloudBuild(cloud, project, build, registry, needs))
+    return examine(cloudbuild.CloudBuild(cloud, project, build, registry))
 
 
 def _jobs(

@@ -73,38 +73,13 @@ class BuildOptions:
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a build uses of its machine at most, in GB, with what the worker's system uses.
-
-    memory: of the steps that run side by side. disk: of the targets that are built.
-    """
-
-    memory: float
-    disk: float
-
-
-def needs(root: Path, file: Path, targets: tuple[str, ...] = ()) -> Needs | None:
-    """Return what a build of these targets, or of all, uses; None for a file that is not ours."""
-    from builder.image import cloudbuild
-    from builder.image.dockerfile import load_all
-
-    if file != root / cloudbuild.CLOUDBUILD or not cloudbuild.has_cloud(root):
-        return None
-    machine = BuildOptions.read(file).machine or ""
-    lanes = cloudbuild.side_by_side(machine)
-    disk = cloudbuild.disk_gb(load_all(root, targets or None), lanes)
-    return Needs(cloudbuild.memory_gb(machine), disk)
-
-
-@dataclass(frozen=True)
 class CloudBuild:
-    """A build in a project. repository: HOST/PATH that it pushes to. needs: None: not known."""
+    """A build in a project. repository: HOST/PATH that it pushes to."""
 
     settings: CloudSettings
     project: Project
     build: BuildOptions
     repository: str | None = None
-    needs: Needs | None = None
 
 
 def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
@@ -178,37 +153,20 @@ def account_rights(cloud: CloudBuild) -> Iterator[Finding]:
 
 @check(CloudBuild, "cost")
 def worker(cloud: CloudBuild) -> Iterator[Finding]:
-    yield from estimate(cloud.settings, cloud.build, cloud.needs)
+    yield from estimate(cloud.settings, cloud.build)
 
 
-def estimate(
-    settings: CloudSettings, build: BuildOptions, needs: Needs | None
-) -> Iterator[Finding]:
-    """Yield what a build takes of its machine and what it costs at most. Asks nobody."""
+def estimate(settings: CloudSettings, build: BuildOptions) -> Iterator[Finding]:
+    """Yield what a build gets of its machine and what it costs at most. Asks nobody."""
     name = settings.machine_type or build.machine or DEFAULT_MACHINE
     machine = MACHINES.get(name)
     if machine is None or settings.pool or build.machine is None:
         message = "memory, disk and price are those of the private pool"
         yield Finding("cost", "warning", message)
         return
-    if needs is None:
-        message = f"{name} has {machine.memory:g} GB; what the steps use is not known"
-        yield Finding("memory", "warning", message)
-    elif needs.memory <= machine.memory:
-        message = f"{needs.memory:g} GB at most, of {machine.memory:g} GB of {name}"
-        yield Finding("memory", "ok", message)
-    else:
-        larger = next((n for n, m in MACHINES.items() if m.memory >= needs.memory), "")
-        message = f"the build may use {needs.memory:g} GB, and {name} has {machine.memory:g}"
-        fix = f'write machine_type = "{larger}" below [cloud], then builder render'
-        yield Finding("memory", "error", message, fix)
-    if needs and needs.disk > build.disk_gb:
-        message = f"the build may use {needs.disk:.0f} GB of disk, and asks for {build.disk_gb}"
-        yield Finding("disk", "error", message, "run builder render: it writes diskSizeGb")
-    elif needs:
-        yield Finding("disk", "ok", f"{needs.disk:.0f} GB at most, of {build.disk_gb} GB")
+    size = f"{machine.memory:g} GB, {build.disk_gb} GB of disk"
     price = f"${build.minutes * machine.minute:.2f} at most, at ${machine.minute} a minute"
-    message = f"{name}, {build.disk_gb} GB of disk, {build.minutes:.0f} minutes at most: {price}"
+    message = f"{name}, {size}, {build.minutes:.0f} minutes at most: {price}"
     yield Finding("cost", "ok", message)
     if name not in (DEFAULT_MACHINE, "E2_MEDIUM"):
         message = f"a trial project is refused {name} (FAILED_PRECONDITION); no service says before"

@@ -99,11 +99,6 @@ def side_by_side(machine: str) -> int:
     return max(1, int((known.memory - SYSTEM_GB) // SMOKE_GB)) if known else 1
 
 
-def memory_gb(machine: str) -> float:
-    """Return the most that a build rendered for a machine uses, with the worker's system."""
-    return SYSTEM_GB + SMOKE_GB * side_by_side(machine)
-
-
 def disk_gb(targets: Iterable[Rendered], lanes: int = 1) -> float:
     """Return the GB of disk that a build of these targets uses at most, from their bases' plans.
 

@@ -114,8 +114,7 @@ def test_a_dry_run_prints_the_very_request_and_writes_nothing(
     code, out, err = run(*words, "--dry-run")
     assert code == 0, err
     assert "not sent" in err
-    assert "memory: E2_HIGHCPU_32 has 32 GB; what the steps use is not known\n" in err
-    assert "cost: E2_HIGHCPU_32, 200 GB of disk, 60 minutes at most: $3.84 at most" in err
+    assert "cost: E2_HIGHCPU_32, 32 GB, 200 GB of disk, 60 minutes at most: $3.84 at most" in err
     assert (cloud.build.calls, cloud.build.builds, cloud.storage.buckets) == ([], {}, {})
     assert sorted(checkout.rglob("*")) == before
     request = json.loads(out)

@@ -87,7 +87,6 @@ def test_a_target_is_pushed_after_all_that_it_needs(checkout: Path) -> None:
 def test_what_runs_side_by_side_fits_into_memory(checkout: Path, machine: str, lanes: int) -> None:
     (checkout / "builder.toml").write_text(f'[cloud]\nmachine_type = "{machine}"\n')
     assert cloud.side_by_side(machine) == lanes
-    assert cloud.memory_gb(machine) == 1 + 4 * lanes
     waits = before(rendered(checkout).build.steps)
     heavy = [name for name in waits if name.startswith(("base-", "smoke-"))]
     together = [

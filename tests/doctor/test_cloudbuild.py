@@ -9,7 +9,7 @@ import pytest
 
 from builder.core.settings import CloudSettings
 from builder.doctor import cloudbuild, examine
-from builder.doctor.cloudbuild import BuildOptions, CloudBuild, Needs
+from builder.doctor.cloudbuild import BuildOptions, CloudBuild
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
 
@@ -44,10 +44,10 @@ def test_a_project_that_has_everything(granted: LoopbackCloud) -> None:
     assert severities(findings) == {
         **dict.fromkeys(("APIs", "right to build", "right to read logs", "staging"), "ok"),
         **dict.fromkeys(("account", "logs", "source", "images", "cost"), "ok"),
-        **dict.fromkeys(("memory", "quota"), "warning"),
+        "quota": "warning",
     }
     assert findings["cost"].message == (
-        "E2_HIGHCPU_8, 150 GB of disk, 60 minutes at most: $0.96 at most, at $0.016 a minute"
+        "E2_HIGHCPU_8, 8 GB, 150 GB of disk, 60 minutes at most: $0.96 at most, at $0.016 a minute"
     )
     assert not granted.build.builds
 
@@ -105,23 +105,10 @@ def test_an_api_that_is_off_and_a_build_without_an_account(granted: LoopbackClou
     assert list(cloudbuild.account_rights(alone)) == []
 
 
-@pytest.mark.parametrize(
-    ("machine", "needs", "name", "severity", "message"),
-    [
-        ("E2_HIGHCPU_8", None, "memory", "warning", "E2_HIGHCPU_8 has 8 GB; what the steps use"),
-        ("E2_HIGHCPU_8", Needs(5, 0), "memory", "ok", "5 GB at most, of 8 GB of E2_HIGHCPU_8"),
-        ("E2_MEDIUM", Needs(5, 0), "memory", "error", "the build may use 5 GB, and E2_MEDIUM has"),
-        ("", Needs(5, 99), "disk", "ok", "99 GB at most, of 100 GB"),
-        ("", Needs(5, 100.6), "disk", "error", "the build may use 101 GB of disk, and asks for"),
-        (None, Needs(5, 99), "cost", "warning", "memory, disk and price are those of the private"),
-    ],
-)
-def test_whether_a_build_fits_its_machine(
-    machine: str | None, needs: Needs | None, name: str, severity: str, message: str
-) -> None:
-    findings = by_name(cloudbuild.estimate(CloudSettings(), BuildOptions(machine), needs))
-    assert findings[name].severity == severity
-    assert findings[name].message.startswith(message)
+def test_a_private_pools_machine_has_no_price() -> None:
+    for options in (BuildOptions(None), BuildOptions("E2_NO_SUCH")):
+        (finding,) = cloudbuild.estimate(CloudSettings(), options)
+        assert (finding.name, finding.severity) == ("cost", "warning")
 
 
 def test_the_options_of_a_file(tmp_path: Path) -> None:
