@@ -73,19 +73,16 @@ def parse(text: str) -> Reference:
     if host in ("index.docker.io", DOCKER_HUB_API):
         host = DOCKER_HUB
     if not _HOST.fullmatch(host):
-        raise _no_reference(text, f"{host!r} is not HOST[:PORT]", f"write {_domain_project(text)}")
+        raise _no_reference(text, f"{host!r} is not HOST[:PORT]")
     if host == DOCKER_HUB and "/" not in path:
         path = f"library/{path}"
     if not all(_COMPONENT.fullmatch(part) for part in path.split("/")):
         fix = "use a-z, 0-9 and single . _ - inside each part of the path"
         if re.search("[A-Z]", path):
             fix = f"write {host}/{path.lower()}"
-        elif "/" in tag:
-            fix = f"write {_domain_project(text)}"
         raise _no_reference(text, f"{path!r} is not a repository", fix)
     if colon and not _TAG.fullmatch(tag):
-        fix = f"write {_domain_project(text)}" if "/" in tag else ""
-        raise _no_reference(text, f"{tag!r} is not a tag", fix)
+        raise _no_reference(text, f"{tag!r} is not a tag")
     _check_google(text, host, path)
     return Reference(host, path, tag or None, digest or None)
 
@@ -119,10 +116,5 @@ def _check_google(text: str, host: str, path: str) -> None:
         raise _no_reference(text, f"{host} names have a project", f"write {host}/PROJECT/IMAGE")
 
 
-def _no_reference(text: str, why: str, fix: str) -> InputError:
-    return InputError(f"{text!r} is not an image reference: {why}", fix or "write HOST/PATH[:TAG]")
-
-
-def _domain_project(text: str) -> str:
-    """Return `gcr.io/example.com:team/x` in the form that works: the colon becomes a slash."""
-    return re.sub(r"^((?:[\w-]+\.)*(?:gcr\.io|pkg\.dev)/[\w.-]+):(?=[\w-]+/)", r"\1/", text)
+def _no_reference(text: str, why: str, fix: str = "write HOST/PATH[:TAG]") -> InputError:
+    return InputError(f"{text!r} is not an image reference: {why}", fix)

@@ -62,6 +62,16 @@ def test_the_first_layer_and_file_that_differ_are_named(
             )
 
 
+def test_a_layer_of_another_size_altogether_is_not_fetched(tmp_path: Path) -> None:
+    store, nowhere = ContentStore(tmp_path), Reference("127.0.0.1:9", "x", "cpu")
+    ours = layers.layer(store, {"a": b"1"})
+    blob = replace(ours.blob, digest=digest_of(b""), size=1 << 40)
+    theirs = layers.image(replace(ours, blob=blob))
+    with Registry(nowhere.host) as client:
+        found = rebuild._difference(client, nowhere, theirs.manifest, layers.image(ours), store)
+    assert found.endswith(f"1099511627776 bytes there, {ours.blob.size} here")
+
+
 def test_a_tag_names_the_target() -> None:
     where = Reference("h", "training", "v100-2.21.0-abc")
     assert rebuild._target_of(ROOT, where) == "v100"

@@ -44,7 +44,7 @@ def test_a_reference_is_read_as_docker_reads_it(text: str, expected: Reference) 
         ("a/b@sha256:12", "is not a digest", "64 hex digits"),
         ("us-docker.pkg.dev/p/r:v100", "Artifact Registry names have", "PROJECT/REPOSITORY/IMAGE"),
         ("gcr.io/image", "names have a project", "write gcr.io/PROJECT/IMAGE"),
-        ("gcr.io/example.com:p/i", "is not a tag", "write gcr.io/example.com/p/i"),
+        ("gcr.io/example.com:p/i", "is not a tag", "write HOST/PATH[:TAG]"),
         ("a//b", "is not a repository", "a-z, 0-9"),
         ("", "is not a repository", "a-z, 0-9"),
         ("https://host/x", "is not", ""),
