@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import bench
-from bench import Row, image, number, prune, quantity, startup, table
+from bench import Row, image, input_pipeline, number, prune, quantity, startup, table
 from bench.prune import Measured
 
 ROOT = Path(__file__).parents[2]
@@ -116,6 +116,22 @@ def test_the_program_that_times_rendering_still_renders() -> None:
     assert len(json.loads(spent)) == 1 + startup.WARM
 
 
-@pytest.mark.parametrize("name", ["devicecode", "trainer_loop", "input_pipeline"])
+@pytest.mark.parametrize(("load", "verdicts"), [(0.0, 4), (64.0, 0)])
+def test_the_bench_of_the_input_gives_no_verdict_on_a_loaded_machine(
+    load: float, verdicts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: None)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    names = {*input_pipeline.COMPARED, *(n for c in input_pipeline.COMPARED.values() for n in c)}
+    monkeypatch.setattr(input_pipeline, "measure", lambda folder: dict.fromkeys(names, 0.001))
+    assert input_pipeline.main() == 0
+    printed = capsys.readouterr().out
+    assert printed.count("met") + printed.count("MISSED") == verdicts
+    assert ("no verdict" in printed) == (not verdicts)
+
+
+@pytest.mark.parametrize("name", ["devicecode", "trainer_loop"])
 def test_a_bench_can_be_imported(name: str) -> None:
     assert importlib.import_module(f"bench.{name}").__doc__
