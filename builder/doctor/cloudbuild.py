@@ -102,8 +102,7 @@ def apis(cloud: CloudBuild) -> Iterator[Finding]:
 def caller(cloud: CloudBuild) -> Iterator[Finding]:
     project, grant = cloud.project, cloud.project.grant("user:YOU")
     yield project.caller("right to build", project.rights(BUILDS), BUILDS, grant)
-    logs = google.READS_LOGS
-    yield project.caller("right to read logs", project.rights(logs), logs, grant)
+    yield project.reads_logs("user:YOU")
     if cloud.settings.pool:
         question = project.rights(POOL, cloud.settings.pool.split("/")[1])
         yield project.caller("right to use the pool", question, POOL, grant)
@@ -122,11 +121,8 @@ def staging(cloud: CloudBuild) -> Iterator[Finding]:
 @check(CloudBuild, "account")
 def account(cloud: CloudBuild) -> Iterator[Finding]:
     """Yield whether the caller may use the build's account."""
-    name = cloud.settings.service_account
-    if name:
-        grant = f"gcloud iam service-accounts add-iam-policy-binding {name} --member=user:YOU"
-        question = google.rights_as(name)
-        yield cloud.project.caller("account", question, google.ACT_AS, f"{grant} --role=")
+    if name := cloud.settings.service_account:
+        yield cloud.project.acts_as("account", name, "user:YOU")
         return
     message = "none is set: the build runs as the project's default account"
     fix = "write service_account below [cloud], and give it what docs/cloud-build.md lists"

@@ -67,12 +67,6 @@ def bucket_policy(name: str) -> Question:
     return Question("storage.googleapis.com", f"/storage/v1/b/{name}/iam")
 
 
-def rights_as(account: str) -> Question:
-    """Return the question whether the caller may use a service account."""
-    path = f"/v1/{googleapi.account_name(account)}:testIamPermissions"
-    return Question("iam.googleapis.com", path, {"permissions": list(ACT_AS)})
-
-
 @dataclass(frozen=True)
 class Project:
     """A project that is asked. base: an emulator's address, None for Google's own services."""
@@ -145,6 +139,18 @@ class Project:
         if not missing:
             return Finding(name, "ok", f"granted: {', '.join(wanted)}")
         return Finding(name, "error", f"missing: {', '.join(missing)}", grant + wanted[missing[0]])
+
+    def reads_logs(self, member: str) -> Finding:
+        """Return whether the caller may read logs."""
+        question, grant = self.rights(READS_LOGS), self.grant(member)
+        return self.caller("right to read logs", question, READS_LOGS, grant)
+
+    def acts_as(self, name: str, account: str, member: str) -> Finding:
+        """Return whether the caller may let something run as a service account."""
+        path = f"/v1/{googleapi.account_name(account)}:testIamPermissions"
+        question = Question("iam.googleapis.com", path, {"permissions": list(ACT_AS)})
+        command = f"gcloud iam service-accounts add-iam-policy-binding {account}"
+        return self.caller(name, question, ACT_AS, f"{command} --member={member} --role=")
 
     def granted(
         self,

@@ -107,8 +107,7 @@ def apis(vertex: Vertex) -> Iterator[Finding]:
 def rights(vertex: Vertex) -> Iterator[Finding]:
     project, grant = vertex.project, vertex.project.grant(vertex.caller)
     yield project.caller("right to run jobs", project.rights(RUNS_JOBS), RUNS_JOBS, grant)
-    logs = google.READS_LOGS
-    yield project.caller("right to read logs", project.rights(logs), logs, grant)
+    yield project.reads_logs(vertex.caller)
 
 
 # --- one job --------------------------------------------------------------------------------------
@@ -118,13 +117,7 @@ def rights(vertex: Vertex) -> Iterator[Finding]:
 def acts_as(vertex: Vertex) -> Iterator[Finding]:
     account = vertex.ready.job.service_account if vertex.ready else None
     if account:
-        grant = f"gcloud iam service-accounts add-iam-policy-binding {account}"
-        yield vertex.project.caller(
-            f"right to act as {account}",
-            google.rights_as(account),
-            google.ACT_AS,
-            f"{grant} --member={vertex.caller} --role=",
-        )
+        yield vertex.project.acts_as(f"right to act as {account}", account, vertex.caller)
 
 
 @check(Vertex, "the service reads the image")

@@ -30,6 +30,11 @@ the GPU itself ask for. A row judges the framework's own wheel. The CUDA librari
 run, too: cuDNN from 9.11 on has nothing for a V100. `device-code-audit FOLDER --gpu V100` reads
 everything that is installed. Programs that make code when they run (Triton, XLA, NVRTC) are not
 judged by it.
+
+99 cells were compared with what the projects publish, the compute capabilities in TensorFlow's
+build_info.py and PyTorch's torch.cuda.get_arch_list(): they differ in ten, TensorFlow 2.16 to 2.20
+on GPUs after Hopper, where 1,149 modules hold PTX for sm_90a alone (docs/device-code.md;
+tests/devicecode/test_gpu_support.py has the lists).
 """
 
 
