@@ -124,6 +124,10 @@ def prove(
     run: Annotated[
         str | None, typer.Option(help="Start this in a shell of the image, not its own command.")
     ] = None,
+    push_receipt: Annotated[
+        bool, typer.Option("--push-receipt", help="Attach the receipt to the image.")
+    ] = False,
+    key: Annotated[str | None, typer.Option(help="Sign the receipt with this key.")] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     github: Github = False,
@@ -136,6 +140,9 @@ def prove(
     no container needs, and which step of the build made them. An image in the engine is started
     with its own user, a root that it cannot write to, and no network.
 
+    --push-receipt puts the receipt of an image that no check refused beside it in its registry;
+    `builder verify REF --suite image` asks for it.
+
     \b
     Exit codes:
       0  no check refused it
@@ -145,17 +152,25 @@ def prove(
     """
     from functools import cache
 
+    from builder.core.errors import InputError
     from builder.core.settings import load
     from builder.engine.discovery import connect
-    from builder.pipeline import any_image, image_start
+    from builder.pipeline import any_image, image_receipt, image_start
     from builder.prove import audit as auditing
     from builder.prove import waste
 
     project = _project()
     image, device = auditing.image_of(project, image, gpu)
+    if key and not push_receipt:
+        raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
     with reporter() as shown:
-        where = load(project or Path.cwd(), registry=registry, engine=engine)
+        where = load(
+            project or Path.cwd(), registry=registry, engine=engine, tables={"trust": {"key": key}}
+        )
         connected = cache(lambda start: connect(where, start, shown.on_event))
+        if push_receipt:
+            reference, manifest = image_receipt.image_at(image, shown.on_event)
+            image = str(reference)
         content = auditing.image_content(where, connected, image, shown.on_event)
         auditing.require_whole(image, content)
         started = image_start.of_name(image, content.image_id, connected, run, shown.on_event)
@@ -170,6 +185,12 @@ def prove(
     text = (*any_image.lines(answers), *waste.lines(wasted))
     results(as_json, data, any_image.github_lines(answers) if github else text)
     any_image.require(image, answers)
+    if push_receipt:
+        accelerator = device.name if device else "CPU"
+        receipt = image_receipt.of_answers(reference, manifest, accelerator, answers)
+        with reporter() as shown:
+            attached = image_receipt.push(reference, manifest, receipt, where, shown.on_event)
+        say(f"{reference}: its receipt {attached[0]} is attached" + ", signed" * bool(attached[1:]))
 
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:

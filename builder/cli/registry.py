@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -74,6 +74,10 @@ def verify(
         str | None, typer.Option(help="The OIDC identity whose receipts count, instead of a key.")
     ] = None,
     issuer: Annotated[str | None, typer.Option(help="Who vouches for --identity.")] = None,
+    suite: Annotated[
+        Literal["image"] | None,
+        typer.Option(help="Take the receipt of builder prove --push-receipt."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that an image in a registry has a valid receipt, signed by KEY where one is named.
@@ -82,6 +86,7 @@ def verify(
     """
     from builder.core.errors import InputError
     from builder.core.settings import Identity
+    from builder.pipeline import image_receipt
     from builder.pipeline.verify import verify as check
 
     chosen = settings(registry=registry)
@@ -97,7 +102,8 @@ def verify(
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})
     with reporter() as shown:
-        image = check(reference, chosen, on_event=shown.on_event)
+        judge = image_receipt.judge if suite else None
+        image = check(reference, chosen, judge=judge, on_event=shown.on_event)
     say(f"{image.reference}: proven on {image.receipt.device}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
     for result in image.receipt.checks:

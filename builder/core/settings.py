@@ -32,7 +32,7 @@ Logging = Literal["CLOUD_LOGGING_ONLY", "GCS_ONLY", "LEGACY", "NONE"]
 MachineType = Literal[
     "E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32", "N1_HIGHCPU_8", "N1_HIGHCPU_32"
 ]
-Suite = Literal["program", "trainer"]
+Suite = Literal["image", "program", "trainer"]
 SUITES: Final[tuple[Suite, ...]] = get_args(Suite)
 """The suites of checks, the least first."""
 

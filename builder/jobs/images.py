@@ -100,8 +100,8 @@ def pushed_image(
                 f"{_REGISTRY}, then builder image {name} --push",
             )
         # the suite of this target, whatever image bears its name there
-        suite = suites.of_spec(image_yaml.load(root, name))
-        verified = verify.verify(name, settings, suite=suite, on_event=on_event)
+        judge = verify.judge_of(suites.of_spec(image_yaml.load(root, name)))
+        verified = verify.verify(name, settings, judge=judge, on_event=on_event)
         image = _of_target(root, name, verified.reference, settings)
         made_for = verified.receipt.accelerator
         return replace(image, digest=verified.digest, accelerator=made_for, proven=True), ()

@@ -51,19 +51,19 @@ def verify(
     reference: str,
     settings: Settings,
     *,
-    suite: Suite | None = None,
+    judge: Judge | None = None,
     on_event: OnEvent = ignore,
 ) -> Verification:
     """Verify an image in a registry against the receipt that refers to it.
 
-    reference: a whole one, or a tag or digest of the project's own repository. suite: the suite of
-    checks that the receipt must be of; by default the one that the image's own label names. Raises
+    reference: a whole one, or a tag or digest of the project's own repository. judge:
+    whether a receipt proves it; by default by the suite that the image's own label names. Raises
     CheckFailed where the image is not proven, OutsideError where there is none.
     """
     image = repository.resolve(reference, settings)
     trusted = policy.of(settings.trust)
     with repository.opened(image, on_event, f"verify {image}") as client:
-        return proven(client, image, judge_of(suite), trusted)[0]
+        return proven(client, image, judge or judge_of(), trusted)[0]
 
 
 def attach(client: Registry, image: Reference, manifest: Manifest, receipt: Receipt) -> str:

@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 
 from builder.cli import app
 from builder.engine import BuildRequest, Engine, buildx
+from builder.pipeline.verify import RECEIPT_TYPE
 from tests.devicecode.packing import digest, layout, tar
 from tests.devicecode.writer import container, library, linked, sass
 from tests.emulators.answers import serving
+from tests.trust.signing import Pair, Repository
 
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
@@ -227,6 +229,37 @@ def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
     )
     with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
         assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
+
+
+@pytest.mark.network
+def test_a_receipt_lies_beside_an_image_of_others_and_is_asked_for_by_name(
+    repository: Repository, ours: Pair, other: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never stands for the proof that an image of ours, or a job, asks for."""
+    monkeypatch.setenv("BUILDER_ENGINE", "machine")
+    made, name = repository.image("theirs", "theirs"), f"{repository.reference}:theirs"
+    pinned = str(repository.reference.at(made.digest))
+    run = CliRunner()
+    assert "is not proven" in str(run.invoke(app, ["verify", pinned, "--suite", "image"]).exception)
+    result = run.invoke(app, ["prove", name, "--push-receipt", "--key", str(ours.path), "--json"])
+    assert (result.exit_code, json.loads(result.stdout)["image"]) == (0, pinned), result.exception
+    for pair, problem in ((ours, ""), (other, "is not proven")):
+        options = ["--suite", "image", "--key", str(pair.public), "--json"]
+        result = run.invoke(app, ["verify", pinned, *options])
+        assert problem in str(result.exception or "")
+        if not problem:
+            verified = json.loads(result.stdout)
+            assert verified["receipt"]["suite"] == "image"
+            assert verified["signer"] == str(pair.public)
+    refused = str(run.invoke(app, ["verify", pinned]).exception)
+    assert "of the suite image, the image needs trainer" in refused
+    listed = repository.client.referrers(repository.reference.repository, made.digest, RECEIPT_TYPE)
+    assert len(listed) == 1
+
+
+def test_a_receipt_is_pushed_of_nothing_else(tmp_path: Path) -> None:
+    assert "is in no registry" in proven("a.tar", "--push-receipt")[2]
+    assert "--key signs a receipt" in proven(image(tmp_path), "--key", "k")[2]
 
 
 TAG = "prove-test:latest"

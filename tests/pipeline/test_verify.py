@@ -10,7 +10,7 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
 from builder.frameworks.tensorflow import suite as suites
-from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
+from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
 from builder.prove import receipts
 from builder.registry import Descriptor, referrers
 from builder.trust import attestations, dsse
@@ -35,7 +35,7 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
     made = repository.proven()
     assert verify("v100", settings).receipt == receipt(made)
     with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
-        verify(made.digest, settings, suite=NEWER)
+        verify(made.digest, settings, judge=judge_of(NEWER))
     repository.client.put_manifest(
         repository.reference.repository, "list", registry.index((made.descriptor,))
     )
@@ -98,7 +98,7 @@ def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> Non
     attach(repository.client, repository.reference, labelled, receipt(labelled, **program))
     assert verify("script", repository.settings()).receipt.suite == "program"
     with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
-        verify("script", repository.settings(), suite=suites.TRAINER)
+        verify("script", repository.settings(), judge=judge_of(suites.TRAINER))
     easy = repository.image("easy", "easy", **{suites.LABEL: "easy"})
     attach(repository.client, repository.reference, easy, receipt(easy))
     with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):

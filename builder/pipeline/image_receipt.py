@@ -1,0 +1,104 @@
+"""The receipt of an image that anybody made: it lies beside the image in its registry, as ours do.
+
+Its suite is SUITE, the least of all. No image needs this suite by its label, so such a receipt
+counts only where somebody asks for it (`builder verify --suite image`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from builder import __version__, registry
+from builder.core.errors import InputError, OutsideError
+from builder.core.events import OnEvent
+from builder.core.settings import Settings
+from builder.pipeline import repository, signing, verify
+from builder.pipeline.any_image import CHECKS, Answer
+from builder.prove import receipts
+from builder.prove.receipts import CheckResult, Receipt, Validity
+from builder.registry import Manifest, Reference
+from builder.trust import keyless
+
+SUITE: Final = "image"
+"""The suite of an image that was read, and perhaps started."""
+VERSIONS: Final = dict.fromkeys(CHECKS, 1)
+"""The checks that a receipt has to hold. Raise a version when its check begins to ask for more."""
+
+
+def image_at(name: str, on_event: OnEvent) -> tuple[Reference, Manifest]:
+    """Return the image for linux/amd64 that a name leads to, by its digest, so that what is read
+    is what the receipt is about. Raises InputError for a name without a registry, OutsideError."""
+    reference = registry.parse(name) if "/" in name else None
+    if reference is None:
+        raise InputError(f"{name}: is in no registry", "name it as HOST/REPOSITORY:TAG")
+    with repository.opened(reference, on_event, f"find {name}") as client:
+        manifest = client.manifest(reference.repository, reference.target)
+        if manifest and manifest.is_index and (part := manifest.of_platform("linux", "amd64")):
+            manifest = client.manifest(reference.repository, part.digest)
+    if manifest is None or manifest.is_index:
+        fix = "correct the reference, or name one image by its digest"
+        raise OutsideError(f"{name}: there is no such image for linux/amd64", fix)
+    return reference.at(manifest.digest), manifest
+
+
+def of_answers(
+    image: Reference, manifest: Manifest, accelerator: str, answers: Sequence[Answer]
+) -> Receipt:
+    """Return the receipt of what was asked of an image now."""
+    results = tuple(
+        CheckResult(
+            name=answer.check,
+            version=VERSIONS.get(answer.check, 1),
+            passed=answer.status != "refused",
+            seconds=0,
+            problems=answer.problems,
+            seen={
+                "status": answer.status,
+                "note": answer.note,
+                "findings": [finding.message for finding in answer.findings],
+            },
+        )
+        for answer in answers
+    )
+    return Receipt(
+        target=image.repository,
+        accelerator=accelerator,
+        reference=str(image),
+        digest=manifest.digest,
+        image_id=manifest.config.digest,
+        inputs="",
+        made_by=__version__,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        device="CPU",
+        suite=SUITE,
+        checks=results,
+    )
+
+
+def push(
+    image: Reference, manifest: Manifest, receipt: Receipt, settings: Settings, on_event: OnEvent
+) -> tuple[str, ...]:
+    """Attach a receipt to its image, and sign it where the settings name a key.
+
+    Returns the digests of what was attached: the receipt, then attestations.
+    """
+    key = signing.key_of(settings.trust)
+    with repository.opened(image, on_event, f"push the receipt of {image}") as client:
+        attached = verify.attach(client, image, manifest, receipt)
+        if not settings.trust.key:
+            return (attached,)
+        signer = key or keyless.signer(settings.trust, os.environ)
+        statements = signing.statements(client, image, manifest, receipt, None)
+        signed = signing.sign(client, image.repository, statements, signer, receipt.made_at)
+        return (attached, *signed)
+
+
+def judge(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:
+    """Tell whether a receipt of SUITE proves an image. A receipt of a suite that asks for more is
+    judged by that suite's own rule (verify.judge_of)."""
+    if receipt.suite != SUITE:
+        return Validity(False, f"the receipt is of the suite {receipt.suite}, not {SUITE}")
+    return receipts.valid_for(receipt, names, VERSIONS)
