@@ -76,7 +76,11 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ('[trust]\nkey = "prover.key"', "prover.key is a private key inside of", "move it out"),
         (PROVE + 'age = "soon"', ":3: trust.age: 'soon' is no age", '"30 days"'),
         (PROVE + 'age = "0 days"', ":3: trust.age: '0 days' is no age", '"30 days"'),
-        (PROVE + 'suite = "best"', ":3: trust.suite: 'best' is not one of image, program, trainer", ""),
+        (
+            PROVE + 'suite = "best"',
+            ":3: trust.suite: 'best' is not one of image, program, trainer",
+            "",
+        ),
         ('[trust]\nprove = "a.pub"', ":2: trust.prove: expected a list", "keys/prover.pub"),
         ("[trust]\nprove = []", ":1: trust: prove names nobody", "keys/prover.pub"),
         ('[trust]\nprove = [""]', "expected a key or an identity, found ''", "keys/prover.pub"),

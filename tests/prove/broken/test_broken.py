@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from builder.cli import app
 from builder.config import compatibility, image_yaml, lockfile
 from builder.core.errors import CheckFailed
 from builder.engine import BuildRequest, Engine, buildx
@@ -105,6 +109,49 @@ def test_a_broken_image_is_refused(
         judged(row, messages(engine, tag, row.kind, tmp_path / "proof", CHECKS[row.check]))
     finally:
         engine.client.images.remove(tag, force=True)
+
+
+def answers(tag: str, gpu: str = "") -> dict[str, dict[str, Any]]:
+    """What each check of `builder prove` says of an image on the engine."""
+    options = ["--gpu", gpu] if gpu else []
+    result = CliRunner().invoke(app, ["prove", tag, "--json", *options])
+    assert result.stdout, result.exception
+    return {answer["check"]: answer for answer in json.loads(result.stdout)["checks"]}
+
+
+PROVED = {
+    "hides every GPU": "environment",
+    "mount the driver there": "machine",
+    "there is no such proxy": "machine",
+    "no HTTPS connection": "certificates",
+    "cannot read gs://": "certificates",
+    "a W&B key": "secrets",
+    "runs as root": "permissions",
+    "another user's rights": "permissions",
+    "a library of the driver": "driver",
+    "cannot be executed|no such file": "entry-point",
+}
+"""What `prove` has to say without a smoke run: the message of a row, and its check of `prove`."""
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.long
+def test_prove_says_of_ours_what_a_smoke_run_says(
+    engine: Engine, good: dict[str, str], tmp_path: Path
+) -> None:
+    """Of the good image nothing, of broken ones the same fault."""
+    assert {answer["status"] for answer in answers("cpu").values()} == {"passed", "not there"}
+    rows = [row for row in IMAGES if row.says in PROVED]
+    assert len(rows) >= len(PROVED)
+    for row in rows:
+        tag = f"broken-test:prove-{os.getpid()}"
+        build(engine, tmp_path, f"FROM {good[row.kind]}\n{row.lines}\n", tag)
+        try:
+            answer = answers(tag, "v100" if row.kind == "gpu" else "")[PROVED[row.says]]
+        finally:
+            engine.client.images.remove(tag, force=True)
+        assert answer["status"] == "refused", (row.name, answer)
 
 
 @pytest.mark.parametrize("row", FOLDERS, ids=lambda row: row.name)
