@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from builder import contract
+from builder import contract, training_contract
+from builder.cli import app
 from builder.config import image_yaml, init
 from builder.contract import TrainerEvent
 from builder.prove import judge
@@ -34,6 +37,8 @@ def write(repository: Path) -> None:
     (repository / "digits").mkdir()
     (repository / "digits/__init__.py").touch()
     (repository / "digits/train.py").write_text(textwrap.dedent(match[1]))
+    shown = CliRunner().invoke(app, ["show", "contract"])
+    (repository / "digits/training_contract.py").write_text(shown.stdout)
 
 
 def run(repository: Path, job: str, steps: int, stop: str = "") -> Run:
@@ -68,6 +73,23 @@ def test_on_sigterm_it_saves_the_step_that_it_reported(repository: Path) -> None
     stopped = run(repository, "job", 100_000, "SIGTERM")
     assert stopped.exit_code == 143
     assert stopped.last_checkpoint == stopped.last_step > 40
+
+
+def test_what_is_no_number_ends_the_program_and_the_newest_two_checkpoints_stay(
+    repository: Path,
+) -> None:
+    program = repository / "digits/train.py"
+    text = program.read_text()
+    program.write_text(text.replace("loss = (", "loss = float('nan') if job.step == 250 else ("))
+    ended = run(repository, "job", 400)
+    assert ended.exit_code == contract.NOT_FINITE == training_contract.NOT_FINITE
+    assert math.isnan(ended.events[-1].loss or 0)
+    kept = sorted(path.name for path in (repository / "job/checkpoints").iterdir())
+    assert kept == ["step-0000000200", "step-0000000240"]
+    program.write_text(text)
+    words = [event.name for event in run(repository, "job", 400).events]
+    assert (words[0], words[-1]) == (contract.RESUMED, "done")
+    assert contract.RESTART == training_contract.RESTART
 
 
 def test_init_names_it_as_the_page_says(repository: Path) -> None:

@@ -66,7 +66,10 @@ COMMANDS: Final = {
         "Check this machine, or what a build in the cloud or a job needs.",
     ),
     "cache": ("machine:cache", "Show what the factory keeps on this machine; remove old layers."),
-    "show": ("show:show_app", "Show what a target is made of, and which advisories it accepts."),
+    "show": (
+        "show:show_app",
+        "Show a target's layers and accepted advisories, and the contract.",
+    ),
     "engine": ("machine:engine_app", "The private engine: for machines without Docker."),
     "cloud": ("cloud:cloud_app", "Google Cloud Build: in the cloud, and on every push to git."),
     "job": ("job:job_app", "Training jobs: on this machine, on Vertex AI or on Kubernetes."),

@@ -1,4 +1,4 @@
-"""`builder show`: what a target is made of, and its rules for scanners."""
+"""`builder show`: what a target is made of, its rules for scanners, the contract's file."""
 
 import sys
 from typing import Annotated
@@ -9,7 +9,8 @@ from builder.cli.common import Json, Registry, out, root, settings
 from builder.cli.console import size
 
 show_app = typer.Typer(
-    help="Show what a target is made of, and which advisories it accepts.", no_args_is_help=True
+    help="Show a target's layers and accepted advisories, and the contract.",
+    no_args_is_help=True,
 )
 
 
@@ -41,6 +42,18 @@ def base(
         )
         if len(row["packages"]) > 1:
             sys.stdout.write(f"    {', '.join(row['packages'])}\n")
+
+
+@show_app.command()
+def contract() -> None:
+    """Write training_contract.py, by which a program of any framework keeps to the contract.
+
+    builder show contract > digits/training_contract.py
+    """
+    from pathlib import Path
+
+    file = Path(__file__).parents[1] / "training_contract.py"
+    sys.stdout.write(file.read_text(encoding="utf-8"))
 
 
 @show_app.command()
