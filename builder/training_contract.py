@@ -39,8 +39,8 @@ class Job:
 
     def __init__(self, suffix: str = "", report_every: int = 10) -> None:
         parser = argparse.ArgumentParser(allow_abbrev=False)
-        parser.add_argument("--records", help="the data")
-        parser.add_argument("--job-dir", type=Path, default=Path("job"), help="outputs")
+        parser.add_argument("--records", type=_folder, help="the data")
+        parser.add_argument("--job-dir", type=_folder, default=Path("job"), help="outputs")
         parser.add_argument("--steps", type=int, default=1000)
         parser.add_argument("--batch", "--batch-size", type=int, default=32)
         parser.add_argument("--checkpoint-every", type=int, default=100)
@@ -109,6 +109,12 @@ class Job:
         line = {"severity": "INFO", "message": message, "event": event, **values}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+
+
+def _folder(name: str) -> Path:
+    """Return a folder; one of a bucket lies below /gcs, where Vertex AI and Cloud Storage FUSE
+    mount it."""
+    return Path("/gcs", name[len("gs://") :]) if name.startswith("gs://") else Path(name)
 
 
 def _remove(path: Path) -> None:

@@ -90,6 +90,7 @@ def test_what_is_no_number_ends_the_program_and_the_newest_two_checkpoints_stay(
     words = [event.name for event in run(repository, "job", 400).events]
     assert (words[0], words[-1]) == (contract.RESUMED, "done")
     assert contract.RESTART == training_contract.RESTART
+    assert str(training_contract._folder("gs://bucket/a/b")) == "/gcs/bucket/a/b"
 
 
 def test_init_names_it_as_the_page_says(repository: Path) -> None:

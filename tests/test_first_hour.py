@@ -1,0 +1,88 @@
+"""docs/first-hour.md: each command is run in an empty repository, and prints what stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs/first-hour.md"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the page, with the lines of its input, and what it prints."""
+
+    text: str
+    printed: tuple[str, ...]
+
+    @property
+    def engine(self) -> bool:
+        """Whether it takes an engine."""
+        return bool(re.match(r"builder (image|job local)|ls build/", self.text))
+
+
+def commands() -> Iterator[Command]:
+    """Yield the commands of the page in their order."""
+    for block in re.findall(r"^    \$ (?:.+\n|\n(?=    ))+", PAGE.read_text(), re.M):
+        for text in re.split(r"^\$ ", textwrap.dedent(block), flags=re.M)[1:]:
+            typed, *printed = re.sub(r"^> ?", "\0", text, flags=re.M).splitlines()
+            while printed and printed[0].startswith("\0"):
+                typed += "\n" + printed.pop(0).removeprefix("\0")
+            yield Command(typed, tuple(printed))
+
+
+def compare(command: Command, output: str) -> None:
+    """Ask for the lines of the page, in their order; `...` stands for anything."""
+    lines = [re.escape(line).replace(r"\.\.\.", ".*") for line in command.printed]
+    pattern = "".join("(.*\n)*?" if line == ".*" else f"{line}\n" for line in lines)
+    assert re.fullmatch(pattern, output), f"{command.text} printed:\n{output}"
+
+
+def run(repository: Path, chosen: tuple[Command, ...]) -> None:
+    """Run commands in a shell, where `builder` is that of this tree."""
+    shown = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    for command in chosen:
+        done = subprocess.run(
+            ["/bin/bash", "-c", command.text],
+            cwd=repository,
+            env=shown | {"PYTHONPATH": str(PAGE.parents[1])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+        notes = "^note: .*\n"
+        compare(command, re.sub(notes, "", done.stdout, flags=re.M))
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty repository, with the program of the page once its folder is there."""
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    match = re.search(r"^And a program, .*:\n\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
+    assert match
+    run(tmp_path, tuple(commands())[:1])
+    (tmp_path / "flowers/train.py").write_text(textwrap.dedent(match[1]).strip() + "\n")
+    return tmp_path
+
+
+def test_every_command_that_needs_no_engine(repository: Path) -> None:
+    chosen = tuple(command for command in commands() if not command.engine)
+    assert len(chosen) >= 9
+    run(repository, chosen[1:])
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.slow
+def test_every_command(repository: Path) -> None:
+    run(repository, tuple(commands())[1:])
