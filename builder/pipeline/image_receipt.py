@@ -19,7 +19,7 @@ from builder.pipeline import repository, signing, verify
 from builder.pipeline.any_image import CHECKS, Answer
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt, Validity
-from builder.registry import Manifest, Reference
+from builder.registry import Manifest, Reference, Registry
 from builder.trust import keyless
 
 SUITE: Final = "image"
@@ -78,22 +78,17 @@ def of_answers(
     )
 
 
-def push(
-    image: Reference, manifest: Manifest, receipt: Receipt, settings: Settings, on_event: OnEvent
-) -> tuple[str, ...]:
-    """Attach a receipt to its image, and sign it where the settings name a key.
-
-    Returns the digests of what was attached: the receipt, then attestations.
-    """
+def push(image: Reference, manifest: Manifest, receipt: Receipt, settings: Settings) -> str:
+    """Attach a receipt to its image, and sign it where the settings name a key; say so."""
     key = signing.key_of(settings.trust)
-    with repository.opened(image, on_event, f"push the receipt of {image}") as client:
+    with Registry(image.host) as client:
         attached = verify.attach(client, image, manifest, receipt)
         if not settings.trust.key:
-            return (attached,)
+            return f"{image}: its receipt {attached} is attached"
         signer = key or keyless.signer(settings.trust, os.environ)
         statements = signing.statements(client, image, manifest, receipt, None)
-        signed = signing.sign(client, image.repository, statements, signer, receipt.made_at)
-        return (attached, *signed)
+        signing.sign(client, image.repository, statements, signer, receipt.made_at)
+        return f"{image}: its receipt {attached} is attached and signed"
 
 
 def judge(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:
