@@ -24,6 +24,10 @@ from builder.cli.common import (
 from builder.cli.console import size
 
 if TYPE_CHECKING:
+    from builder.core.events import OnEvent
+    from builder.core.settings import Settings
+    from builder.devicecode.images import ImageContent
+    from builder.pipeline.any_image import Answer
     from builder.prove.report import PackageSize
 
 
@@ -143,12 +147,9 @@ def prove(
     --push-receipt puts the receipt of an image that no check refused beside it in its registry;
     `builder verify REF --suite image` asks for it. Exit code 4: a check refused the image.
     """
-    from functools import cache
-
     from builder.core.errors import InputError
     from builder.core.settings import load
-    from builder.engine.discovery import connect
-    from builder.pipeline import any_image, image_receipt, image_start
+    from builder.pipeline import any_image, image_receipt
     from builder.prove import audit as auditing
     from builder.prove import waste
 
@@ -156,19 +157,15 @@ def prove(
     image, device = auditing.image_of(project, image, gpu)
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
+    tables = {"trust": {"key": key}}
+    where = load(project or Path.cwd(), registry=registry, engine=engine, tables=tables)
     with reporter() as shown:
-        where = load(
-            project or Path.cwd(), registry=registry, engine=engine, tables={"trust": {"key": key}}
-        )
-        connected = cache(lambda start: connect(where, start, shown.on_event))
         if push_receipt:
             reference, manifest = image_receipt.image_at(image, shown.on_event)
             image = str(reference)
-        content = auditing.image_content(where, connected, image, shown.on_event)
-        auditing.require_whole(image, content)
-        started = image_start.of_name(image, content.image_id, connected, run, shown.on_event)
-        answers = (*any_image.prove(any_image.Image(content, device)), started)
-        wasted = waste.of_image(content, device.capability if device else None)
+        content, started = _look_into(image, where, run, shown.on_event)
+    answers = (*any_image.prove(any_image.Image(content, device)), started)
+    wasted = waste.of_image(content, device.capability if device else None)
     data = {
         "image": image,
         "gpu": device and device.name,
@@ -182,6 +179,22 @@ def prove(
         accelerator = device.name if device else "CPU"
         receipt = image_receipt.of_answers(reference, manifest, accelerator, answers)
         say(image_receipt.push(reference, manifest, receipt, where))
+
+
+def _look_into(
+    image: str, where: "Settings", run: str | None, on_event: "OnEvent"
+) -> tuple["ImageContent", "Answer"]:
+    """Read an image, and start it if the engine has it."""
+    from functools import cache
+
+    from builder.engine.discovery import connect
+    from builder.pipeline import image_start
+    from builder.prove import audit as auditing
+
+    connected = cache(lambda start: connect(where, start, on_event))
+    content = auditing.image_content(where, connected, image, on_event)
+    auditing.require_whole(image, content)
+    return content, image_start.of_name(image, content.image_id, connected, run, on_event)
 
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
