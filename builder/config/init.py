@@ -40,6 +40,11 @@ _TENSORFLOW: Final = {
 }
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
+_UNREAD: Final = (
+    *("setup.py", "setup.cfg", "Pipfile", "poetry.lock", "pdm.lock", "pixi.toml"),
+    "requirements*.txt",
+)
+"""Other files that say what a program needs."""
 _PACKAGES: Final = re.compile(r"(?:python[\d.]* -m |uv )?pip[\d.]* install (.*)")
 _DEBIAN: Final = re.compile(r"(?:sudo )?apt(?:-get)? (?:-\S+ )*install (.*)")
 _NOTHING: Final = re.compile(
@@ -51,7 +56,8 @@ _NOTHING: Final = re.compile(
 
 @dataclass
 class Findings:
-    """What a repository's files say. taken, left: a line each, with file and line number."""
+    """What a repository's files say. taken, left: a line each, with file and line number. read: the
+    requirements files that were read."""
 
     python: str = ""
     tensorflow: str = ""
@@ -61,6 +67,7 @@ class Findings:
     program: tuple[str, str] | None = None
     taken: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    read: list[str] = field(default_factory=list)
 
     def leave(self, where: str, what: str, why: str) -> None:
         """Note a line that is not taken over."""
@@ -120,6 +127,10 @@ def _look(root: Path, findings: Findings) -> None:
     _cog(root, findings)
     _dockerfile(root, findings)
     _uv_lock(root, findings)
+    for name in _UNREAD:
+        for path in sorted(root.glob(name)):
+            if path.is_file() and path.name not in findings.read:
+                findings.leave(path.name, "the file", "is not read: add what a job needs of it")
     if findings.program is None:
         _guess_program(root, findings)
 
@@ -195,7 +206,9 @@ def _take_tensorflow(parsed: Any, where: str, findings: Findings) -> None:
         findings.tensorflow = allowed[-1]
         findings.taken.append(f"{where}: {parsed} -> tensorflow: {allowed[-1]}")
     else:
-        findings.leave(where, str(parsed), f"the tables know TensorFlow {known[0]} to {known[-1]}")
+        minors = ", ".join(row.minor for row in releases.tables().releases)
+        why = f"no release that the tables know fits; they have some of {minors}"
+        findings.leave(where, str(parsed), why)
 
 
 def _take_python(version: str, where: str, findings: Findings) -> None:
@@ -206,6 +219,17 @@ def _take_python(version: str, where: str, findings: Findings) -> None:
         findings.taken.append(f"{where}: Python {match[0]}")
     else:
         findings.leave(where, f"Python {version}", f"images have {' or '.join(OWN_PYTHON)}")
+
+
+def _take_range(wanted: str, where: str, findings: Findings) -> None:
+    """Take the first Python of ours that a range allows; note a range that allows none."""
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+    try:
+        allowed = [version for version in OWN_PYTHON if f"{version}.0" in SpecifierSet(wanted)]
+    except InvalidSpecifier:
+        allowed = []
+    _take_python(allowed[0] if allowed else wanted, where, findings)
 
 
 def _take_apt(names: Sequence[str], where: str, findings: Findings) -> None:
@@ -263,6 +287,7 @@ def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ..
     """Read a requirements file, and those that it names."""
     if (text := _text(root / name)) is None or name in seen:
         return
+    findings.read.append(name)
     for number, line in _lines(text):
         where, entry = f"{name}:{number}", re.sub(r"(^|\s)#.*", "", line).strip()
         entry = re.sub(r"\s+--hash=\S+", "", entry).strip()
@@ -272,6 +297,8 @@ def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ..
                 _requirements(root, inner, findings, (*seen, name))
             else:
                 findings.leave(where, entry, "it lies outside of the repository")
+        elif re.match(r"(-e|--editable)\b", entry):
+            findings.leave(where, entry, "is no locked package: make a wheel of it, or copy it")
         elif entry.startswith("-"):
             findings.leave(where, entry, "an index or an option belongs to the machine that locks")
         elif entry:
@@ -279,12 +306,23 @@ def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ..
 
 
 def _pyproject(root: Path, findings: Findings) -> None:
-    content = _toml(root / "pyproject.toml").get("project")
-    table = content if isinstance(content, dict) else {}
+    content = _toml(root / "pyproject.toml")
+    table = _mapping(content.get("project"))
+    if wanted := str(table.get("requires-python") or ""):
+        _take_range(wanted, "pyproject.toml: requires-python", findings)
     for entry in _strings(table.get("dependencies")):
         _take(entry, "pyproject.toml: dependencies", findings)
     for extra in table.get("optional-dependencies") or {}:
         findings.leave("pyproject.toml", f"the extra {extra}", "add what a job needs of it")
+    for group in _mapping(content.get("dependency-groups")):
+        findings.leave("pyproject.toml", f"the group {group}", "add what a job needs of it")
+    poetry = _mapping(_mapping(content.get("tool")).get("poetry"))
+    for name, version in _mapping(poetry.get("dependencies")).items():
+        where = "pyproject.toml: tool.poetry.dependencies"
+        if name == "python":
+            findings.leave(where, f"{name} {version}", f"images have {' or '.join(OWN_PYTHON)}")
+        else:
+            findings.leave(where, f"{name} {json.dumps(version)}", "write it as a requirement")
 
 
 def _uv_lock(root: Path, findings: Findings) -> None:
@@ -300,6 +338,8 @@ def _uv_lock(root: Path, findings: Findings) -> None:
 def _conda(root: Path, findings: Findings) -> None:
     for name in ("environment.yml", "environment.yaml"):
         document = _yaml(root / name)
+        for key in sorted(document.keys() - {"name", "dependencies"}):
+            findings.leave(name, f"{key}: {json.dumps(document[key])}", "belongs to conda")
         for number, entry in enumerate(document.get("dependencies") or ()):
             where = f"{name}: dependencies[{number}]"
             if isinstance(entry, dict):
@@ -329,7 +369,7 @@ def _cog(root: Path, findings: Findings) -> None:
             _take_apt(_strings(value), where, findings)
         elif key != "gpu":
             findings.leave(where, json.dumps(value), "the factory has no such step")
-    for key in content.keys() - {"build"}:
+    for key in sorted(content.keys() - {"build"}):
         findings.leave("cog.yaml", f"{key}: {json.dumps(content[key])}", "belongs to cog")
 
 
@@ -450,6 +490,10 @@ def _toml(path: Path) -> dict[str, Any]:
 
 def _yaml(path: Path) -> dict[str, Any]:
     return _parsed(path, lambda text: yamlfile.parse(text, path.name).value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _json(text: str) -> Any:

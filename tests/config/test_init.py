@@ -122,3 +122,32 @@ def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
     (tmp_path / "src/fit.py").write_text("")
     (tmp_path / "Dockerfile").write_text("CMD python src/fit.py --epochs 3\n")
     assert init.propose(tmp_path, "cpu").findings.program == ("src", "fit")
+
+
+SHAPES = [
+    ("pyproject.toml", '[project]\nrequires-python = ">=3.12"', "requires-python: Python 3.13", ""),
+    ("pyproject.toml", '[project]\nrequires-python = "<3.9"', "", "requires-python: Python <3.9"),
+    ("pyproject.toml", '[dependency-groups]\ntest = ["pytest"]', "", "the group test"),
+    (
+        "pyproject.toml",
+        '[tool.poetry.dependencies]\npython = "^3.9"\nnumpy = "^1.2"',
+        "",
+        'numpy "^1.2": write it as a requirement',
+    ),
+    ("requirements.txt", "-e git+https://example.org/a/b.git#egg=b", "", "is no locked package"),
+    ("requirements.txt", "tensorflow==2.5.9", "", "no release that the tables know fits"),
+    ("environment.yaml", "channels: [b, a]\ndependencies: [pip]", "", 'channels: ["b", "a"]'),
+    ("setup.py", "setup(install_requires=['numpy'])", "", "setup.py: the file: is not read"),
+    ("requirements-dev.txt", "pytest", "", "requirements-dev.txt: the file: is not read"),
+]
+"""Of the files of five public training repositories: what `init` has to take, and to name."""
+
+
+@pytest.mark.parametrize(("file", "text", "taken", "left"), SHAPES)
+def test_no_line_that_public_repositories_have_is_lost(
+    file: str, text: str, taken: str, left: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(text + "\n")
+    findings = init.propose(tmp_path, "v100").findings
+    assert any(taken in line for line in findings.taken) == bool(taken)
+    assert any(left in line for line in findings.left) == bool(left), findings.left
