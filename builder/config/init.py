@@ -1,27 +1,16 @@
-"""A first target for a repository that is there: image.yaml, from what its own files say.
-
-Each line of those files is taken over, or named with the reason why it is not.
-"""
+"""A first target for a repository that is there: image.yaml, from what its own files say."""
 
 from __future__ import annotations
 
 import json
-import re
-import shlex
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic_core import PydanticCustomError
-
-from builder.config import fields, image_yaml
-from builder.config.stack import OWN_PYTHON
-from builder.core import files, project, yamlfile
-from builder.core.errors import InputError
+from builder.config import image_yaml
+from builder.config.repository import Findings, look, text_of
+from builder.core import files, project
 from builder.facts import accelerators
-from builder.frameworks.tensorflow import releases
 
 SETTINGS: Final = """\
 # The project's settings; this folder is its root. A flag or a variable (BUILDER_REGISTRY ...) wins.
@@ -29,49 +18,6 @@ SETTINGS: Final = """\
 """
 IGNORED: Final = "/build/"
 """What builds write, as a line of .gitignore and .dockerignore."""
-
-_LOCKED: Final = ("nvidia-", "libtpu", "tensorflow-io-gcs")
-_TENSORFLOW: Final = {
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-gpu",
-    "tensorflow-tpu",
-    "tf-nightly",
-}
-_STARTS: Final = ("__main__", "train", "task", "main")
-"""The modules that a package may be started by, the likeliest first."""
-_UNREAD: Final = (
-    *("setup.py", "setup.cfg", "Pipfile", "poetry.lock", "pdm.lock", "pixi.toml"),
-    "requirements*.txt",
-)
-"""Other files that say what a program needs."""
-_PACKAGES: Final = re.compile(r"(?:python[\d.]* -m |uv )?pip[\d.]* install (.*)")
-_DEBIAN: Final = re.compile(r"(?:sudo )?apt(?:-get)? (?:-\S+ )*install (.*)")
-_NOTHING: Final = re.compile(
-    r"(sudo )?(apt(-get)? (-\S+ )*(update|clean|autoremove)|rm -rf? /var/|"
-    r"(python[\d.]* -m )?pip[\d.]* (cache|install (-\S+ )*(--upgrade|-U) pip$)|set -)"
-)
-"""What a base that is made from locked packages has no use for."""
-
-
-@dataclass
-class Findings:
-    """What a repository's files say. taken, left: a line each, with file and line number. read: the
-    requirements files that were read."""
-
-    python: str = ""
-    tensorflow: str = ""
-    requirements: dict[str, str] = field(default_factory=dict)
-    apt: list[str] = field(default_factory=list)
-    environment: dict[str, str] = field(default_factory=dict)
-    program: tuple[str, str] | None = None
-    taken: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-    read: list[str] = field(default_factory=list)
-
-    def leave(self, where: str, what: str, why: str) -> None:
-        """Note a line that is not taken over."""
-        self.left.append(f"{where}: {what}: {why}")
 
 
 @dataclass(frozen=True)
@@ -96,11 +42,11 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
     if not (root / project.MARKER).exists():
         written[root / project.MARKER] = SETTINGS
     if force or not yaml.exists():
-        _look(root, findings)
+        look(root, findings)
         written[yaml] = _image_yaml(accelerator.name, findings)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
-        text = _text(path)
+        text = text_of(path)
         if ignore == ".dockerignore" and not (root / project.DOCKERFILE).exists():
             continue
         if IGNORED in (text or "").split():
@@ -109,7 +55,7 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
             written[path] = "\n".join([*(text or "").splitlines(), IGNORED, ""])
         else:
             findings.leave(ignore, IGNORED, "it is there already: add this line, or give --force")
-    changed = {path: text for path, text in written.items() if _text(path) != text}
+    changed = {path: text for path, text in written.items() if text_of(path) != text}
     return Proposal(name, changed, findings)
 
 
@@ -117,22 +63,6 @@ def write(proposal: Proposal) -> None:
     """Write the files of a proposal."""
     for path, text in proposal.files.items():
         files.write(path, text)
-
-
-def _look(root: Path, findings: Findings) -> None:
-    """Read every file of the repository that says what its program needs."""
-    _requirements(root, "requirements.txt", findings)
-    _pyproject(root, findings)
-    _conda(root, findings)
-    _cog(root, findings)
-    _dockerfile(root, findings)
-    _uv_lock(root, findings)
-    for name in _UNREAD:
-        for path in sorted(root.glob(name)):
-            if path.is_file() and path.name not in findings.read:
-                findings.leave(path.name, "the file", "is not read: add what a job needs of it")
-    if findings.program is None:
-        _guess_program(root, findings)
 
 
 def _image_yaml(accelerator: str, findings: Findings) -> str:
@@ -158,361 +88,3 @@ def _image_yaml(accelerator: str, findings: Findings) -> str:
         f"{key}: {value if isinstance(value, str) and key != 'tensorflow' else json.dumps(value)}\n"
         for key, value in values.items()
     )
-
-
-# --- one requirement, one package, one variable ---------------------------------------------------
-
-
-def _take(text: str, where: str, findings: Findings) -> None:
-    """Take a Python requirement over, or note why not."""
-    from packaging.requirements import Requirement
-
-    try:
-        parsed = Requirement(fields.requirement(text))
-    except PydanticCustomError as error:
-        findings.leave(where, text, _why(error))
-        return
-    name = re.sub(r"[-_.]+", "-", parsed.name).lower()
-    if parsed.marker and not parsed.marker.evaluate(
-        {
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": "x86_64",
-            "python_version": findings.python or "3.11",
-        }
-    ):
-        findings.leave(where, text, "its marker leaves Linux out")
-    elif name in _TENSORFLOW:
-        _take_tensorflow(parsed, where, findings)
-    elif name.startswith(_LOCKED):
-        findings.leave(where, text, "the factory locks what belongs to its TensorFlow")
-    elif name in findings.requirements:
-        if findings.requirements[name] != str(parsed):
-            findings.leave(where, text, f"{findings.requirements[name]} was taken before")
-    else:
-        findings.requirements[name] = str(parsed)
-        findings.taken.append(f"{where}: {parsed}")
-
-
-def _take_tensorflow(parsed: Any, where: str, findings: Findings) -> None:
-    """Take TensorFlow's release over, where the tables have one that the requirement allows."""
-    known = [version for release in releases.tables().releases for version in release.versions]
-    if (
-        not parsed.specifier
-        or image_yaml.ImageSpec.model_fields["tensorflow"].default in parsed.specifier
-    ):
-        findings.taken.append(f"{where}: {parsed} (the default release)")
-    elif allowed := [version for version in known if version in parsed.specifier]:
-        findings.tensorflow = allowed[-1]
-        findings.taken.append(f"{where}: {parsed} -> tensorflow: {allowed[-1]}")
-    else:
-        minors = ", ".join(row.minor for row in releases.tables().releases)
-        why = f"no release that the tables know fits; they have some of {minors}"
-        findings.leave(where, str(parsed), why)
-
-
-def _take_python(version: str, where: str, findings: Findings) -> None:
-    """Take Python's version over, where a base of it can be made."""
-    match = re.search(r"3\.\d+", version)
-    if match and match[0] in OWN_PYTHON:
-        findings.python = match[0]
-        findings.taken.append(f"{where}: Python {match[0]}")
-    else:
-        findings.leave(where, f"Python {version}", f"images have {' or '.join(OWN_PYTHON)}")
-
-
-def _take_range(wanted: str, where: str, findings: Findings) -> None:
-    """Take the first Python of ours that a range allows; note a range that allows none."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    try:
-        allowed = [version for version in OWN_PYTHON if f"{version}.0" in SpecifierSet(wanted)]
-    except InvalidSpecifier:
-        allowed = []
-    _take_python(allowed[0] if allowed else wanted, where, findings)
-
-
-def _take_apt(names: Sequence[str], where: str, findings: Findings) -> None:
-    """Take Debian packages over."""
-    for name in names:
-        if name.startswith("-") or name in {"python3", "python3-pip", "ca-certificates"}:
-            continue
-        if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
-            findings.apt.append(name)
-            findings.taken.append(f"{where}: apt {name}")
-        else:
-            findings.leave(where, name, "is no plain name of a Debian package")
-
-
-def _take_variable(name: str, value: str, where: str, findings: Findings) -> None:
-    """Take a variable of the environment over, if an image may set it."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        TypeAdapter(dict[fields.Variable, fields.Text]).validate_python({name: value})
-    except ValidationError as error:
-        context = error.errors()[0].get("ctx") or {}
-        findings.leave(where, f"{name}={value}", str(context.get("what", "an image cannot set it")))
-    else:
-        findings.environment[name] = value
-        findings.taken.append(f"{where}: {name}={value}")
-
-
-def _take_command(words: Sequence[str], root: Path, where: str, findings: Findings) -> bool:
-    """Take the program over that a command starts: `python -m NAME` or `python FILE.py`."""
-    while words and re.fullmatch(
-        r"(.*/)?(python[\d.]*|uv|run|exec|accelerate|launch|-[uBO]+)", words[0]
-    ):
-        words = words[1:]
-    by_name = words[:1] == ["-m"]
-    start = ([*words, ""][by_name]).removeprefix("./").removeprefix("/app/")
-    steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
-    if not all(map(str.isidentifier, steps)) or not project.is_module(root.joinpath(*steps)):
-        return False
-    if not (root / steps[0]).is_dir():
-        findings.leave(
-            where, start, "an image holds one folder: move it into one, and name that as `program`"
-        )
-        return True
-    package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
-    findings.program = (package, module)
-    findings.taken.append(f"{where}: the program {module} in {package}/")
-    return True
-
-
-# --- the files ------------------------------------------------------------------------------------
-
-
-def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ...] = ()) -> None:
-    """Read a requirements file, and those that it names."""
-    if (text := _text(root / name)) is None or name in seen:
-        return
-    findings.read.append(name)
-    for number, line in _lines(text):
-        where, entry = f"{name}:{number}", re.sub(r"(^|\s)#.*", "", line).strip()
-        entry = re.sub(r"\s+--hash=\S+", "", entry).strip()
-        if match := re.fullmatch(r"(?:-r|--requirement)[ =]?(\S+)", entry):
-            inner = (Path(name).parent / match[1]).as_posix()
-            if (root / inner).resolve().is_relative_to(root.resolve()):
-                _requirements(root, inner, findings, (*seen, name))
-            else:
-                findings.leave(where, entry, "it lies outside of the repository")
-        elif re.match(r"(-e|--editable)\b", entry):
-            findings.leave(where, entry, "is no locked package: make a wheel of it, or copy it")
-        elif entry.startswith("-"):
-            findings.leave(where, entry, "an index or an option belongs to the machine that locks")
-        elif entry:
-            _take(entry, where, findings)
-
-
-def _pyproject(root: Path, findings: Findings) -> None:
-    content = _toml(root / "pyproject.toml")
-    table = _mapping(content.get("project"))
-    if wanted := str(table.get("requires-python") or ""):
-        _take_range(wanted, "pyproject.toml: requires-python", findings)
-    for entry in _strings(table.get("dependencies")):
-        _take(entry, "pyproject.toml: dependencies", findings)
-    for extra in table.get("optional-dependencies") or {}:
-        findings.leave("pyproject.toml", f"the extra {extra}", "add what a job needs of it")
-    for group in _mapping(content.get("dependency-groups")):
-        findings.leave("pyproject.toml", f"the group {group}", "add what a job needs of it")
-    poetry = _mapping(_mapping(content.get("tool")).get("poetry"))
-    for name, version in _mapping(poetry.get("dependencies")).items():
-        where = "pyproject.toml: tool.poetry.dependencies"
-        if name == "python":
-            findings.leave(where, f"{name} {version}", f"images have {' or '.join(OWN_PYTHON)}")
-        else:
-            findings.leave(where, f"{name} {json.dumps(version)}", "write it as a requirement")
-
-
-def _uv_lock(root: Path, findings: Findings) -> None:
-    """Take the versions of uv.lock for what the other files name."""
-    packages = _toml(root / "uv.lock").get("package")
-    for package in packages if isinstance(packages, list) else ():
-        name, version = str(package.get("name")), str(package.get("version"))
-        if re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", findings.requirements.get(name, "")):
-            findings.requirements[name] = f"{name}=={version}"
-            findings.taken.append(f"uv.lock: {name}=={version}")
-
-
-def _conda(root: Path, findings: Findings) -> None:
-    for name in ("environment.yml", "environment.yaml"):
-        document = _yaml(root / name)
-        for key in sorted(document.keys() - {"name", "dependencies"}):
-            findings.leave(name, f"{key}: {json.dumps(document[key])}", "belongs to conda")
-        for number, entry in enumerate(document.get("dependencies") or ()):
-            where = f"{name}: dependencies[{number}]"
-            if isinstance(entry, dict):
-                for requirement in _strings(entry.get("pip")):
-                    _take(requirement, f"{name}: pip", findings)
-            elif match := re.fullmatch(r"python\s*=+\s*(\S+)", str(entry)):
-                _take_python(match[1], where, findings)
-            elif str(entry) not in {"pip", "python"}:
-                findings.leave(
-                    where, str(entry), "a conda package: name it as a Python or Debian one"
-                )
-
-
-def _cog(root: Path, findings: Findings) -> None:
-    content = _yaml(root / "cog.yaml")
-    build = content.get("build")
-    for key, value in (build if isinstance(build, dict) else {}).items():
-        where = f"cog.yaml: build.{key}"
-        if key == "python_version":
-            _take_python(str(value), where, findings)
-        elif key == "python_packages":
-            for entry in _strings(value):
-                _take(entry, where, findings)
-        elif key == "python_requirements":
-            _requirements(root, str(value), findings)
-        elif key == "system_packages":
-            _take_apt(_strings(value), where, findings)
-        elif key != "gpu":
-            findings.leave(where, json.dumps(value), "the factory has no such step")
-    for key in sorted(content.keys() - {"build"}):
-        findings.leave("cog.yaml", f"{key}: {json.dumps(content[key])}", "belongs to cog")
-
-
-def _dockerfile(root: Path, findings: Findings) -> None:
-    for number, line in _lines(_text(root / project.DOCKERFILE) or ""):
-        where, (name, _, rest) = f"{project.DOCKERFILE}:{number}", line.strip().partition(" ")
-        rest, name = rest.strip(), name.upper()
-        if name == "RUN":
-            for command in re.split(r"\s*(?:&&|;)\s*", re.sub(r"--mount=\S+\s*", "", rest)):
-                _run(command, root, where, findings)
-        elif name == "ENV":
-            pairs = _words(rest) if "=" in rest.partition(" ")[0] else [rest.replace(" ", "=", 1)]
-            for pair in pairs:
-                variable, _, value = pair.partition("=")
-                _take_variable(variable, value, where, findings)
-        elif name in {"CMD", "ENTRYPOINT"}:
-            words = _strings(_json(rest)) or _words(rest)
-            if not _take_command(words, root, where, findings):
-                findings.leave(where, line, "starts no module of this repository by itself")
-        elif name == "FROM":
-            findings.leave(
-                where, line, "the base is made from locked packages; `base` takes another"
-            )
-        elif name in {"COPY", "ADD"}:
-            findings.leave(where, line, "the image gets the program's folder, and nothing else")
-        elif name not in {"WORKDIR", "ARG", "SHELL", "EXPOSE", "LABEL", "USER", "", "MAINTAINER"}:
-            findings.leave(where, line, "has no field in image.yaml")
-        elif name:
-            findings.leave(where, line, "the factory decides it")
-
-
-def _run(command: str, root: Path, where: str, findings: Findings) -> None:
-    """Take a command of a RUN over: what it installs."""
-    command = " ".join(command.split())
-    if not command or _NOTHING.match(command):
-        return
-    if match := _DEBIAN.fullmatch(command):
-        _take_apt(_words(match[1]), where, findings)
-    elif match := _PACKAGES.fullmatch(command):
-        words = iter(_words(match[1]))
-        for word in words:
-            if word in {"-r", "--requirement"}:
-                file = next(words, "").removeprefix("/app/").removeprefix("./")
-                if (root / file).is_file() and file != "requirements.txt":
-                    _requirements(root, file, findings)
-            elif word.startswith(("-", ".", "/")):
-                if word not in {"--no-cache-dir", "--upgrade", "-U", "-q", "--quiet", "--system"}:
-                    findings.leave(where, word, "an option or a folder, not a requirement")
-            else:
-                _take(word, where, findings)
-    else:
-        findings.leave(where, f"RUN {command}", "no step of the factory does this")
-
-
-def _guess_program(root: Path, findings: Findings) -> None:
-    """Take the one package over that can be started."""
-    starts = [
-        (folder, name)
-        for folder in sorted(root.iterdir())
-        if folder.is_dir() and (folder / "__init__.py").is_file() and folder.name != "tests"
-        for name in _STARTS
-        if (folder / f"{name}.py").is_file()
-    ]
-    if len({folder for folder, _ in starts}) == 1:
-        folder, name = starts[0]
-        _take_command(
-            ["-m", folder.name if name == "__main__" else f"{folder.name}.{name}"],
-            root,
-            folder.name,
-            findings,
-        )
-    elif starts:
-        names = ", ".join(f"{folder.name}.{name}" for folder, name in starts)
-        findings.leave("program", names, "name one of them as `program` of image.yaml")
-    else:
-        for path in sorted(root.glob("*.py")):
-            if path.stem in _STARTS:
-                _take_command([path.name], root, path.name, findings)
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _text(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
-
-
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield each logical line with its first number; a backslash continues it, comments go."""
-    kept, first = "", 0
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.lstrip().startswith("#"):
-            continue
-        first = first or number
-        kept += line.rstrip()
-        if kept.endswith("\\"):
-            kept = kept[:-1] + " "
-            continue
-        if kept.strip():
-            yield first, kept
-        kept, first = "", 0
-    if kept.strip():
-        yield first, kept
-
-
-def _parsed(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """Return a file's mapping; {} where there is none. Raises InputError for other text."""
-    try:
-        value = parse(_text(path) or "")
-    except ValueError as error:
-        raise InputError(f"{path.name}: {error}", "mend the file, or move it away") from None
-    return value if isinstance(value, dict) else {}
-
-
-def _toml(path: Path) -> dict[str, Any]:
-    return _parsed(path, tomllib.loads)
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    return _parsed(path, lambda text: yamlfile.parse(text, path.name).value)
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
-
-
-def _strings(value: Any) -> list[str]:
-    return [str(entry) for entry in value] if isinstance(value, list) else []
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
-
-
-def _why(error: PydanticCustomError) -> str:
-    return str((error.context or {}).get("what", error))
