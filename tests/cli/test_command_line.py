@@ -27,7 +27,7 @@ COMMANDS = {
     "": "init image build smoke push verify rebuild promote lock render audit prove report "
     "explain check schema list tensorboard doctor cache show engine cloud job sign",
     "engine": "start stop status",
-    "show": "base vex",
+    "show": "base contract vex",
 }
 
 
