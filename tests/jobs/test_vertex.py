@@ -185,11 +185,13 @@ def test_a_container_reads_its_secrets_and_becomes_the_program(
 
 def test_a_job_with_secrets_starts_what_its_image_would_start() -> None:
     image = replace(jobfiles.image(), entrypoint=("python3", "-m", "trainer.task"))
-    ready = jobfiles.checked(jobfiles.job(POST + SECRET), image)
+    text = POST + SECRET.replace("wandb", "wandb, key: api-key")
+    ready = jobfiles.checked(jobfiles.job(text), image)
     container = vertex.body(ready)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     assert container["command"][:4] == ["python3", "-I", "-S", "-c"]
     assert container["command"][6:] == ["python3", "-m", "trainer.task"]
-    assert any("secretmanager.secretAccessor" in note for note in ready.notes)
+    for part in ("secretmanager.secretAccessor", "environment.WANDB_API_KEY.key: a cluster's own"):
+        assert any(part in note for note in ready.notes)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ def ready(job: Job, image: Image, where: Service, targets: Mapping[str, str]) ->
     if job.secrets:
         account = job.service_account or "the project's Vertex AI Custom Code Service Agent"
         notes.append(f"secrets: {account} needs roles/secretmanager.secretAccessor")
+    keyed = [name for name, secret in job.secrets.items() if secret.key]
+    notes += [f"environment.{name}.key: a cluster's own, not rendered" for name in keyed]
     notes += [
         f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
     ]
