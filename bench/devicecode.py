@@ -52,7 +52,9 @@ def main() -> int:
         folder = chosen.folder or install(STACK, temporary / "stack")
         cuobjdump = chosen.cuobjdump or newest_cuobjdump(temporary / "tools")
         if chosen.wheels:
-            return sum(wheel(one, cuobjdump, temporary) for one in chosen.wheels) and 1
+            return (
+                sum(wheel(requirement, cuobjdump, temporary) for requirement in chosen.wheels) and 1
+            )
         return compare(folder, cuobjdump)
 
 
@@ -75,22 +77,25 @@ def wheel(requirement: str, cuobjdump: Path, temporary: Path) -> int:
     """Compare both sides on one wheel and print a row; how many libraries they read differently."""
     with tempfile.TemporaryDirectory(dir=temporary) as name:
         folder = install(requirement, Path(name), "--no-deps")
-        found = inventory.of_folder(folder)
-        read = {library.path: seen_by_us(library) for library in found if not library.broken}
+        libraries = inventory.of_folder(folder)
+        read = {library.path: seen_by_us(library) for library in libraries if not library.broken}
         listed = {path: seen_by_nvidia(cuobjdump, path) for path in read}
         different = [path for path in read if read[path] != listed[path]]
         entries = sum(sum(counter.values()) for counter in listed.values())
-        told = [f"{Path(one.path).name}: {one.broken or one.doubt}" for one in found
-                if one.broken or one.doubt]  # fmt: skip
-        size = sum(library.size for library in found) / 1e6
+        doubts = [
+            f"{Path(library.path).name}: {library.broken or library.doubt}"
+            for library in libraries
+            if library.broken or library.doubt
+        ]
+        size = sum(library.size for library in libraries) / 1e6
         print(
-            f"{requirement:<36}{len(found):>5} libraries{size:>8,.0f} MB{entries:>9,} entries"
-            f"{len(different):>4} differ{len(told):>4} in doubt", flush=True
+            f"{requirement:<36}{len(libraries):>5} libraries{size:>8,.0f} MB{entries:>9,} entries"
+            f"{len(different):>4} differ{len(doubts):>4} in doubt", flush=True
         )  # fmt: skip
         for path in different:
             here_only, there_only = read[path] - listed[path], listed[path] - read[path]
             print(f"  {Path(path).name}: {here_only} only here, {there_only} only there")
-        for line in told:
+        for line in doubts:
             print(f"  {line}")
     return len(different)
 
@@ -99,11 +104,11 @@ def compare(folder: Path, cuobjdump: Path) -> int:
     """Measure both sides and print them; 1 if they read a library differently."""
     ours: list[Time] = []
     for _ in range(RUNS + 1):
-        spent, found = timed(lambda: judged(folder))
+        spent, audit = timed(lambda: judged(folder))
         ours.append(spent)
     with_code = [
         library
-        for library in found.libraries
+        for library in audit.libraries
         if any(group.section in (COMPILED, LINK_INPUT) for group in library.groups)
     ]
     read = {library.path: seen_by_us(library) for library in with_code}
@@ -114,10 +119,10 @@ def compare(folder: Path, cuobjdump: Path) -> int:
     different = [path for path in read if read[path] != listed[path]]
     here = sorted(ours[1:])[RUNS // 2]
     there = theirs[1]
-    size = sum(library.size for library in found.libraries)
+    size = sum(library.size for library in audit.libraries)
     entries = sum(sum(counter.values()) for counter in read.values())
     print(
-        f"{size / 1e6:,.0f} MB in {len(found.libraries)} libraries, {len(DEVICES)} devices judged"
+        f"{size / 1e6:,.0f} MB in {len(audit.libraries)} libraries, {len(DEVICES)} devices judged"
     )
     print(f"{'':<30}{'wall s':>8}{'CPU s':>8}")
     print(f"{f'audit (median of {RUNS})':<30}{here.wall:>8.2f}{here.cpu:>8.2f}")
@@ -133,10 +138,10 @@ def compare(folder: Path, cuobjdump: Path) -> int:
 
 def judged(folder: Path) -> Audit:
     """The audit of a folder, judged for each of DEVICES."""
-    found = Audit(inventory.of_folder(folder))
+    audit = Audit(inventory.of_folder(folder))
     for device in DEVICES:
-        _ = found.verdict(device).status
-    return found
+        _ = audit.verdict(device).status
+    return audit
 
 
 class Time(NamedTuple):

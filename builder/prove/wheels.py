@@ -120,13 +120,13 @@ def contradictions(libraries: Audit) -> Iterator[str]:
     if not older:
         yield f"{row} is older than the table"
         return
-    told = {f"sm_{capability.replace('.', '')}" for capability in older[-1].capabilities}
+    named = {f"sm_{capability.replace('.', '')}" for capability in older[-1].capabilities}
     carried = {library.name: set(carries(library, COMPILED)) for library in cudnn}
     common = {name for name in set.intersection(*carried.values()) if name.startswith("sm_")}
-    if lacking := sorted(told - common):
-        without = next(name for name, targets in carried.items() if told - targets)
+    if lacking := sorted(named - common):
+        without = next(name for name, targets in carried.items() if named - targets)
         yield f"{row} is said to carry {', '.join(lacking)}: not in {without}"
-    if unnamed := sorted(common - told):
+    if unnamed := sorted(common - named):
         yield f"{row} carries {', '.join(unnamed)}, of which the table says nothing"
 
 

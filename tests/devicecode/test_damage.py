@@ -61,9 +61,9 @@ def test_a_preallocated_download_that_was_torn_is_broken(data: bytes) -> None:
 @with_and_without_pointers
 def test_zeroed_containers_entries_and_names_are_never_native(data: bytes) -> None:
     present = list(containers(data))
-    for one in present:
-        assert status(zeroed(data, one.offset, one.end)) >= Support.UNKNOWN
-        for entry in one.entries:
+    for each in present:
+        assert status(zeroed(data, each.offset, each.end)) >= Support.UNKNOWN
+        for entry in each.entries:
             payload = entry.offset + entry.header_size
             assert status(zeroed(data, payload, entry.offset + entry.size)) == Support.BROKEN
     # without its name, a section of device code is one of the many others

@@ -16,7 +16,7 @@ TARGETS = [["sm_70", "sm_80", "compute_80"], ["sm_90a"]]
 
 
 def targets(data: bytes) -> list[list[str]]:
-    return [[str(entry.target) for entry in one.entries] for one in containers(data)]
+    return [[str(entry.target) for entry in each.entries] for each in containers(data)]
 
 
 def test_entries_are_read_in_order_with_suffix_kind_and_compression() -> None:

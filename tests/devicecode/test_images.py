@@ -50,7 +50,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LayerCache:
 
 def is_the_image(content: ImageContent) -> bool:
     """Only what a container sees is a library; a secret stays, whatever a later layer removed."""
-    assert [one.path for one in content.libraries] == ["/opt/a.so"]
+    assert [library.path for library in content.libraries] == ["/opt/a.so"]
     assert [(secret.layer, secret.path, secret.kind) for secret in content.secrets] == [
         (digest(BELOW), "/root/old.pem", "a private key"),
         (digest(MIDDLE), "/app/secret.yaml", "a token (github-pat)"),
@@ -94,7 +94,10 @@ def test_what_docker_saves(tmp_path: Path) -> None:
         b'[{"Config": "config.json", "Layers": ["1/layer.tar", "2/layer.tar"]}]'
     )
     path.write_bytes(tar(files, {"2/layer.tar": "../1/layer.tar"}))
-    assert [one.path for one in images.of_archive(path).libraries] == ["/opt/a.so", "/opt/old.so"]
+    assert [library.path for library in images.of_archive(path).libraries] == [
+        "/opt/a.so",
+        "/opt/old.so",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,7 @@ def test_layers_of_this_machine_are_not_asked_of_the_engine(tmp_path: Path) -> N
 def test_a_layer_that_the_engine_does_not_give_out_is_unread() -> None:
     content = Engine({f"{digest(BELOW)[7:]}.tar": BELOW}).read()
     assert content.unread == (digest(MIDDLE), digest(ABOVE))
-    assert [one.kind for one in content.secrets] == ["a private key"]
+    assert [secret.kind for secret in content.secrets] == ["a private key"]
 
 
 def test_a_blob_that_was_read_is_passed_over_by_its_digest(

@@ -41,7 +41,7 @@ def test_only_what_is_named_like_a_library_is_read(tmp_path: Path) -> None:
     for name in ("libfoo.so.txt", "also.sorted", "lib.solid", "libm.so", "libm.so.6", "c.so.1.2"):
         (tmp_path / name).write_bytes(WHOLE)
     (tmp_path / "liblink.so").symlink_to("libm.so")
-    names = [one.name for one in inventory.of_folder(tmp_path)]
+    names = [each.name for each in inventory.of_folder(tmp_path)]
     assert names == ["c.so.1.2", "libm.so", "libm.so.6"]
 
 
@@ -53,7 +53,7 @@ def test_what_is_no_library_is_said_to_be_none(tmp_path: Path) -> None:
     with (tmp_path / "e.so").open("wb") as file:
         file.write(b"\x7fELF\x02\x01\x01")
         file.truncate(200 << 30)
-    assert [one.broken for one in inventory.of_folder(tmp_path)] == [
+    assert [each.broken for each in inventory.of_folder(tmp_path)] == [
         "not a regular file",
         "it is empty",
         "not an ELF file: starts with b'<html>no'",
@@ -69,8 +69,8 @@ def test_what_is_no_library_is_said_to_be_none(tmp_path: Path) -> None:
 def test_a_library_is_the_same_after_json(tmp_path: Path) -> None:
     site(tmp_path)
     (tmp_path / "broken.so").touch()
-    for one in inventory.of_folder(tmp_path):
-        assert library.from_json(library.as_json(one), one.package, one.version) == one
+    for each in inventory.of_folder(tmp_path):
+        assert library.from_json(library.as_json(each), each.package, each.version) == each
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_wheel_is_read_before_anything_is_installed(tmp_path: Path) -> None:
     assert (only.path, only.origin) == (f"{NAME}/{MEMBER}", "nvidia-cudnn-cu12 9.28.0.42")
     other = wheel(tmp_path, "tensorflow-2.21.0-cp311-cp311-linux.whl", {"libt.so": WHOLE})
     both = paths.libraries(tmp_path / NAME, other)
-    assert [one.package for one in both] == ["nvidia-cudnn-cu12", "tensorflow"]
+    assert [each.package for each in both] == ["nvidia-cudnn-cu12", "tensorflow"]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no wheel"])

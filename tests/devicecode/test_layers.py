@@ -37,7 +37,7 @@ def test_a_layer_is_read_to_its_end_however_it_is_packed(pack: Callable[[bytes],
     layer = layers.read(io.BytesIO(pack(data)))
     assert layer.diff_id == digest(data)
     assert set(layer.files) == {"/usr/lib/a.so", "/etc/hosts"}
-    assert [one.path for one in layer.libraries] == ["/usr/lib/a.so"]
+    assert [library.path for library in layer.libraries] == ["/usr/lib/a.so"]
     padded = io.BytesIO(pack(data + bytes(1 << 21)))
     layers.read(padded)
     assert padded.read() == b"", "the digest covers all of it"

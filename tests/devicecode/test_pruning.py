@@ -160,10 +160,10 @@ def test_a_stack_pruned_for_an_a100_offered_to_others(
     )
     install(tmp_path, "tensorflow", "2.21.0", {"tensorflow/libtensorflow_cc.so.2": data})
     pruning.prune(tmp_path, compute_capability("8.0"))
-    found = Audit(inventory.of_folder(tmp_path)).verdict(device)
-    assert found.status == status
+    verdict = Audit(inventory.of_folder(tmp_path)).verdict(device)
+    assert verdict.status == status
     if status == Support.MISSING:
-        assert found.instead == f"the same version, not pruned or pruned for {device}"
+        assert verdict.instead == f"the same version, not pruned or pruned for {device}"
 
 
 def test_hard_links_keep_what_they_had(tmp_path: Path) -> None:

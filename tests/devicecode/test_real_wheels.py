@@ -57,10 +57,10 @@ def listed(cuobjdump: Path, file: Path) -> Counter[str]:
     return Counter(names)
 
 
-def read(found: list[Container]) -> Counter[str]:
+def read(present: list[Container]) -> Counter[str]:
     """The same from our reader. `-lelf` does not print the suffix f, so it is left out here."""
     names: list[str] = []
-    for entry in (entry for container in found for entry in container.entries):
+    for entry in (entry for container in present for entry in container.entries):
         suffix = entry.target.suffix
         if entry.kind == ELF:
             names.append(f"sm_{entry.architecture}{suffix.replace('f', '')}.cubin")
@@ -83,10 +83,10 @@ def test_containers_among_other_data_as_cuobjdump_lists_them(
     """cuobjdump does not find them in the library; cut out, it reads them as we do."""
     library = site / "nvidia/cuda_cupti/lib/libcupti.so.12"
     data = library.read_bytes()
-    found = list(containers(data))
-    assert {c.section for c in found} == {".rodata"}
+    present = list(containers(data))
+    assert {c.section for c in present} == {".rodata"}
     assert listed(cuobjdump, library) == Counter()
-    for number, container in enumerate(found):
+    for number, container in enumerate(present):
         alone = tmp_path / f"{number}.fatbin"
         alone.write_bytes(data[container.offset : container.end])
         assert read([container]) == listed(cuobjdump, alone)
@@ -118,6 +118,6 @@ def test_pruned_curand_loads_and_holds_what_was_kept(
         [sys.executable, "-c", program, library], capture_output=True, text=True, check=True
     )
     assert run.stdout.startswith("10306")
-    found = Audit(inventory.of_folder(tmp_path))
-    assert found.verdict(keep).runs
-    assert found.verdict("6.0").status == Support.MISSING
+    audit = Audit(inventory.of_folder(tmp_path))
+    assert audit.verdict(keep).runs
+    assert audit.verdict("6.0").status == Support.MISSING

@@ -114,7 +114,7 @@ def test_a_malformed_index_and_a_registry_that_redirects_in_a_circle_are_finding
     circle = "/v2/x/manifests/latest"
     with serving({circle: (302, {"Location": circle}, b"")}) as server:
         settings = Settings(registry=f"127.0.0.1:{server.server_port}/x")
-        findings = {found.name: found for found in examine(machine.Machine(settings))}
+        findings = {finding.name: finding for finding in examine(machine.Machine(settings))}
     network, registry = findings["network"], findings["registry"]
     assert network.severity == registry.severity == "error" and network.remedy and registry.remedy
     assert network.message == "the Python index http://***@[::1/simple is no address"

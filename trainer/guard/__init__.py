@@ -92,10 +92,10 @@ def expected(text: str, source: str) -> Expected | None:
     """What the text describes; None for `auto` and `none`. Raises Refused, naming `source`."""
     if text in (AUTO, NONE):
         return None
-    found = _WRITTEN.fullmatch(text)
-    if found is None:
+    match = _WRITTEN.fullmatch(text)
+    if match is None:
         raise Refused(f"{source} {text}: is not none, GPU, V100, or V100:2 for two of them")
-    given = {key: value for key, value in found.groupdict().items() if value}
+    given = {key: value for key, value in match.groupdict().items() if value}
     values: dict[str, Any] = {
         **given,
         "count": int(given.get("count", 1)),
@@ -228,8 +228,8 @@ def not_mounted(environment: Mapping[str, str], root: Path = Path("/")) -> str:
         )
     with contextlib.suppress(OSError):
         first = (root / "proc/driver/nvidia/version").read_text().partition("\n")[0]
-        found = re.search(r"\s(\d+\.\d[\d.]*)\s", first)
-        called = f"NVIDIA's driver {found[1]}" if found else "NVIDIA's driver"
+        version = re.search(r"\s(\d+\.\d[\d.]*)\s", first)
+        called = f"NVIDIA's driver {version[1]}" if version else "NVIDIA's driver"
         return f"the machine has {called}, which is not mounted in this container: {_MOUNTS}"
     if nodes := sorted((root / "dev").glob("nvidia[0-9]*")):
         return (
@@ -334,20 +334,22 @@ def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
     """The devices that CUDA_VISIBLE_DEVICES leaves to this process; None: it is not set."""
     if visible is None:
         return list(devices)
-    found: list[Device] = []
+    shown: list[Device] = []
     for entry in entries(visible):
         if isinstance(entry, int):
             fitting = devices[entry : entry + 1]
         elif entry.startswith("MIG-GPU-"):  # drivers before 470: MIG-GPU-<UUID>/<instance>/<...>
             whole = entry.removeprefix("MIG-").partition("/")[0]
-            fitting = [one for one in devices if one.gpu == whole and one.uuid != whole][:1]
+            fitting = [
+                device for device in devices if device.gpu == whole and device.uuid != whole
+            ][:1]
         else:
-            fitting = [one for one in devices if one.uuid.startswith(entry)][:1]
-            fitting = fitting or [one for one in devices if one.gpu.startswith(entry)]
+            fitting = [device for device in devices if device.uuid.startswith(entry)][:1]
+            fitting = fitting or [device for device in devices if device.gpu.startswith(entry)]
         if not fitting:
             break
-        found += [one for one in fitting if one not in found]
-    return found
+        shown += [device for device in fitting if device not in shown]
+    return shown
 
 
 def entries(visible: str) -> Iterator[int | str]:

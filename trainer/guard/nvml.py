@@ -93,7 +93,7 @@ class Nvml:
         """The GPUs that this container may use; in place of one with MIG, its slices."""
         count = self._types.c_uint()
         self.call("nvmlDeviceGetCount_v2", self._types.byref(count))
-        found: list[Device] = []
+        devices: list[Device] = []
         for index in range(count.value):
             handle = self._types.c_void_p()
             at = self._types.c_uint(index)
@@ -101,8 +101,10 @@ class Nvml:
             if code == Code.NO_PERMISSION:  # another container's
                 continue
             label = f"GPU {index}"
-            found += [Device(label, problem=_broken(code))] if code else self._parts(label, handle)
-        return found
+            devices += (
+                [Device(label, problem=_broken(code))] if code else self._parts(label, handle)
+            )
+        return devices
 
     def _parts(self, label: str, handle: Any) -> list[Device]:
         whole = self._device(label, handle)
@@ -118,8 +120,8 @@ class Nvml:
             if not self.call(
                 "nvmlDeviceGetMigDeviceHandleByIndex", handle, place, types.byref(part)
             ):
-                found = self._device(f"MIG slice {index} of {label}", part)
-                slices.append(replace(found, gpu=whole.uuid, capability=whole.capability))
+                device = self._device(f"MIG slice {index} of {label}", part)
+                slices.append(replace(device, gpu=whole.uuid, capability=whole.capability))
         without = "has MIG switched on and no slice: make one with nvidia-smi mig -cgi PROFILE -C"
         return slices or [replace(whole, problem=without)]
 

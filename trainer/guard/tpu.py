@@ -44,8 +44,8 @@ _GIVE = (
 
 def files(root: Path = Path("/")) -> list[Path]:
     """The device files of a TPU's chips."""
-    found = [*root.glob("dev/accel[0-9]*"), *root.glob("dev/vfio/[0-9]*")]
-    return sorted(found, key=lambda one: (len(one.name), one.name))
+    devices = [*root.glob("dev/accel[0-9]*"), *root.glob("dev/vfio/[0-9]*")]
+    return sorted(devices, key=lambda device: (len(device.name), device.name))
 
 
 def missing(
@@ -84,14 +84,14 @@ def missing(
 
 def on_pci(root: Path = Path("/")) -> list[str]:
     """The model of each chip on the PCI bus; [] where /sys does not show it."""
-    found = []
+    models = []
     for vendor in sorted(root.glob("sys/bus/pci/devices/*/vendor")):
         if _read(vendor) != _GOOGLE:
             continue
         device, part = _read(vendor.with_name("device")), vendor.with_name("subsystem_device")
         model = _MODELS.get((device, "")) or _MODELS.get((device, _read(part)))
-        found += [model] if model else []
-    return found
+        models += [model] if model else []
+    return models
 
 
 def _read(file: Path) -> str:
@@ -104,8 +104,8 @@ def _read(file: Path) -> str:
 def _another(name: str, models: Sequence[str], environment: Mapping[str, str]) -> str:
     """Is it a TPU of another model? PCI tells, or else the variable."""
     wanted = name[len("TPU") :].lstrip("-").lower()
-    told = environment.get(_TYPE, "").lower()
-    named = re.match(r"(?:tpu-?)?(v[0-9]+[a-z]*|7x)", told)
+    type_name = environment.get(_TYPE, "").lower()
+    named = re.match(r"(?:tpu-?)?(v[0-9]+[a-z]*|7x)", type_name)
     model = models[0] if models else named[1].replace("v5litepod", "v5e") if named else ""
     if not (wanted and model) or model == wanted or (not models and model == "v5"):
         return ""
@@ -124,10 +124,10 @@ def _closed(here: Sequence[Path]) -> str:
 def _too_few(wanted: int, here: Sequence[Path], machine: int) -> str:
     if len(here) >= wanted:
         return ""
-    found = f"{', '.join(map(str, here))} alone, of {wanted} chips, is"
+    short = f"{', '.join(map(str, here))} alone, of {wanted} chips, is"
     if machine >= wanted:
-        return f"{found} in this container: {_GIVE}"
-    return f"{found} here: take a machine with {wanted}, and {_GIVE}"
+        return f"{short} in this container: {_GIVE}"
+    return f"{short} here: take a machine with {wanted}, and {_GIVE}"
 
 
 def _shown(environment: Mapping[str, str]) -> int | None:
@@ -149,21 +149,21 @@ def _hidden(wanted: int, shown: int | None, here: int, environment: Mapping[str,
 def _bounds(wanted: int, here: int, environment: Mapping[str, str]) -> str:
     """Do the bounds of a host, such as 2,2,1, hold the chips that are here?"""
     chips = _product(environment.get(_BOUNDS, ""), ",")
-    told = f"{_BOUNDS}={environment.get(_BOUNDS)} shapes a host of {chips}"
+    bounds = f"{_BOUNDS}={environment.get(_BOUNDS)} shapes a host of {chips}"
     if chips > here:
-        return f"{told}, and this one has {here}: remove it"
+        return f"{bounds}, and this one has {here}: remove it"
     if 0 < chips < wanted:
-        return f"{told}, and {wanted} are paid for: remove it"
+        return f"{bounds}, and {wanted} are paid for: remove it"
     return ""
 
 
 def _slice(chips: int, topology: str, environment: Mapping[str, str]) -> str:
     """Are the hosts those of the topology? libtpu would wait for the others."""
     hosts = [name for name in environment.get(_HOSTS, "").split(",") if name]
-    wanted, told = _product(topology, "x"), _product(environment.get(_TOPOLOGY, ""), "x")
-    if wanted and told and wanted != told:
+    wanted, there = _product(topology, "x"), _product(environment.get(_TOPOLOGY, ""), "x")
+    if wanted and there and wanted != there:
         return (
-            f"{_TOPOLOGY}={environment[_TOPOLOGY]} is a slice of {told} chips: take machines with "
+            f"{_TOPOLOGY}={environment[_TOPOLOGY]} is a slice of {there} chips: take machines with "
             f"topology {topology}"
         )
     needed = wanted // chips
