@@ -29,7 +29,8 @@ def writer(names: Sequence[str]) -> Callable[[str, str, str], None]:
     from rich.text import Text
 
     console = Console(stderr=True, highlight=False)
-    colour_of, width = colours(names), max(len(name) for name in (*names, "job"))
+    colour_of = {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
+    width = max(len(name) for name in (*names, "job"))
 
     def write(name: str, mark: str, line: str) -> None:
         colour = colour_of.get(name, "bold")
@@ -39,11 +40,6 @@ def writer(names: Sequence[str]) -> Callable[[str, str, str], None]:
         console.print(text.append(plain(contract.words(line)), style=style), soft_wrap=True)
 
     return write
-
-
-def colours(names: Sequence[str]) -> dict[str, str]:
-    """Return a colour for each replica."""
-    return {name: COLOURS[index % len(COLOURS)] for index, name in enumerate(names)}
 
 
 def summary(outcome: Outcome) -> Table:

@@ -94,5 +94,6 @@ def test_what_cannot_be_asked_is_refused(project: Path, ran: Ran) -> None:
     with pytest.raises(OutsideError, match="no job has run there"):
         place.get(str(project / "build" / "jobs" / "cats"))
     (ran("tuned", "running") / "study.json").write_text("{}")
-    with pytest.raises(InputError, match="a study; name one of its trials"):
+    with pytest.raises(InputError, match="a study; name one of its trials") as error:
         place.find("tuned")
+    assert "build/jobs/tuned/1" in error.value.fix

@@ -111,13 +111,3 @@ def test_a_job_of_this_machine_by_its_name(run: Run, tmp_path: Path) -> None:
     assert code == 0 and err.startswith("cats: disk-full\n")
     assert "  chief-0, 2026-11-21 07:00:01 UTC: No space left on device\n" in err
     assert json.loads(out)["job"] == "cats"
-
-
-def test_a_study_is_asked_about_by_its_trials(run: Run, tmp_path: Path) -> None:
-    folder = tmp_path / "build/jobs/tuned"
-    (folder / "3/local").mkdir(parents=True)
-    (folder / "3/local/state.json").write_text("{}")
-    (folder / "study.json").write_text("{}")
-    code, _, err = run("tuned")
-    assert code == 2 and "a study; name one of its trials" in err
-    assert "build/jobs/tuned/1" in err
