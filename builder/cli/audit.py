@@ -308,14 +308,12 @@ def _page(target: str, file: Path, osv: str | None) -> None:
     from datetime import UTC, datetime
 
     from builder.core import files
-    from builder.jobs import cost, prices
     from builder.pipeline import report as pages
     from builder.trust import advisories
 
     address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
     page = pages.of_target(root(), target, address, today)
-    costs = cost.image_costs(page.facts["accelerator"], page.size, prices.load(root()))
-    files.write(file, pages.html(page, costs))
+    files.write(file, pages.html(page))
     say(f"wrote {file}")
     if page.not_looked_up:
         say(f"advisories were not looked up: {page.not_looked_up}")

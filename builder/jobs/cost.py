@@ -186,30 +186,6 @@ def _named(pool: Pool) -> Pool:
     return replace(pool, accelerators=0)
 
 
-# --- an image -----------------------------------------------------------------------------------
-
-
-def image_costs(accelerator: str, compressed_bytes: int, prices: Prices) -> dict[str, str]:
-    """Return what an image costs, by name: a month in a registry, and the least hour of training.
-
-    compressed_bytes: of the image in a registry. What is not known is left out.
-    """
-    costs = {}
-    if storage := prices.find("registry/storage", prices.region):
-        costs["a month in a registry"] = f"${compressed_bytes / 1e9 * storage.usd:.2f}"
-    devices, hours = machines.devices_called(accelerator), []
-    for placement in machines.combinations():
-        if placement.device in devices and placement.device and not placement.pod:
-            pool = Pool("chief", 1, placement.machine, placement.device.name, placement.count)
-            work = Work("", "", 3600, (pool,), "", "standard")
-            hour = Bill(work, training(work, prices, spot=False))
-            hours += [(hour.usd, str(placement))] if hour.complete else []
-    if hours:
-        usd, machine = min(hours)
-        costs["an hour of training"] = f"${usd:.2f} on {machine} (Compute Engine, {prices.region})"
-    return costs
-
-
 # --- as text --------------------------------------------------------------------------------------
 
 

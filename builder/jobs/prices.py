@@ -28,7 +28,7 @@ class Price:
 
 
 _ITEM = filemodel.matches(
-    r"(machine|accelerator|disk|registry|fee)/[A-Za-z0-9._-]+",
+    r"(machine|accelerator|disk|fee)/[A-Za-z0-9._-]+",
     "an item",
     "write machine/TYPE, accelerator/NAME or disk/TYPE",
 )

@@ -107,8 +107,8 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
     )
 
 
-def html(page: ImagePage, costs: Mapping[str, str]) -> str:
-    """Return the page as one file that runs no script and loads nothing. costs: by name."""
+def html(page: ImagePage) -> str:
+    """Return the page as one file that runs no script and loads nothing."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -117,7 +117,7 @@ def html(page: ImagePage, costs: Mapping[str, str]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["licence"] = sbom.licence
-    return environment.get_template("report.html.j2").render(page=page, costs=costs)
+    return environment.get_template("report.html.j2").render(page=page)
 
 
 def _looked_up(look_up: Callable[[], Findings]) -> tuple[tuple[tuple[str, str, str], ...], str]:

@@ -131,14 +131,6 @@ def test_the_same_work_on_spot_machines() -> None:
     assert json.loads(json.dumps(cost.as_json(hour)))["on_spot"] == hour.on_spot
 
 
-def test_what_an_image_costs() -> None:
-    costs = cost.image_costs("V100", 2_000_000_000, TABLE)
-    assert costs["a month in a registry"] == "$0.20"
-    assert costs["an hour of training"].startswith("$2.67 on n1-standard-4 with 1 x V100")
-    assert list(cost.image_costs("CPU", 1, TABLE)) == ["a month in a registry"]
-    assert cost.image_costs("V100", 1, replace(TABLE, rows={})) == {}
-
-
 # --- how long, before and after -------------------------------------------------------------------
 
 
