@@ -1,4 +1,4 @@
-"""Use of the machine: processors, memory, network, disk, GPUs.
+"""Use of the machine: processors, memory, GPUs.
 
 A sample is taken every few seconds, with psutil and NVML (nvidia-ml-py).
 """
@@ -35,37 +35,18 @@ def quota(root: Path = memory.CGROUP, cores: int | None = None) -> float:
 
 
 class Machine:
-    """Samples the processor and memory of this process, relative to what it may use; network and
-    disk are those of the container."""
+    """Samples the processor and memory of this process, relative to what it may use."""
 
     def __init__(self) -> None:
         self.cores, self.memory = quota(), memory.limit()
         self._process = psutil.Process()
-        self._before = self._totals()
+        self._process.cpu_percent()  # The next call measures from here on.
 
     def look(self) -> dict[str, float]:
-        """Figures since the last look: shares of what may be used, bytes, bytes a second."""
-        now, before = self._totals(), self._before
-        self._before = now
-        seconds = max(now["time"] - before["time"], 1e-9)
-        rate = {key: (now[key] - before[key]) / seconds for key in now if key in before}
+        """Figures since the last look: shares of what may be used, and bytes."""
         used = self._process.memory_info().rss
-        moved = {f"{key}_per_second": rate[key] for key in rate if key not in ("time", "cpu")}
-        return {
-            "cpu": rate["cpu"] / self.cores,
-            "memory_bytes": used,
-            "memory": used / self.memory,
-            **moved,
-        }
-
-    def _totals(self) -> dict[str, float]:
-        totals = {"time": time.monotonic(), "cpu": sum(self._process.cpu_times()[:4])}
-        if net := psutil.net_io_counters():
-            totals |= {"network_received": net.bytes_recv, "network_sent": net.bytes_sent}
-        with contextlib.suppress(OSError, RuntimeError, NotImplementedError):  # no /proc/diskstats
-            if disk := psutil.disk_io_counters():
-                totals |= {"disk_read": disk.read_bytes, "disk_written": disk.write_bytes}
-        return totals
+        busy = self._process.cpu_percent() / 100
+        return {"cpu": busy / self.cores, "memory_bytes": used, "memory": used / self.memory}
 
 
 class Gpus:
