@@ -7,7 +7,7 @@ so a mistake on the command line is answered at once.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal
 
 from trainer import guard, values
 from trainer.options import Section, UsageError, read
@@ -16,7 +16,7 @@ from trainer.values import METRICS, METRICS_OF
 __all__ = [
     "METRICS",
     "METRICS_OF",
-    "OPTIMIZERS",
+    "RECORD",
     "UNKNOWN",
     "WEIGHTS_FILES",
     "Config",
@@ -26,6 +26,8 @@ __all__ = [
     "parse",
 ]
 
+RECORD = "config.json"
+"""In the job folder: every option as the job has it."""
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
 UNKNOWN = 2**62
@@ -280,7 +282,6 @@ class Config:
     output: Literal["auto", "json", "text"] = _output("auto", "auto: text on a terminal, else JSON")
 
 
-OPTIMIZERS: tuple[str, ...] = get_args(get_type_hints(Config)["optimizer"])
 COMMON = (
     *("records", "job_dir", "model", "image_size", "weights", "fine_tune_layers"),
     *("steps", "epochs", "batch_size", "learning_rate", "optimizer", "schedule", "weight_decay"),

@@ -15,12 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_type_hints
 
-from trainer.config import Config, UsageError
+from trainer.config import RECORD, Config, UsageError
 from trainer.options import Section, read
 from trainer.report import say, speak_in
 
-CONFIG = "config.json"
-"""In the job folder: every option as the job has it."""
 _option = Section("options")
 
 
@@ -110,12 +108,12 @@ def settings(job_dir: str) -> Config:
     """Return the options that a job has, by its config.json. Raises UsageError."""
     from trainer.job import storage
 
-    path = f"{job_dir.rstrip('/')}/{CONFIG}"
+    path = f"{job_dir.rstrip('/')}/{RECORD}"
     try:
         recorded = dict(json.loads(storage.read(path)))
         return of_json(recorded)
     except storage.NOT_FOUND:
-        raise UsageError(f"--job-dir {job_dir}: there is no {CONFIG}, so no job began") from None
+        raise UsageError(f"--job-dir {job_dir}: there is no {RECORD}, so no job began") from None
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer import guard
-from trainer.config import Config, UsageError, check_length, given, parse
+from trainer.config import RECORD, Config, UsageError, check_length, given, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
 from trainer.loop import distribution, waiting
 from trainer.report import say, speak_as, speak_in
@@ -405,7 +405,7 @@ def _prepare(config: Config, size: int) -> None:
     what = f"{count} checkpoints of {storage.size(size)}"
     storage.check_space(config.checkpoint_dir, max(size, size * count - there), what)
     content = json.dumps(dataclasses.asdict(config), indent=1).encode()
-    storage.write(f"{config.job_dir}/config.json", content)
+    storage.write(f"{config.job_dir}/{RECORD}", content)
 
 
 def _agree(strategy: Any, place: distribution.Cluster, problem: Exception | None) -> None:

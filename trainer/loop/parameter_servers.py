@@ -38,6 +38,7 @@ from trainer.report import say
 OPTIMIZERS = ("adam", "sgd")
 """Those whose update is one kernel that holds the variable's lock."""
 _WORKS: dict[str, tuple[Any, ...]] = {
+    "optimizer": OPTIMIZERS,
     "accumulate": (1,),
     "cache": (cache.NONE,),
     "ema": (0.0,),
@@ -45,7 +46,7 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "xla": (False,),
     "augment_on": ("auto", "host"),
 }
-"""What options can be here that could be more elsewhere."""
+"""The values that an option may have here."""
 GONE = 5.0
 """A worker or server exits this many seconds after nobody listens at the chief's address."""
 
@@ -64,20 +65,14 @@ class ParameterServers(inner.Trainer):
         labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`workers`: number of processes that make steps."""
-        if config.optimizer not in OPTIMIZERS:
-            raise UsageError(
-                f"--optimizer {config.optimizer} does not work with parameter servers: give one of "
-                f"{', '.join(OPTIMIZERS)}"
-            )
-        if policy == "mixed_float16":  # its scale of the loss follows the last gradients
-            raise UsageError(
-                "--precision mixed_float16 does not work with parameter servers: give "
-                "mixed_bfloat16 or float32"
-            )
         for name, works in _WORKS.items():
             if (value := getattr(config, name)) not in works:
                 option = f"--{name.replace('_', '-')} {value}"
-                raise UsageError(f"{option} does not work with parameter servers")
+                text = f"give {' or '.join(map(str, works))}"
+                raise UsageError(f"{option} does not work with parameter servers: {text}")
+        if policy == "mixed_float16":  # its scale of the loss follows the last gradients
+            text = "give --precision mixed_bfloat16 or float32"
+            raise UsageError(f"{policy} does not work with parameter servers: {text}")
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, steps, 1, labels)

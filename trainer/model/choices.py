@@ -11,14 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import Config, UsageError
+from trainer.config import RECORD, Config, UsageError
 from trainer.job import storage
 from trainer.job.checkpoints import Checkpoints
 from trainer.model import own
 from trainer.report import say
 
-CONFIG = "config.json"
-"""In the job folder: every option as the job has it."""
 CHOSEN = (
     *("image_size", "batch_size", "learning_rate", "schedule", "warmup_steps"),
     "evaluate_every",
@@ -59,7 +57,7 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
         config = dataclasses.replace(config, **known)
         given = {*given, *known}
         text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
-        say("chosen", f"{text}: as this job began ({CONFIG})", **known)
+        say("chosen", f"{text}: as this job began ({RECORD})", **known)
     return chosen(config, given, facts)
 
 
@@ -67,7 +65,7 @@ def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
     """Return what a job that has a checkpoint began with, of the options that are not given; {}: it
     has none. Raises UsageError if its record cannot be read.
     """
-    path = f"{config.job_dir}/{CONFIG}"
+    path = f"{config.job_dir}/{RECORD}"
     if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
         return {}
     try:

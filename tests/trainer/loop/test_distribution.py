@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -181,19 +179,6 @@ def test_processes_that_come_one_after_the_other_meet() -> None:
     done.set()
     first.join()
     late.join()
-
-
-def test_one_that_never_comes_is_given_up_by_name() -> None:
-    both = ports()
-    program = (
-        "from trainer.loop import distribution as d\n"
-        f"d.meet(d.Cluster(2, 0, 'worker', 0, {two(0, both).tasks!r}), 1.0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 143, done.stderr
-    said = json.loads(done.stdout)
-    name = f"worker 1 at 127.0.0.1:{both[1]}"
-    assert said["message"] == f"no answer from {name} in 1 s: start all again"
 
 
 NO_SERVICE = (
