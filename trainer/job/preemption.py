@@ -4,13 +4,12 @@ Spot machines, Vertex AI, Kubernetes and `docker stop` send SIGTERM before they 
 needs no TensorFlow, so that it also answers a signal during TensorFlow's long import.
 """
 
-import contextlib
 import os
 import signal
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +76,6 @@ class Preemption:
         self._saved = saved
         if saved and self.requested:
             self._leave("all work is saved")
-
-    @contextlib.contextmanager
-    def idle(self) -> Iterator[None]:
-        """Inside, the process may exit at any time: a restart does the same work again."""
-        before = self._saved
-        self.saved(True)
-        yield
-        self._saved = before
 
     def request(self) -> None:
         """Exit as soon as everything is saved, and after `grace` seconds in any case."""

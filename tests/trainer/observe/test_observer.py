@@ -109,7 +109,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
 
     monkeypatch.setattr(examples, "worst", broken)
     monkeypatch.setattr(page, "confusion", broken)
-    monkeypatch.setattr(input_report, "per_core", broken)
+    monkeypatch.setattr(input_report.InputReport, "_say", broken)
     monkeypatch.setattr(utilization.Machine, "look", broken)
     monkeypatch.setattr(ledger.Ledger, "reconcile", broken)
     monkeypatch.setattr(utilization, "SECONDS", 0.01)
