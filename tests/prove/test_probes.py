@@ -111,15 +111,20 @@ def test_every_file_is_accounted_for(root: Root) -> None:
         "/opt/libraries/libtool.so.1",
     ],
 )
-@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize(
+    "link", ["", "/opt/data/weights.bin", "/home/data/weights.bin", "/var/lib/made.bin"]
+)
 def test_a_file_that_nobody_accounts_for_is_refused_where_it_would_be_run(
-    root: Root, path: str, link: bool
+    root: Root, path: str, link: str
 ) -> None:
     accounted(root).write("/opt/data/weights.bin")
+    root.write("/var/lib/made.bin")
+    (root.folder / "home").mkdir()
+    (root.folder / "home/data").symlink_to("/opt/data")
     file = root.write(path)
     if link:
         file.unlink()
-        file.symlink_to("/opt/data/weights.bin")
+        file.symlink_to(link)
     environment = {
         "PATH": "/usr/local/bin:/bin",
         "PYTHONPATH": "/srv/modules",

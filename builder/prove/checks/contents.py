@@ -89,4 +89,4 @@ def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defe
             )
 
 
-CHECK = Check("contents", 4, run)
+CHECK = Check("contents", 5, run)

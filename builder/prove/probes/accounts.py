@@ -80,16 +80,16 @@ def of_debian(root: str, locked: Collection[str]) -> Iterator[str]:
             yield from opened.read().splitlines()[1::3]
 
 
-def resolved(root: str, paths: Iterable[str]) -> set[str]:
-    """Return paths of an image with the links among their folders followed."""
+def resolved(root: str, paths: Iterable[str]) -> dict[str, str]:
+    """Return paths of an image, each with the links among its folders followed."""
     folders: dict[str, str] = {}
-    result = set()
+    result = {}
     for path in paths:
         folder, name = os.path.split(path)
         if folder not in folders:
             real = os.path.realpath(os.path.join(root, folder.lstrip("/")))
             folders[folder] = os.path.normpath("/" + os.path.relpath(real, os.path.realpath(root)))
-        result.add(os.path.join(folders[folder], name))
+        result[path] = os.path.join(folders[folder], name)
     return result
 
 
@@ -99,11 +99,13 @@ def unaccounted(
     """Return the files of an image that nobody accounts for.
 
     entries: path -> where it leads, as `files` gives them. brought: what packages bring, and the
-    factory. own: patterns of further paths.
+    factory. own: patterns of further paths. What MADE has counts only where it lies: a link to it
+    would make a program of it.
     """
 
     def known(path: str, depth: int = 0) -> bool:
-        if path in brought or any(fnmatchcase(path, pattern) for pattern in own):
+        patterns = own if depth else (*own, *MADE)
+        if path in brought or any(fnmatchcase(path, pattern) for pattern in patterns):
             return True
         source = _BYTECODE.sub(r"/\1.py", path)
         if source != path:
@@ -152,14 +154,16 @@ def report(
     recorded: the files of the locked Python packages. python: the folders of sys.path.
     """
     entries = dict(files(root, request["skip"]))
-    brought = resolved(root, of_debian(root, request["debian"])) | set(recorded)
-    unknown = unaccounted(entries, brought, (f"{request['program']}/*", *request["own"], *MADE))
+    targets = resolved(root, filter(None, entries.values()))
+    entries = {path: targets.get(target, "") for path, target in entries.items()}
+    brought = {*resolved(root, of_debian(root, request["debian"])).values(), *recorded}
+    unknown = unaccounted(entries, brought, (f"{request['program']}/*", *request["own"]))
     folders = {}
     for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH"):
         listed = request["environment"].get(name, "").split(":")
         listed += python if name == "PYTHONPATH" else ()
         below = resolved(root, (f"{top.rstrip('/')}/" for top in listed if top.strip("/")))
-        folders[name] = {folder.rstrip("/") for folder in below}
+        folders[name] = {folder.rstrip("/") for folder in below.values()}
     seen = {
         "unaccounted": len(unknown),
         "unaccounted_files": unknown[:SHOWN],
