@@ -23,7 +23,7 @@ from typing import Literal
 
 from builder import contract
 from builder.jobs.backends.protocol import SERVICE
-from builder.jobs.why import table
+from builder.jobs.why import exits, table
 from builder.jobs.why.table import Again, Ending, Match
 from builder.jobs.why.text import excerpt
 
@@ -40,7 +40,6 @@ LAST = 4
 """Lines at the end of a log in which a program's own words for a good end count."""
 IGNORED = 30
 """The most lines of an exception that Python ignores."""
-_SIGNALLED = 128
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -219,8 +218,7 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
     signs: dict[str, list[int]] = {}
     saved = []
     for index, line in enumerate(run.lines):
-        trained = line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text))
-        if trained and index not in fatal and line.replica != SERVICE:
+        if _trains(line) and index not in fatal and line.replica != SERVICE:
             signs.setdefault(line.replica, []).append(index)
         if index not in fatal and _SAVED.search(line.text):
             saved.append(index)
@@ -235,6 +233,10 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
 
     ignored = _ignored(run)
     return [match for match in matches if match.index not in ignored and not outlived(match)]
+
+
+def _trains(line: Line) -> bool:
+    return line.event in _TRAINED or (not line.event and bool(_PROGRESS.search(line.text)))
 
 
 def _ignored(run: JobLog) -> set[int]:
@@ -291,7 +293,7 @@ def _ends(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> bool:
         line = run.lines[index]
         if index in others:
             continue
-        if line.event in _TRAINED or (not line.event and _PROGRESS.search(line.text)):
+        if _trains(line):
             return False
         complaint = _TRACE.search(line.text) or _COMPLAINT.search(line.text)
         ordinary += not (complaint or line.event == "error")
@@ -340,7 +342,7 @@ def _of_code(run: JobLog, signals_only: bool = False) -> Diagnosis | None:
     code = run.exit_code
     if code is None or (ending := table.load().of_code(code, run.ours)) is None:
         return None
-    if signals_only and (code <= _SIGNALLED or ending.name == "stopped"):
+    if signals_only and (code <= exits.SIGNALLED or ending.name == "stopped"):
         return None
     by_contract = run.ours and code in ending.trainer_codes
     return _diagnosis(
@@ -391,12 +393,11 @@ def _diagnosis(ending: Ending, certainty: Certainty, evidence: tuple[Evidence, .
 
 
 def _evidence(run: JobLog, match: Match) -> Evidence:
-    line = run.lines[match.index]
-    return Evidence(excerpt(line.text, match.column), line.where)
+    return _of_line(run, match.index, match.column)
 
 
-def _of_line(run: JobLog, index: int) -> Evidence:
-    return Evidence(excerpt(run.lines[index].text, 0), run.lines[index].where)
+def _of_line(run: JobLog, index: int, column: int = 0) -> Evidence:
+    return Evidence(excerpt(run.lines[index].text, column), run.lines[index].where)
 
 
 def _code(run: JobLog) -> tuple[Evidence, ...]:

@@ -12,7 +12,8 @@ import re
 import signal
 from collections.abc import Iterator, Sequence
 
-_SIGNALLED = 128
+SIGNALLED = 128
+"""A shell tells a signal as this code and the signal's number."""
 _FATAL = (
     signal.SIGILL,
     signal.SIGABRT,
@@ -42,7 +43,7 @@ def codes(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
     for index, line in enumerate(lines):
         if words := _WORDS.search(line):
             code = _code(words)
-            if code - _SIGNALLED in _FATAL:
+            if code - SIGNALLED in _FATAL:
                 yield index, words.start(), code
 
 
@@ -57,7 +58,7 @@ def first_fault(lines: Sequence[str]) -> int | None:
         words = _WORDS.search(lines[index])
         if words and (summary is not None or _PROCESS.search(lines[index])):
             code = _code(words)
-            if 0 < code < _SIGNALLED:
+            if 0 < code < SIGNALLED:
                 return 0 if summary is not None else index
             if code:
                 return None
@@ -67,13 +68,13 @@ def first_fault(lines: Sequence[str]) -> int | None:
 def _code(words: re.Match[str]) -> int:
     """Return the exit code that these words mean."""
     if words["term"]:
-        return _SIGNALLED + int(words["term"])
+        return SIGNALLED + int(words["term"])
     value = words["code"] or words["value"] or words["windows"]
     if value.lower().startswith("sig"):
-        return _SIGNALLED + getattr(signal, value.upper(), 0)
+        return SIGNALLED + getattr(signal, value.upper(), 0)
     number = int(value)
     if number in _WINDOWS:
-        return _SIGNALLED + signal.SIGSEGV
+        return SIGNALLED + signal.SIGSEGV
     if number < 0 or (words["kind"] or "").lower().startswith("signal"):
-        return _SIGNALLED + abs(number)
+        return SIGNALLED + abs(number)
     return number

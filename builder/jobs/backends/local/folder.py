@@ -56,22 +56,17 @@ def user() -> str | None:
     return None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
 
 
-def open_up(folder: Path) -> None:
-    """Let the containers' user write into a folder, and into the files of an earlier run."""
+def open_up(folder: Path, *, whole: bool = True) -> None:
+    """Make a folder that the containers' user may write into; `whole`: also into the files of an
+    earlier run."""
     folder.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0:
         return
     folder.chmod(0o777)
-    for path in folder.rglob("*"):
+    for path in folder.rglob("*") if whole else ():
         if not path.is_symlink():
             with contextlib.suppress(FileNotFoundError):
                 path.chmod(path.stat().st_mode | (0o777 if path.is_dir() else 0o666))
-
-
-def open_folder(folder: Path) -> None:
-    """Let the containers' user write into a folder, but not into what it holds."""
-    if os.geteuid() == 0:
-        folder.chmod(0o777)
 
 
 def give_back(folder: Path) -> None:

@@ -83,8 +83,7 @@ def run_study(
     The results are in study.json of the job's folder from the first trial on. Raises InputError,
     OutsideError.
     """
-    job.folder.mkdir(parents=True, exist_ok=True)
-    folders.open_folder(job.folder)
+    folders.open_up(job.folder, whole=False)
     stop = stop or Stop()
     try:
         with running.only_run(job.folder, ".study.lock"), running.signals(stop):
