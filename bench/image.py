@@ -162,7 +162,7 @@ def main(target: str, folder: Path) -> int:
 
 def requirement(root: Path, target: str) -> str:
     """TensorFlow as pip takes it."""
-    return compatibility.resolve(image_yaml.load(root, target)).tensorflow_requirement
+    return compatibility.resolve(image_yaml.load(root, target)).requirement
 
 
 def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
@@ -187,7 +187,7 @@ def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
                 private.remove(scratch)
     place.mkdir(exist_ok=True)
     project = copy(root, place / "project")
-    return Setting(target, spec, stack.tensorflow_requirement, base, layer, project, place, host)
+    return Setting(target, spec, stack.requirement, base, layer, project, place, host)
 
 
 # --- the two ways ---------------------------------------------------------------------------------

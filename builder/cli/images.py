@@ -211,7 +211,7 @@ def list_targets(as_json: Json = False) -> None:
 
     rows = proof.overview(root())
     lines = (
-        f"{row['target']:<8} {row['accelerator']:<10} TensorFlow {row['tensorflow']:<8} "
+        f"{row['target']:<8} {row['accelerator']:<10} {row['framework']} {row['release']:<8} "
         f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}"
         for row in rows
     )

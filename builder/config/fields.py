@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, ValidationInfo
 
@@ -21,9 +21,9 @@ from builder.facts import accelerators
 OWN = "own"
 """The `base` of an image that the factory makes from Debian and locked wheels."""
 
-PrunedLibraries = Literal["tensorflow", "all"]
-"""The libraries that device code is taken out of: TensorFlow's, or NVIDIA's too."""
-PruneMode = Literal["off", PrunedLibraries]
+PruneMode = str
+"""The libraries that device code is taken out of: `off`, the framework's by its name, or `all`,
+NVIDIA's too."""
 
 # Characters that a value must not hold, and what they would do in a Dockerfile.
 _UNSAFE = {

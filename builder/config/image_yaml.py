@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -22,9 +22,12 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
+    field_validator,
+    model_validator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
+from builder import frameworks
 from builder.config import fields, matrix
 from builder.config.accepted_advisories import AcceptedAdvisories
 from builder.config.fields import OWN
@@ -36,7 +39,7 @@ from builder.core.yamlfile import Document, Mistake
 IMAGES = project.IMAGES
 FILE = "image.yaml"
 REQUIREMENTS = "requirements.txt"
-"""The file in the trainer's folder that names what the trainer needs beside TensorFlow."""
+"""The file in the trainer's folder that names what the trainer needs beside the framework."""
 
 FOLDER, MODULE = "trainer", "trainer.task"
 """The program of an image that names none: the packaged trainer."""
@@ -98,9 +101,11 @@ class ImageSpec(FileModel):
     accelerator: fields.AcceleratorName = Field(examples=["V100"])
     """The accelerator that the image is made for: V100, T4, A100, L4, H100, TPU, CPU ..."""
 
-    tensorflow: fields.Release = Field("2.21.0", examples=["2.21.0"])
-    """The release of TensorFlow. Its CUDA libraries follow from it. A list gives a target for each
-    release."""
+    framework: str = frameworks.DEFAULT
+    """The framework: image.yaml writes its name as the key of its release."""
+
+    release: fields.Release = Field("2.21.0", examples=["2.21.0"])
+    """Its CUDA libraries follow from it. A list gives a target for each release."""
 
     python: fields.PythonVersion = Field("3.11", examples=["3.11"])
     """The version of Python, without its patch level. A list gives a target for each version."""
@@ -114,7 +119,7 @@ class ImageSpec(FileModel):
     """Debian packages to add. `builder lock` chooses and pins their versions."""
 
     requirements: fields.PythonRequirements = Field((), examples=[["pandas>=2,<3"]])
-    """Python packages to add. They cannot move TensorFlow or a CUDA library."""
+    """Python packages to add. They cannot move the framework or a CUDA library."""
 
     program: Annotated[
         Program,
@@ -153,13 +158,13 @@ class ImageSpec(FileModel):
     level may follow: `zstd:9`."""
 
     allow_ptx: bool = Field(False, examples=[True])
-    """Accept an accelerator that TensorFlow has no machine code for: it is compiled from PTX at
+    """Accept an accelerator that the framework has no machine code for: it is compiled from PTX at
     the first start, which takes minutes."""
 
-    prune: fields.PruneMode = Field("tensorflow", examples=["off"])
-    """The libraries that device code for other GPUs is taken out of: TensorFlow's, or `all`, which
-    includes NVIDIA's; their EULA forbids to modify them. The image then runs on no other GPU
-    generation."""
+    prune: fields.PruneMode | None = Field(None, examples=["off"])
+    """The libraries that device code for other GPUs is taken out of: the framework's, by its name,
+    which is the default; or `all`, which includes NVIDIA's; their EULA forbids to modify them. The
+    image then runs on no other GPU generation."""
 
     cuda: dict[str, fields.Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
     """CUDA libraries to take in another version than the one TensorFlow was tested with."""
@@ -182,6 +187,50 @@ class ImageSpec(FileModel):
     _name: str = PrivateAttr("")
     _source: Path = PrivateAttr(Path(FILE))
     _folder: TrainerFolder = PrivateAttr(default_factory=TrainerFolder)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: Any) -> Any:
+        """Take the key that names a framework, and its release."""
+        named = frameworks.named_in(values)
+        if len(named) > 1:
+            raise filemodel.refuse(
+                f"names two frameworks: {' and '.join(named)}", "keep the one that it trains with"
+            )
+        if not named:
+            return values
+        (name,) = named
+        rest = {key: value for key, value in values.items() if key != name}
+        return {**rest, "framework": name, "release": values[name]}
+
+    @field_validator("prune")
+    @classmethod
+    def _prunes(cls, prune: str | None, info: ValidationInfo) -> str | None:
+        modes = ("off", info.data.get("framework", frameworks.DEFAULT), "all")
+        if prune not in (None, *modes):
+            near = difflib.get_close_matches(prune, modes, n=1)
+            raise filemodel.refuse(
+                f"{filemodel.shown(prune)} is not one of {', '.join(modes)}",
+                f"write {near[0] if near else ' | '.join(modes)}",
+            )
+        return prune
+
+    def written(self) -> dict[str, Any]:
+        """Return what image.yaml says, without the fields that it leaves out."""
+        values = self.model_dump(mode="json", exclude_unset=True)
+        framework = values.pop("framework", None)
+        return {framework if key == "release" else key: each for key, each in values.items()}
+
+    @classmethod
+    def file_keys(cls) -> tuple[str, ...]:
+        """A framework's name stands for the release."""
+        first, _, _, *rest = super().file_keys()
+        return (first, *frameworks.OWN, *rest)
+
+    @classmethod
+    def field_of(cls, key: str) -> str:
+        """A framework's name stands for the release."""
+        return "release" if frameworks.is_known(key) else key
 
     @property
     def name(self) -> str:
@@ -289,11 +338,14 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
             )
         try:
             values = document.value | known[name]
+            for key in {"framework", "release"} & values.keys():
+                fix = f"write {frameworks.DEFAULT}: {values.pop(key)}, or another framework's name"
+                problems.append(Mistake(document.line(key), key, "unknown key", fix))
             if "trainer" in values:
                 problems.append(_old_key(document, values.pop("trainer")))
             spec = ImageSpec.model_validate(values, context={"root": root})
         except ValidationError as error:
-            problems += filemodel.mistakes(document, error.errors(), ImageSpec)
+            problems += filemodel.mistakes(document, _in_the_file(error, values), ImageSpec)
     else:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
@@ -303,6 +355,16 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
         raise filemodel.error(where, problems)
     spec._name, spec._source = name, source
     return spec
+
+
+def _in_the_file(error: ValidationError, values: Mapping[str, Any]) -> list[ErrorDetails]:
+    """Return the errors of a file, with the key that it has for the release."""
+    name = next(iter(frameworks.named_in(values)), frameworks.DEFAULT)
+    details = error.errors()
+    for detail in details:
+        if detail["loc"][:1] == ("release",):
+            detail["loc"] = (name, *detail["loc"][1:])
+    return details
 
 
 def _old_key(document: Document, value: object) -> Mistake:

@@ -9,14 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.config import image_yaml, lockfile
-from builder.config.lockfile import (
-    APT,
-    APT_EXTRA,
-    CONFIGURATION,
-    TENSORFLOW,
-    TRAINER_REQUIREMENTS,
-    WHEELS,
-)
+from builder.config.lockfile import TRAINER_REQUIREMENTS
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,7 +69,7 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[str]:
     now = lockfile.configuration(spec)
     return [
         f"{_key(spec, name)} is {_text(now.get(name))}, locked is {_text(locked.get(name))}"
-        for name in (*CONFIGURATION, TRAINER_REQUIREMENTS)
+        for name in {**now, **locked}
         if locked.get(name) != now.get(name)
     ]
 
@@ -110,9 +103,10 @@ def _changed_files(
             changed.append((name, "is missing"))
         elif lockfile.checksum(texts[name]) != checksum:
             changed.append((name, "was edited: it is not what was locked"))
-    known = (*WHEELS, APT, APT_EXTRA)
     changed += [
-        (n, "belongs to no lock") for n in known if n not in files and (folder / n).exists()
+        (name, "belongs to no lock")
+        for name in lockfile.FILES
+        if name not in files and (folder / name).exists()
     ]
     return changed
 
@@ -121,10 +115,10 @@ def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
     """Return the pins that the compatibility tables no longer choose, by file, and why."""
     packages, own = lock.packages, lock.root is not None
     file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
-    wanted = {**stack.constraints, stack.tensorflow_package: stack.tensorflow} if own else {}
+    wanted = {**stack.constraints, stack.distribution: stack.release} if own else {}
     return [
         (
-            file.get(name, TENSORFLOW),
+            file.get(name, lock.wheel_files[1]),
             f"the tables choose {name} {version}, locked is "
             f"{packages[name].version if name in packages else 'none'}",
         )

@@ -6,7 +6,7 @@ then does not fetch TensorFlow again:
     ../os-<suite>.lock   the packages of the rootfs, shared by all targets of a Debian suite
     apt.lock             what Python needs on top of that root
     cuda.lock            NVIDIA's libraries
-    tensorflow.lock      TensorFlow and all it needs
+    <framework>.lock     TensorFlow, or the framework that image.yaml names, and all it needs
     extra.lock           what the requirements of image.yaml and of the trainer add
     apt-extra.lock       what image.yaml's apt packages add
     image.lock           what the others were made from, and their checksums
@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import frameworks
 from builder.config import debian_packages, image_yaml, pins
 from builder.config.debian_packages import DebianPackage
 from builder.config.pins import Pin
@@ -32,18 +33,13 @@ if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
 
 FILE = "image.lock"
-APT, CUDA, TENSORFLOW, EXTRA, APT_EXTRA = (
-    "apt.lock",
-    "cuda.lock",
-    "tensorflow.lock",
-    "extra.lock",
-    "apt-extra.lock",
-)
-WHEELS = (CUDA, TENSORFLOW, EXTRA)
-"""The files of Python packages, in the order of their layers."""
+APT, CUDA, EXTRA, APT_EXTRA = "apt.lock", "cuda.lock", "extra.lock", "apt-extra.lock"
 
-CONFIGURATION = ("accelerator", "tensorflow", "python", "base", "apt", "requirements", "cuda")
-"""The fields of image.yaml that decide what is locked."""
+CONFIGURATION = ("accelerator", "release", "python", "base", "apt", "requirements", "cuda")
+"""The fields of image.yaml that decide what is locked; `release` bears the framework's name."""
+
+FILES = (CUDA, *(f"{name}.lock" for name in frameworks.OWN), EXTRA, APT, APT_EXTRA)
+"""Every file that a lock may have; one that it does not list belongs to no lock."""
 
 TRAINER_REQUIREMENTS = "trainer_requirements"
 """The key of the configuration for the trainer's requirements.txt, where it has one."""
@@ -51,7 +47,6 @@ TRAINER_REQUIREMENTS = "trainer_requirements"
 _SCHEMA = 3
 _HEADERS = {
     CUDA: "NVIDIA's libraries.",
-    TENSORFLOW: "TensorFlow and all it needs.",
     EXTRA: "What the requirements of image.yaml and of the trainer add.",
     APT: "Debian packages that Python needs on top of the OS root.",
     APT_EXTRA: "Debian packages that image.yaml's `apt` adds.",
@@ -97,7 +92,8 @@ class Lock:
 
     target: str
     configuration: Mapping[str, Any]
-    tensorflow: str
+    framework: str
+    release: str
     python: str
     cuda: str | None
     cudnn: str | None
@@ -107,6 +103,11 @@ class Lock:
     moved: tuple[Moved, ...]
 
     @property
+    def wheel_files(self) -> tuple[str, str, str]:
+        """The files of Python packages, in the order of their layers."""
+        return (CUDA, frameworks.of(self.framework).lock_file, EXTRA)
+
+    @property
     def packages(self) -> dict[str, Pin]:
         """Every Python package by name."""
         return {pin.name: pin for wheels in self.wheels.values() for pin in wheels}
@@ -114,12 +115,14 @@ class Lock:
     @property
     def files(self) -> dict[str, str]:
         """File name -> text of what the layers install."""
+        known = frameworks.of(self.framework)
+        headers = {**_HEADERS, known.lock_file: f"{known.title} and all it needs."}
         texts = {
-            name: f"# {_HEADERS[name]}\n# {_WRITTEN}\n{debian_packages.dump(packages)}"
+            name: f"# {headers[name]}\n# {_WRITTEN}\n{debian_packages.dump(packages)}"
             for name, packages in self.apt.items()
         }
         for name, wheels in self.wheels.items():
-            texts[name] = pins.dump(wheels, f"{_HEADERS[name]}\n{_WRITTEN}")
+            texts[name] = pins.dump(wheels, f"{headers[name]}\n{_WRITTEN}")
         return texts
 
     @property
@@ -133,7 +136,8 @@ class Lock:
             "written_by": _WRITTEN,
             "schema": _SCHEMA,
             "configuration": dict(self.configuration),
-            "tensorflow": self.tensorflow,
+            **({"framework": self.framework} if self.framework != frameworks.DEFAULT else {}),
+            self.framework: self.release,
             "python": self.python,
             "cuda": self.cuda,
             "cudnn": self.cudnn,
@@ -147,7 +151,9 @@ class Lock:
 def configuration(spec: ImageSpec) -> dict[str, Any]:
     """Return the fields of image.yaml that a lock depends on, with defaults filled in."""
     values = spec.model_dump(mode="json", include=set(CONFIGURATION))
-    configured = {name: values[name] for name in CONFIGURATION}
+    names = (spec.framework if name == "release" else name for name in CONFIGURATION)
+    values[spec.framework] = values["release"]
+    configured = {name: values[name] for name in names}
     if spec.trainer_folder.requirements:
         configured[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
     return configured
@@ -192,11 +198,13 @@ def _refused(root: Path, target: str) -> Iterator[None]:
 
 
 def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
-    base = content["root"]
+    base, framework = content["root"], content.get("framework", frameworks.DEFAULT)
+    lock_file = frameworks.of(framework).lock_file
     return Lock(
         target=target,
         configuration=content["configuration"],
-        tensorflow=content["tensorflow"],
+        framework=framework,
+        release=content[framework],
         python=content["python"],
         cuda=content["cuda"],
         cudnn=content["cudnn"],
@@ -210,7 +218,9 @@ def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> L
         apt={
             name: debian_packages.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts
         },
-        wheels={name: pins.parse(texts[name]) for name in WHEELS if name in texts},
+        wheels={
+            name: pins.parse(texts[name]) for name in (CUDA, lock_file, EXTRA) if name in texts
+        },
         moved=tuple(Moved(**library) for library in content["moved"]),
     )
 
@@ -233,7 +243,7 @@ def write(root: Path, made: Lock) -> None:
     texts[folder / FILE] = made.document
     for path, text in texts.items():
         _write(path, text)
-    for name in (*WHEELS, APT, APT_EXTRA):
+    for name in FILES:
         if name not in made.files:
             (folder / name).unlink(missing_ok=True)
 

@@ -62,7 +62,7 @@ def lock(
     apt: chooses Debian packages where some are not locked yet. now: packages of any age. tested: a
     project whose locks a first target starts from.
     require: is called with a lock of new versions before it is written; may raise InputError.
-    Raises InputError for a requirement that contradicts TensorFlow or another requirement,
+    Raises InputError for a requirement that contradicts the framework or another requirement,
     OutsideError for an index or a mirror that cannot be reached.
     """
     # Targets share the rootfs's file: one run at a time.
@@ -121,7 +121,8 @@ def _make(
     made = Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
-        tensorflow=stack.tensorflow,
+        framework=spec.framework,
+        release=stack.release,
         python=stack.python,
         cuda=stack.cuda,
         cudnn=stack.cudnn,

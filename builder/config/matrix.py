@@ -16,10 +16,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from builder import frameworks
 from builder.core import yamlfile
 from builder.core.errors import InputError
 
-FIELDS: Final = ("tensorflow", "python")
+FIELDS: Final = (*frameworks.OWN, "python")
 """The fields that may be lists."""
 
 _LIST = re.compile(rf"(?m)^(?:{'|'.join(FIELDS)})\s*:\s*(?:\[|#|$)")
@@ -75,4 +76,4 @@ def _short(name: str, value: str, among: list[str]) -> str:
         return f"py{value.replace('.', '')}"
     minors = Counter(entry.rpartition(".")[0] for entry in among)
     minor = value.rpartition(".")[0]
-    return f"tf{minor if minors[minor] == 1 else value}"
+    return f"{frameworks.of(name).short}{minor if minors[minor] == 1 else value}"

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from builder.config import fields, image_yaml
+from builder import frameworks
+from builder.config import fields
 from builder.config.stack import OWN_PYTHON
 from builder.core import project, yamlfile
 from builder.core.errors import InputError
-from builder.frameworks.tensorflow import releases
 
 _LOCKED: Final = ("nvidia-", "libtpu", "tensorflow-io-gcs")
 _TENSORFLOW: Final = {
@@ -118,17 +118,14 @@ def _take(text: str, where: str, findings: Findings) -> None:
 
 def _take_tensorflow(parsed: Any, where: str, findings: Findings) -> None:
     """Take TensorFlow's release over, where the tables have one that the requirement allows."""
-    known = [version for release in releases.tables().releases for version in release.versions]
-    if (
-        not parsed.specifier
-        or image_yaml.ImageSpec.model_fields["tensorflow"].default in parsed.specifier
-    ):
+    known = frameworks.of(frameworks.DEFAULT).releases()
+    if not parsed.specifier or known[-1] in parsed.specifier:
         findings.taken.append(f"{where}: {parsed} (the default release)")
     elif allowed := [version for version in known if version in parsed.specifier]:
         findings.tensorflow = allowed[-1]
         findings.taken.append(f"{where}: {parsed} -> tensorflow: {allowed[-1]}")
     else:
-        minors = ", ".join(row.minor for row in releases.tables().releases)
+        minors = ", ".join(dict.fromkeys(version.rpartition(".")[0] for version in known))
         why = f"no release that the tables know fits; they have some of {minors}"
         findings.leave(where, str(parsed), why)
 

@@ -1,8 +1,8 @@
-"""The Python packages of an image: TensorFlow's, then those that a user's requirements add.
+"""The Python packages of an image: the framework's, then those that a user's requirements add.
 
-TensorFlow, its CUDA libraries and libtpu are chosen first, and a requirement that would move one of
-them is refused. Any other library (numpy, setuptools) may move within the range that TensorFlow
-accepts; image.lock names those that did (`Lock.moved`).
+The framework, its CUDA libraries and libtpu are chosen first, and a requirement that would move one
+of them is refused. Any other library (numpy, setuptools) may move within the range that the
+framework accepts; image.lock names those that did (`Lock.moved`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from builder import frameworks
 from builder.config import image_yaml, uv
-from builder.config.lockfile import CUDA, EXTRA, TENSORFLOW, Lock, Moved
+from builder.config.lockfile import CUDA, EXTRA, Lock, Moved
 from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON
 from builder.config.uv import NoSolution, Platform
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 GLIBC_PUBLISHED = 31
 """The 2.x that is assumed of a published base: that of Ubuntu 20.04, the oldest in use there."""
-
-_DISTRIBUTIONS = frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"})
 
 
 def wheels(
@@ -44,12 +43,12 @@ def wheels(
     requirements that cannot be met, OutsideError where the index cannot be reached.
     """
     environment = {**host.host_environment(), **limits}
-    like = [lock for lock in locks if stack.tensorflow_package in lock.packages]
+    like = [lock for lock in locks if stack.distribution in lock.packages]
     versions = {n: p.version for lock in reversed(like) for n, p in lock.packages.items()}
     before = {library.name: library.before for lock in reversed(like) for library in lock.moved}
     try:
         base = uv.resolve(
-            [stack.tensorflow_requirement],
+            [stack.requirement],
             _platform(spec),
             environment,
             stack.constraints,
@@ -57,7 +56,7 @@ def wheels(
         )
     except NoSolution as error:
         raise InputError(
-            f"{image_yaml.where(spec, 'tensorflow')}: {stack.tensorflow_requirement} cannot be "
+            f"{image_yaml.where(spec, spec.framework)}: {stack.requirement} cannot be "
             f"installed for Python {spec.python}: {error}",
             f"see builder explain {spec.name}",
         ) from None
@@ -79,14 +78,17 @@ def wheels(
     own = spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
     pins = uv.with_sizes(chosen, known, host)
-    return _layers(pins, base), moved
+    return _layers(pins, base, frameworks.of(spec.framework).lock_file), moved
 
 
-def _layers(pins: Mapping[str, Pin], base: Mapping[str, Pin]) -> dict[str, tuple[Pin, ...]]:
-    """Return the pins by the file of their layer; `base` is what TensorFlow needs."""
-    layers: dict[str, list[Pin]] = {CUDA: [], TENSORFLOW: [], EXTRA: []}
+def _layers(
+    pins: Mapping[str, Pin], base: Mapping[str, Pin], framework: str
+) -> dict[str, tuple[Pin, ...]]:
+    """Return the pins by the file of their layer. base: what the framework needs; framework: its
+    file."""
+    layers: dict[str, list[Pin]] = {CUDA: [], framework: [], EXTRA: []}
     for name in sorted(pins):
-        layer = EXTRA if name not in base else CUDA if name.startswith("nvidia-") else TENSORFLOW
+        layer = EXTRA if name not in base else CUDA if name.startswith("nvidia-") else framework
         layers[layer].append(pins[name])
     return {name: tuple(wheels) for name, wheels in layers.items() if wheels}
 
@@ -103,10 +105,10 @@ def _platform(spec: ImageSpec) -> Platform:
 
 
 def _fixed(stack: Stack, base: Mapping[str, Pin]) -> dict[str, str]:
-    """Return the versions that no requirement may move: TensorFlow's, NVIDIA's libraries',
+    """Return the versions that no requirement may move: the framework's, NVIDIA's libraries',
     libtpu's.
     """
-    names = {stack.tensorflow_package, "libtpu", *stack.constraints}
+    names = {stack.distribution, "libtpu", *stack.constraints}
     return {
         name: pin.version
         for name, pin in base.items()
@@ -127,7 +129,7 @@ def _with_requirements(
     """
 
     def resolve(*requirements: str) -> dict[str, Pin]:
-        wanted = [stack.tensorflow_requirement, *requirements]
+        wanted = [stack.requirement, *requirements]
         return uv.resolve(wanted, _platform(spec), environment, _fixed(stack, base), versions)
 
     try:
@@ -150,21 +152,20 @@ def _with_requirements(
         raise InputError(
             f'{_where(spec, requirement)}: "{requirement}" brings {second}, whose files would '
             f"replace those of {_twin(second, base, stack)}",
-            f"leave it out of {spec.name}, or name a package that works with "
-            f"{stack.tensorflow_package}",
+            f"leave it out of {spec.name}, or name a package that works with {stack.distribution}",
         )
     return every
 
 
 def _second(every: Mapping[str, Pin], base: Mapping[str, Pin], stack: Stack) -> str | None:
-    """Return a package that installs over the files of TensorFlow or of a CUDA library."""
+    """Return a package that installs over the files of the framework or of a CUDA library."""
     return next((name for name in every if name not in base and _twin(name, base, stack)), None)
 
 
 def _twin(name: str, base: Mapping[str, Pin], stack: Stack) -> str:
     """Return the package whose files `name` would replace; "" for none."""
-    if name in _DISTRIBUTIONS:
-        return stack.tensorflow_package
+    if name in frameworks.of(stack.spec.framework).distributions:
+        return stack.distribution
     stem = re.sub(r"-cu\d+$", "", name)
     if stem.startswith("nvidia-"):
         return next((package for package in base if re.sub(r"-cu\d+$", "", package) == stem), "")
@@ -191,13 +192,13 @@ def _refused(
         for name in sorted(versions, key=lambda name: (name not in fixed, name))
         if name in alone and alone[name].version != versions[name]
     ]
-    tensorflow = alone.get("tensorflow")
-    if tensorflow and "tensorflow" not in versions and tensorflow.version != stack.tensorflow:
-        moves.insert(0, f"{stack.tensorflow_package} {stack.tensorflow} to {tensorflow.version}")
+    twin = alone.get(spec.framework)
+    if twin and spec.framework not in versions and twin.version != stack.release:
+        moves.insert(0, f"{stack.distribution} {stack.release} to {twin.version}")
     what = f"would move {', '.join(moves)}" if moves else f"cannot be met: {reason}"
     return InputError(
         f'{_where(spec, requirement)}: "{requirement}" {what}',
-        f"leave it out or loosen it: {stack.tensorflow_package} {stack.tensorflow} and what it was "
+        f"leave it out or loosen it: {stack.distribution} {stack.release} and what it was "
         f"tested with stay (builder explain {spec.name})"
         + ("; another CUDA library is image.yaml's key cuda" if "nvidia-" in what else ""),
     )

@@ -10,11 +10,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from builder import frameworks
 from builder.config import matrix
 from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
-from builder.facts import accelerators
-from builder.frameworks.tensorflow import releases
+from builder.facts import accelerators, cuda
 
 
 def schema() -> dict[str, Any]:
@@ -23,18 +23,31 @@ def schema() -> dict[str, Any]:
     _describe(ImageSpec, result)
     _describe(AcceptedAdvisory, result["$defs"][AcceptedAdvisory.__name__])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    known, tables = accelerators.accelerators().values(), releases.tables()
-    fields = result["properties"]
+    known = accelerators.accelerators().values()
+    fields = {
+        key: dict(result["properties"][ImageSpec.field_of(key)]) for key in ImageSpec.file_keys()
+    }
+    result["properties"] = fields
     fields["accelerator"]["enum"] = [
         accelerator.name for accelerator in known if not accelerator.refused
     ]
-    fields["tensorflow"]["enum"] = [version for row in tables.releases for version in row.versions]
+    for name in frameworks.OWN:
+        framework = frameworks.of(name)
+        fields[name]["description"] = (
+            f"The release of {framework.title}. {fields[name]['description']}"
+        )
+        fields[name]["title"] = framework.title
+        fields[name]["enum"] = [*framework.releases()]
+    fields["prune"] = {
+        key: value for key, value in fields["prune"].items() if key not in ("anyOf", "default")
+    }
+    fields["prune"]["enum"] = ["off", *frameworks.OWN, "all"]
     fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
     for name in matrix.FIELDS:
         single = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
         several = {"type": "array", "items": single, "minItems": 1, "uniqueItems": True}
         fields[name]["anyOf"] = [single, several]
-    fields["cuda"]["propertyNames"] = {"enum": list(tables.packages)}
+    fields["cuda"]["propertyNames"] = {"enum": list(cuda.cuda().packages)}
     for name in ("environment", "labels"):
         fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}
     return result

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from builder.config.fields import PrunedLibraries, PruneMode
+from builder.config.fields import PruneMode
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
 from builder.devicecode.pruning.fatbin import ELF, Target
@@ -20,7 +20,6 @@ OWN_PYTHON: Mapping[str, str] = {"3.11": "bookworm", "3.13": "trixie"}
 GLIBC: Mapping[str, int] = {"bookworm": 36, "trixie": 40}
 """The 2.x of each suite's glibc, as far as uv knows them: trixie has 2.41, uv knows 2.40."""
 
-Package = Literal["tensorflow", "tensorflow-cpu", "tensorflow-tpu"]
 Runs = Literal["native", "ptx", "none"]
 """How kernels run on a device: as machine code, compiled from PTX at the first start, or not."""
 
@@ -51,24 +50,25 @@ class Prune:
     """
 
     keep: str
-    only: PrunedLibraries
+    only: PruneMode
 
 
 @dataclass(frozen=True)
 class Stack:
     """The versions of an image. What does not apply (CUDA on a TPU) is None.
 
-    tensorflow_package: its name on PyPI; see also `tensorflow_requirement`.
+    distribution: the framework's name on PyPI, release: its version; see also `requirement`.
+    extra: what the requirement asks of the distribution beside itself.
     constraints: package -> the exact version that a lock has to hold.
-    runs: how TensorFlow's kernels run; "ptx" takes minutes at the first start.
+    runs: how the framework's kernels run; "ptx" takes minutes at the first start.
     prune: None where device code for other GPUs stays.
     facts: the reasons, in the order of a person's questions.
     """
 
     spec: ImageSpec
     accelerator: Accelerator
-    tensorflow_package: Package
-    tensorflow: str
+    distribution: str
+    release: str
     python: str
     cuda: str | None = None
     cudnn: str | None = None
@@ -77,12 +77,12 @@ class Stack:
     runs: Runs = "native"
     prune: Prune | None = None
     facts: tuple[Fact, ...] = ()
+    extra: str = ""
 
     @property
-    def tensorflow_requirement(self) -> str:
+    def requirement(self) -> str:
         """The requirement for a resolver: `tensorflow[and-cuda]==2.21.0`."""
-        extra = "[and-cuda]" if self.tensorflow_package == "tensorflow" else ""
-        return f"{self.tensorflow_package}{extra}=={self.tensorflow}"
+        return f"{self.distribution}{self.extra}=={self.release}"
 
     @property
     def prune_mode(self) -> PruneMode:
@@ -94,7 +94,7 @@ class RefusedError(Exception):
     """A combination that cannot work.
 
     field: the key of image.yaml at fault, with dots. fix: what to write instead; without one, the
-    nearest TensorFlow that works is looked for, and `otherwise` is offered beside it.
+    nearest release that works is looked for, and `otherwise` is offered beside it.
     """
 
     def __init__(self, field: str, what: str, fix: str = "", *, otherwise: str = "") -> None:

@@ -47,6 +47,16 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
+    @classmethod
+    def file_keys(cls) -> tuple[str, ...]:
+        """Return the keys that the file may have."""
+        return tuple(field.alias or name for name, field in cls.model_fields.items())
+
+    @classmethod
+    def field_of(cls, key: str) -> str:
+        """Return the field that a key of the file gives a value."""
+        return key
+
 
 class Positions(Protocol):
     """A file that was read: where its values stand, and how a value is written in it."""
@@ -162,7 +172,7 @@ def _path(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | int,
 
 
 def _is_model(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, BaseModel)
+    return isinstance(value, type) and issubclass(value, FileModel)
 
 
 def _model_names(root: type[BaseModel]) -> set[str]:
@@ -186,7 +196,7 @@ def _model_at(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, 
     model: Any = root
     example: object = ""
     for index, step in enumerate(path):
-        field = model.model_fields.get(str(step)) if _is_model(model) else None
+        field = model.model_fields.get(model.field_of(str(step))) if _is_model(model) else None
         if field is None:  # a name that the user chose: study.parameters.<name>
             if isinstance(example, dict):
                 example = next(iter(example.values()))
@@ -212,7 +222,7 @@ def _words(
     if kind == "refused":
         return str(context["what"]), str(context["fix"])
     if kind == "extra_forbidden":
-        keys = [field.alias or name for name, field in model.model_fields.items()]
+        keys = model.file_keys()
         near = difflib.get_close_matches(last.lower(), keys, n=1)
         fix = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(keys)}"
         return "unknown key", fix

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder import frameworks
 from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.stack import RUNS_ON
 from builder.core import files
@@ -173,12 +174,15 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
         f"{LABELS}.accelerator": spec.accelerator,
         f"{LABELS}.compute-capability": stack.compute_capability,
         f"{LABELS}.kernels": stack.runs,
-        f"{LABELS}.tensorflow": stack.tensorflow,
+        f"{LABELS}.{spec.framework}": stack.release,
     }
+    if spec.framework != frameworks.DEFAULT:
+        labels[frameworks.LABEL] = spec.framework
     if spec.suite != "trainer":
         labels[f"{LABELS}.suite"] = spec.suite
     if stack.prune:
-        whose = "TensorFlow's" if stack.prune.only == "tensorflow" else "TensorFlow's and NVIDIA's"
+        owner = f"{frameworks.of(spec.framework).title}'s"
+        whose = f"{owner} and NVIDIA's" if stack.prune.only == "all" else owner
         labels[f"{LABELS}.prune"] = stack.prune.only
         labels[RUNS_ON] = stack.prune.keep
         labels[f"{LABELS}.modified"] = f"{whose} libraries: hashes in RECORD no longer match"

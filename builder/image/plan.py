@@ -1,9 +1,9 @@
 """What a base is made of: a pure function of the lock, before anything is fetched.
 
 From the bottom: the rootfs (Debian's packages), the wheel layers, the environment. The wheels of
-cuda.lock lie below those of tensorflow.lock and extra.lock. A wheel of BIG bytes or more has a
+cuda.lock lie below those of the framework's lock and extra.lock. A wheel of BIG bytes or more has a
 layer of its own; the smaller ones of a lock file share one, above its big ones. Big ones are sorted
-by name, with TensorFlow itself last. So a new TensorFlow moves one layer, and a new small package a
+by name, with the framework itself last. So a new one moves one layer, and a new small package a
 small one.
 """
 
@@ -16,11 +16,12 @@ from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
+from builder import frameworks
 from builder.config import lockfile
 from builder.core.errors import InputError
 from builder.core.files import hash_of
-from builder.devicecode.pruning.prune import OWNERS, TENSORFLOW
-from builder.image.exclude import Exclude, rules
+from builder.frameworks import Exclude, Framework
+from builder.image.exclude import rules
 from builder.image.layer import Compression, Layer, LayerPlan
 
 if TYPE_CHECKING:
@@ -58,7 +59,6 @@ COMPILER: Final = ("libc6", "zlib1g", "libexpat1", "libpython{}-minimal", "pytho
 
 _WHY: Final = {
     lockfile.CUDA: "NVIDIA's libraries",
-    lockfile.TENSORFLOW: "TensorFlow and all it needs",
     lockfile.EXTRA: "what image.yaml and the trainer add",
 }
 
@@ -102,9 +102,9 @@ class Rootfs:
 class WheelLayer:
     """A layer to make from wheels.
 
-    exclude: the rules for each of `pins`. python: "3.11". keep, only: the compute capability whose
-    device code stays, and in whose libraries; None where nothing is pruned. linked: whether the
-    loader has to find its libraries.
+    exclude: the rules for each of `pins`. python: "3.11". keep, owners: the compute capability
+    whose device code stays, and the folders of the libraries; None and empty where nothing is
+    pruned. linked: whether the loader has to find its libraries.
     """
 
     plan: LayerPlan
@@ -112,7 +112,7 @@ class WheelLayer:
     exclude: tuple[tuple[Exclude, ...], ...]
     python: str
     keep: str | None
-    only: str | None
+    owners: tuple[str, ...]
     linked: bool
     compression: Compression
 
@@ -235,7 +235,7 @@ def image_config(lock: Lock) -> dict[str, Any]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    labels = {"root": lock.root.origin, "tensorflow": lock.tensorflow, "python": lock.python}
+    labels = {"root": lock.root.origin, lock.framework: lock.release, "python": lock.python}
     if lock.cuda:
         # The driver is the host's: NVIDIA's container toolkit mounts it because of NVIDIA_*, and
         # Google's nodes put it at the path.
@@ -245,9 +245,8 @@ def image_config(lock: Lock) -> dict[str, Any]:
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         }
         labels |= {"cuda": lock.cuda, "cudnn": lock.cudnn or ""}
-    if "libtpu" in lock.packages:
-        # TensorFlow looks for libtpu here or on the loader's path, not in the package that has it.
-        environment["TPU_LIBRARY_PATH"] = f"{site_packages(lock.python)}/libtpu/libtpu.so"
+    framework = frameworks.of(lock.framework)
+    environment |= framework.environment(lock.packages, site_packages(lock.python))
     return {
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": {f"{LABELS}.{name}": value for name, value in labels.items()},
@@ -269,15 +268,15 @@ def wheel_layers(
     compression = compression or Compression()
     return tuple(
         _wheel_layer(lock, file, pins, prune, compression)
-        for file in lockfile.WHEELS
-        for pins in _grouped(lock.wheels.get(file, ()))
+        for file in lock.wheel_files
+        for pins in _grouped(lock.framework, lock.wheels.get(file, ()))
     )
 
 
-def _grouped(pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
+def _grouped(framework: str, pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
     """Yield the wheels of each layer of one lock file."""
     big = [pin for pin in pins if (pin.bytes or 0) >= BIG]
-    for pin in sorted(big, key=lambda pin: (_first_word(pin) == TENSORFLOW, pin.name)):
+    for pin in sorted(big, key=lambda pin: (_first_word(pin) == framework, pin.name)):
         yield (pin,)
     if small := tuple(sorted((pin for pin in pins if pin not in big), key=lambda pin: pin.name)):
         yield small
@@ -286,11 +285,12 @@ def _grouped(pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
 def _wheel_layer(
     lock: Lock, file: str, pins: tuple[Pin, ...], prune: Prune | None, compression: Compression
 ) -> WheelLayer:
-    only = TENSORFLOW if file == lockfile.TENSORFLOW else prune.only if prune else None
+    framework = frameworks.of(lock.framework)
+    only = framework.name if file == framework.lock_file else prune.only if prune else None
     # the first word of a distribution's name is that of the folder its libraries lie in
-    owners = OWNERS[only] if prune and only and file != lockfile.EXTRA else ()
+    owners = framework.pruned(only) if prune and only and file != lockfile.EXTRA else ()
     pruned = prune if any(_first_word(pin) in owners for pin in pins) else None
-    exclude = tuple(rules(file, pin.name) for pin in pins)
+    exclude = tuple(rules(framework, file, pin.name) for pin in pins)
     linked = file == lockfile.CUDA
     excluded = ((pin, rule) for pin, each in zip(pins, exclude, strict=True) for rule in each)
     key = hash_of(
@@ -310,16 +310,20 @@ def _wheel_layer(
             name=packages[0] if len(pins) == 1 else f"{len(pins)} small wheels of {file}",
             packages=packages,
             download=None if None in sizes else sum(size or 0 for size in sizes),
-            why=_WHY[file] + (f", device code for {pruned.keep}" if pruned else ""),
+            why=_why(framework, file) + (f", device code for {pruned.keep}" if pruned else ""),
         ),
         pins=pins,
         exclude=exclude,
         python=lock.python,
         keep=pruned.keep if pruned else None,
-        only=only if pruned else None,
+        owners=owners if pruned else (),
         linked=linked,
         compression=compression,
     )
+
+
+def _why(framework: Framework, file: str) -> str:
+    return _WHY.get(file, f"{framework.title} and all it needs")
 
 
 @cache
@@ -351,11 +355,11 @@ def _pruning_program() -> Iterator[str]:
 
 ROOTFS: Final = 0.91
 WHEELS: Final = 0.8
-PRUNED_TENSORFLOW: Final = 0.46
+PRUNED_FRAMEWORK: Final = 0.46
 PRUNED: Final = 0.3
-"""Packed bytes for each byte of the packages: of the rootfs, of wheels, of TensorFlow's wheel that
-is pruned for one GPU, of other pruned wheels. Measured with `builder show base v100` (zstd:3); the
-whole base is then 0.5 % off, that of cpu, which prunes nothing, 8 %."""
+"""Packed bytes for each byte of the packages: of the rootfs, of wheels, of the framework's wheel
+that is pruned for one GPU, of other pruned wheels. Measured with `builder show base v100` (zstd:3);
+the whole base is then 0.5 % off, that of cpu, which prunes nothing, 8 %."""
 
 Lacks = Callable[[Sequence[Layer | None]], Sequence[bool]]
 """Tells which layers of an image, the lowest first, have to be sent; a layer is None until it is
@@ -457,7 +461,7 @@ def _shares(plan: BasePlan) -> Iterator[tuple[LayerPlan, float]]:
     root, *_, top = plan.layers
     yield root, ROOTFS
     for layer in plan.wheels:
-        pruned = PRUNED_TENSORFLOW if layer.only == TENSORFLOW else PRUNED
+        pruned = PRUNED_FRAMEWORK if layer.owners[:1] == layer.owners else PRUNED
         yield layer.plan, pruned if layer.keep else WHEELS
     yield top, 0.0  # some kilobytes
 

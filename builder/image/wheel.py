@@ -24,7 +24,8 @@ from typing import IO, Final
 from isal import igzip_lib, isal_zlib
 
 from builder.core.errors import OutsideError
-from builder.image.exclude import Exclude, excluded
+from builder.frameworks import Exclude
+from builder.image.exclude import excluded
 from builder.image.plan import VENV, site_packages
 
 INSTALLER: Final = b"uv"

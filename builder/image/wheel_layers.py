@@ -24,7 +24,7 @@ from typing import IO
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.pruning.prune import OWNERS, PRUNED, TENSORFLOW, prune_file
+from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 from builder.image import bytecode, wheel
 from builder.image.bytecode import Compiler
@@ -173,7 +173,7 @@ def write(
             writer.folder(name)
     for name, text in pruning.records().items():  # known when the libraries are written
         writer.file(name, text.encode())
-    if layer.only == TENSORFLOW and not pruning.device_code:
+    if len(layer.owners) == 1 and not pruning.device_code:
         raise InputError(
             f"{layer.plan.name}: none of its libraries has device code that could be pruned",
             "write prune: off in image.yaml",
@@ -230,7 +230,7 @@ class _Pruning:
     def __init__(self, layer: WheelLayer, scratch: Path) -> None:
         self.keep, self.scratch = layer.keep or "", scratch
         self.site = site_packages(layer.python).lstrip("/") + "/"
-        self.owners = OWNERS[layer.only or TENSORFLOW]
+        self.owners = layer.owners
         self.device_code = False
         self.changed: dict[str, tuple[str, int]] = {}
 
@@ -272,7 +272,7 @@ class _Pruning:
 def _links(layer: WheelLayer, content: Mapping[str, InstalledFile]) -> dict[str, str]:
     """Return a link to each of NVIDIA's libraries where the loader looks.
 
-    cuDNN looks for libnvrtc, and TensorFlow for libnvJitLink, where neither wheel puts it.
+    cuDNN looks for libnvrtc, and a framework for libnvJitLink, where neither wheel puts it.
     """
     site = re.escape(site_packages(layer.python).lstrip("/"))
     libraries = (

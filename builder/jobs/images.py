@@ -89,7 +89,7 @@ def pushed_image(
     Where [trust] names keys, every image needs a receipt that one of them signed. Raises
     InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
     """
-    from builder.frameworks.tensorflow import suite as suites
+    from builder.frameworks import suites
     from builder.pipeline import verify
 
     name = job.image

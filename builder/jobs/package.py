@@ -24,11 +24,11 @@ from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.frameworks.tensorflow import suite
 from builder.image import dockerfile, layers_lock
 from builder.image import program as programs
 from builder.image.apt import ContainerApt
 from builder.pipeline import make, proof, push, records, repository
+from builder.prove import receipts
 from builder.prove.receipts import Receipt
 
 PACKAGES = Path("build") / "packages"
@@ -131,9 +131,9 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
     with files.locked(home.parent / f".{name}.lock"):
         _copy_program(program, home)
         _copy_locks(root, target, home, name)
-        values = spec.model_dump(mode="json", exclude_unset=True)
+        values = spec.written()
         values["program"] = f"{program.copy}:{program.module}"
-        values["suite"] = suite.PROGRAM.name
+        values["suite"] = receipts.PROGRAM
         if spec.size_budget:
             values["size_budget"] = f"{(spec.size_budget + ADDED_SIZE) / 1e9:.2f} GB"
         text = json.dumps(values, indent=1) + "\n"  # JSON is YAML

@@ -21,8 +21,8 @@ from builder.devicecode.images import ImageContent
 from builder.devicecode.tree import Tree
 from builder.devicecode.verdict import Audit, Support
 from builder.facts.accelerators import Kind
+from builder.frameworks.checks import environment, machine
 from builder.frameworks.tensorflow import releases
-from builder.frameworks.tensorflow.checks import environment, machine
 from builder.frameworks.tensorflow.probes.loader.gpu import DRIVER_LIBRARIES
 from builder.frameworks.tensorflow.probes.loader.libraries import (
     NUMBERS,

@@ -343,7 +343,8 @@ def build_image(
         packages=tuple((f"{pin.name} {pin.version}", pin.bytes or 0) for pin in largest),
         phases={**(base.phases if base else {}), "build image": time.monotonic() - began},
         engine=f"{engine.origin} {engine.version}",
-        tensorflow=target.stack.tensorflow,
+        framework=target.spec.framework,
+        release=target.stack.release,
         prune=target.stack.prune_mode,
     )
     records.write(root, record)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder import frameworks
 from builder.config import image_yaml
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
 from builder.image import content_store, program
 from builder.image.content_store import ContentStore
 from builder.pipeline import records
@@ -127,7 +128,8 @@ def overview(root: Path) -> list[dict[str, Any]]:
             {
                 "target": spec.name,
                 "accelerator": spec.accelerator,
-                "tensorflow": spec.tensorflow,
+                "framework": frameworks.of(spec.framework).title,
+                "release": spec.release,
                 "state": state,
                 "digest": record.digest if record else None,
                 "compressed_bytes": record.compressed_bytes if record else None,

@@ -28,7 +28,7 @@ from builder.core.files import cache_home, locked
 from builder.core.retry import Retry
 from builder.core.settings import Settings, TrustSettings
 from builder.facts import accelerators
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage
@@ -112,7 +112,7 @@ def push_target(
         LocalImage(record.reference, record.digest, image.image_id, image.labels),
         proof.receipt_of(root, target),
         settings,
-        tagging.tags_for(target, record.tensorflow, root, tuple(tags)),
+        tagging.tags_for(target, record.release, root, tuple(tags)),
         base=record.base.rpartition(":")[2] if record.base_digest and record.base else None,
         contents=functools.partial(signing.contents, root, record, __version__),
         on_event=prefixed(target, on_event),

@@ -44,7 +44,8 @@ class ImageRecord:
     packages: tuple[tuple[str, int], ...]
     phases: Mapping[str, float]
     engine: str
-    tensorflow: str
+    framework: str
+    release: str
     prune: PruneMode = "off"
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from builder import frameworks
 from builder.config.accepted_advisories import AcceptedAdvisory
 from builder.core.errors import FactoryError, InputError
 from builder.image.content_store import base_layers
@@ -95,7 +96,7 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
             "image": record.reference,
             "digest": record.digest or record.image_id,
             "accelerator": item.spec.accelerator,
-            "TensorFlow": record.tensorflow,
+            frameworks.of(record.framework).title: record.release,
             "device code pruned": record.prune,
             "made by": record.engine,
         },

@@ -35,18 +35,16 @@ class Promotion:
         return self.digest != self.previous
 
 
-def tags_for(
-    target: str, tensorflow: str, root: Path, extra: tuple[str, ...] = ()
-) -> tuple[str, ...]:
+def tags_for(target: str, release: str, root: Path, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the tags of a target's image: that of this version first, the target's own last.
 
-    The version's is `<target>-<tensorflow>-<git commit>`: with `-dirty` where the tree differs from
+    The version's is `<target>-<release>-<git commit>`: with `-dirty` where the tree differs from
     the commit, without a commit where there is no git.
     """
     commit = (git.ask(root, "rev-parse", "--short=12", "HEAD") or "").strip()
     if commit and not provenance.is_clean(root):
         commit += "-dirty"
-    version = "-".join(part for part in (target, tensorflow, commit) if part)
+    version = "-".join(part for part in (target, release, commit) if part)
     return tuple(dict.fromkeys((version, *extra, target)))
 
 

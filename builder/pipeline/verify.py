@@ -13,7 +13,7 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
 from builder.pipeline import repository
 from builder.prove import receipts
 from builder.prove.receipts import Receipt, Validity

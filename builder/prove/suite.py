@@ -1,9 +1,8 @@
 """A check and a suite of checks: the values that a proof is made of.
 
-A check is one question about an image. It stands in a module of its own, in checks/ or in
-builder/frameworks/tensorflow/checks/, as the constant CHECK. A suite is the list of checks that an
-image goes through. builder/frameworks/tensorflow/suite.py holds the suites, and says which one an
-image needs.
+A check is one question about an image. It stands in a module of its own, in checks/ or in a
+`checks` of builder/frameworks/, as the constant CHECK. A suite is the list of checks that an image
+goes through. builder/frameworks/suites.py makes the suites, and says which one an image needs.
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
 
     The tables have facts about these. What image.yaml's requirements add is judged in the image.
     """
-    covered = (
-        pin for file in (lockfile.CUDA, lockfile.TENSORFLOW) for pin in lock.wheels.get(file, ())
-    )
+    covered = (pin for file in lock.wheel_files[:2] for pin in lock.wheels.get(file, ()))
     return tuple(pin for pin in covered if pin.sha256 not in wheels)
 
 
@@ -79,7 +77,7 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
         return
     assert verdict.spoiler
     raise InputError(
-        f"{image_yaml.where(stack.spec, 'cuda' if stack.spec.cuda else 'tensorflow')}: "
+        f"{image_yaml.where(stack.spec, 'cuda' if stack.spec.cuda else stack.spec.framework)}: "
         f"{verdict.spoiler.library.origin} does not run on {stack.accelerator.name}: {verdict}",
         f"take {verdict.instead}" if verdict.instead else f"see builder explain {stack.spec.name}",
     )

@@ -25,12 +25,12 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
+from builder import frameworks
 from builder.config import device_code
 from builder.config.lockfile import Lock
 from builder.core import yamlfile
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import COMPILED, LINK_INPUT
-from builder.devicecode.pruning.prune import OWNERS
 from builder.registry import Reference
 from builder.trust import packages
 from builder.trust.packages import LockedPackage
@@ -149,7 +149,8 @@ def _pedigree(package: LockedPackage, runs_on: str) -> Pedigree:
 
 def _pruned(libraries: Iterable[Library], image: DescribedImage) -> list[str]:
     """Return the libraries of a wheel that are in the image, and that pruning goes through."""
-    owners = OWNERS.get(image.labels.get(_PRUNE, ""), ()) if _RUNS_ON in image.labels else ()
+    mode = image.labels.get(_PRUNE, "") if _RUNS_ON in image.labels else ""
+    owners = frameworks.of_image(image.labels).pruned(mode) if mode else ()
     return [
         library.path
         for library in libraries

@@ -43,7 +43,7 @@ def refused(accelerator: str, **fields: Any) -> tuple[str, str]:
 
 def test_a_v100_gets_what_tensorflow_was_tested_with() -> None:
     stack = resolve("V100")
-    assert stack.tensorflow_requirement == "tensorflow[and-cuda]==2.21.0"
+    assert stack.requirement == "tensorflow[and-cuda]==2.21.0"
     assert (stack.python, stack.cuda, stack.cudnn) == ("3.11", "12.5", "9.3.0.75")
     assert (stack.compute_capability, stack.runs) == ("7.0", "native")
     assert stack.constraints == {
@@ -64,8 +64,8 @@ def test_a_v100_gets_what_tensorflow_was_tested_with() -> None:
 
 def test_a_cpu_and_a_tpu_get_no_cuda() -> None:
     cpu, tpu = resolve("CPU"), resolve("TPU", tensorflow="2.20.0")
-    assert cpu.tensorflow_requirement == "tensorflow-cpu==2.21.0"
-    assert tpu.tensorflow_requirement == "tensorflow-tpu==2.20.0"
+    assert cpu.requirement == "tensorflow-cpu==2.21.0"
+    assert tpu.requirement == "tensorflow-tpu==2.20.0"
     assert (cpu.cuda, cpu.cudnn, cpu.compute_capability, cpu.constraints) == (None, None, None, {})
     assert tpu.constraints == {"libtpu": "0.0.14"}
 
@@ -78,7 +78,7 @@ def test_a_newer_cudnn_may_be_asked_for_within_tensorflow_s_range() -> None:
 
 def test_what_a_published_base_holds_is_left_to_it() -> None:
     stack = resolve("T4", base=PUBLISHED, tensorflow="2.13.1")
-    assert (stack.tensorflow, stack.cuda, stack.constraints) == ("2.13.1", "11.8", {})
+    assert (stack.release, stack.cuda, stack.constraints) == ("2.13.1", "11.8", {})
 
 
 def test_nvidia_s_own_tensorflow_is_not_judged_by_the_wheels_on_pypi() -> None:
@@ -265,7 +265,7 @@ def test_the_table_of_accelerators_has_no_gap() -> None:
 def test_the_tables_of_tensorflow_and_cuda_have_no_gap() -> None:
     tables = releases.tables()
     versions = {version for release in tables.releases for version in release.versions}
-    assert ImageSpec.model_fields["tensorflow"].default in versions
+    assert ImageSpec.model_fields["release"].default in versions
     assert {row.version for row in tables.tpu} <= versions
     since = [Version(row.since) for row in tables.cudnn]
     assert since == sorted(set(since))
@@ -299,7 +299,7 @@ def test_every_set_of_libraries_can_be_installed(python: str, tmp_path: Path) ->
         constraints.write_text("".join(f"{p}=={v}\n" for p, v in stack.constraints.items()))
         done = subprocess.run(
             [*compile, "--python-version", python, "--constraint", str(constraints), "-"],
-            input=stack.tensorflow_requirement,
+            input=stack.requirement,
             capture_output=True,
             text=True,
             check=False,

@@ -59,7 +59,7 @@ def repository(tmp_path: Path) -> Path:
 def test_what_the_files_say_becomes_a_target(repository: Path) -> None:
     init.write(init.propose(repository, "v100"))
     spec = image_yaml.load(repository, "v100")
-    assert (spec.accelerator, spec.python, spec.tensorflow) == ("V100", "3.11", "2.21.0")
+    assert (spec.accelerator, spec.python, spec.release) == ("V100", "3.11", "2.21.0")
     assert sorted(spec.requirements) == [
         *("keras-tuner==1.4.7", "pandas==2.2.3", "scikit-learn==1.7.2", "tqdm>=4"),
         "wandb",

@@ -53,7 +53,7 @@ def test_every_target_is_locked_to_what_its_tensorflow_was_tested_with(name: str
     spec, stack = target(ROOT, name)
     assert lock_check.stale(ROOT, spec, stack) == ()
     packages = lockfile.read(ROOT, name).packages
-    assert packages[stack.tensorflow_package].version == stack.tensorflow
+    assert packages[stack.distribution].version == stack.release
     for package, version in stack.constraints.items():
         assert packages[package].version == version
 
@@ -336,7 +336,7 @@ def test_an_upgrade_takes_releases_of_seven_days_and_names_the_younger_ones(
     def wheels(*_: object) -> Any:
         limits.append(dict(cast(dict[str, str], _[4])))
         version = "14.0.0" if limits[-1] else "14.0.1"
-        return {lockfile.TENSORFLOW: (Pin("rich", version, "a" * 64),)}, ()
+        return {"tensorflow.lock": (Pin("rich", version, "a" * 64),)}, ()
 
     monkeypatch.setattr(locking.requirements, "wheels", wheels)
     monkeypatch.setattr(locking, "_debian", lambda *_: (lockfile.read(copy, "cpu").root, {}))

@@ -34,7 +34,7 @@ def test_a_matrix_gives_a_target_for_each_combination(project: Path) -> None:
         "v100-tf2.21-py311",
     )
     spec = image_yaml.load(project, "v100-tf2.20-py311")
-    assert (spec.name, spec.tensorflow, spec.python) == ("v100-tf2.20-py311", "2.20.0", "3.11")
+    assert (spec.name, spec.release, spec.python) == ("v100-tf2.20-py311", "2.20.0", "3.11")
     assert spec.source == project / "images" / "v100" / "image.yaml"
 
 

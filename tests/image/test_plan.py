@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from builder import frameworks
 from builder.config import lockfile
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import Prune
+from builder.frameworks.tensorflow import FRAMEWORK as TENSORFLOW
 from builder.image import base, plan
-from builder.image.exclude import EXCLUDE, excluded, matches, rules
+from builder.image.exclude import excluded, matches, rules
 from builder.image.layer import Compression
 from builder.image.plan import Environment, Rootfs, WheelLayer, wheel_layers
 from builder.image.tarball import LayerWriter
@@ -57,23 +59,23 @@ def test_a_big_wheel_has_a_layer_and_the_small_ones_of_a_file_share_one(lock: Lo
     assert {pin for layer in layers for pin in layer.pins} == set(lock.packages.values())
     tensorflow = next(layer.plan for layer in layers if layer.plan.name.startswith("tensorflow "))
     assert tensorflow.download == lock.packages["tensorflow"].bytes
-    assert tensorflow.packages == (f"tensorflow {lock.tensorflow}",)
+    assert tensorflow.packages == (f"tensorflow {lock.release}",)
     unknown = replace(lock.packages["numpy"], bytes=None)
-    layers = wheel_layers(replaced(lock, lockfile.TENSORFLOW, unknown), None)
+    layers = wheel_layers(replaced(lock, "tensorflow.lock", unknown), None)
     (small,) = (layer for layer in layers if unknown in layer.pins)
     assert len(small.pins) == 30 and small.plan.download is None
 
 
 def test_another_tensorflow_and_another_pruning_move_what_they_change(lock: Lock) -> None:
     off = wheel_layers(lock, None)
-    newer = wheel_layers(replaced(lock, lockfile.TENSORFLOW, OLDER), None)
+    newer = wheel_layers(replaced(lock, "tensorflow.lock", OLDER), None)
     assert moved(off, newer) == {"tensorflow 2.20.0"}
     pruned = wheel_layers(lock, Prune("7.0", "tensorflow"))
     other = wheel_layers(lock, Prune("7.5", "tensorflow"))
     assert moved(off, pruned) == moved(pruned, other) == {"tensorflow 2.21.0"}
     names = {layer.plan.name for layer in off if layer.plan.name.startswith("nvidia-")}
     assert moved(pruned, wheel_layers(lock, Prune("7.0", "all"))) == names
-    assert {layer.only for layer in pruned} == {None, "tensorflow"}
+    assert {layer.owners for layer in pruned} == {(), ("tensorflow",)}
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,9 @@ def test_what_moves_a_key(
     elif change == "what an image prints when it starts":
         program["announce.py"] += "\n"
     elif change == "a rule for numpy":
-        others = [r for r in EXCLUDE[lockfile.TENSORFLOW] if r.paths != ("numpy/*/lib/*.a",)]
-        monkeypatch.setitem(EXCLUDE, lockfile.TENSORFLOW, tuple(others))
+        others = [rule for rule in TENSORFLOW.exclude if rule.paths != ("numpy/*/lib/*.a",)]
+        changed = replace(TENSORFLOW, exclude=tuple(others))
+        monkeypatch.setattr(frameworks, "of", lambda _: changed)
     elif change == "the recipe":
         monkeypatch.setattr(plan, "WHEELS_RECIPE", plan.WHEELS_RECIPE + 1)
     elif change == "the compression":
@@ -197,10 +200,12 @@ def test_a_rule_means_what_it_looks_like_and_speaks_of_its_wheels_alone() -> Non
         ("nvidia/cufft/lib/libcufftw.so*", "nvidia/cufft/lib/libcufftwXso", False),
     ):
         assert matches(path, pattern) is is_meant, (pattern, path)
-    assert rules(lockfile.TENSORFLOW, "tensorflow-cpu") == rules(lockfile.TENSORFLOW, "tensorflow")
-    assert excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "tensorflow"))
-    assert not excluded("tensorflow/include/a.h", rules(lockfile.TENSORFLOW, "numpy"))
-    assert rules(lockfile.EXTRA, "numpy") == (), "what a user adds comes whole"
+    assert rules(TENSORFLOW, "tensorflow.lock", "tensorflow-cpu") == rules(
+        TENSORFLOW, "tensorflow.lock", "tensorflow"
+    )
+    assert excluded("tensorflow/include/a.h", rules(TENSORFLOW, "tensorflow.lock", "tensorflow"))
+    assert not excluded("tensorflow/include/a.h", rules(TENSORFLOW, "tensorflow.lock", "numpy"))
+    assert rules(TENSORFLOW, lockfile.EXTRA, "numpy") == (), "what a user adds comes whole"
 
 
 TRAIN = """
@@ -221,7 +226,7 @@ print(*mapped, *(str(getattr(m, "__file__", "")) for m in list(sys.modules.value
 @pytest.mark.tensorflow
 def test_training_loads_nothing_that_is_excluded(tmp_path: Path) -> None:
     site = Path(sysconfig.get_path("purelib"))
-    ours = [rule for rule in EXCLUDE[lockfile.TENSORFLOW] if rule.wheels != "libclang"]
+    ours = [rule for rule in TENSORFLOW.exclude if rule.wheels != "libclang"]
     tops = {pattern.partition("/")[0] for rule in ours for pattern in rule.paths}
     files = [path.relative_to(site) for top in sorted(tops) for path in (site / top).rglob("*")]
     left_out = {path for path in files if excluded(path.as_posix(), ours)}

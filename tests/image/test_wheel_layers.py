@@ -53,7 +53,7 @@ def planned(*pins: Pin, **fields: object) -> WheelLayer:
     key = files.hash_of(*(pin.sha256 for pin in pins), *map(str, fields.values()))
     plan = LayerPlan(key, pins[0].name, (), sum(pin.bytes or 0 for pin in pins), "")
     values: dict[str, Any] = {
-        "exclude": ((),) * len(pins), "keep": None, "only": None, "linked": False, **fields
+        "exclude": ((),) * len(pins), "keep": None, "owners": (), "linked": False, **fields
     }  # fmt: skip
     return WheelLayer(plan, pins, python=PYTHON, compression=Compression(), **values)
 
@@ -142,7 +142,9 @@ def test_libraries_are_pruned_and_the_audit_finds_a_record_of_it(
     contents = {**dict.fromkeys(paths, fat), "tensorflow/b/c.so": thin}
     tensorflow = served(index, "tensorflow", contents)
     cudnn = served(index, "nvidia-cudnn", {"nvidia/cudnn/lib/libcudnn.so.9": fat})
-    plans = [planned(pin, keep="7.0", only="all") for pin in (tensorflow, cudnn)]
+    plans = [
+        planned(pin, keep="7.0", owners=("tensorflow", "nvidia")) for pin in (tensorflow, cudnn)
+    ]
     site, pruned = tmp_path / SITE, tmp_path / "library.so"
     for layer in make(index, store, *plans):
         for path, entry in entries(store, layer).items():
@@ -173,7 +175,7 @@ def test_a_tensorflow_without_device_code_cannot_be_pruned(
 ) -> None:
     pin = served(index, "tensorflow", {"tensorflow/a.so": "x"})
     with pytest.raises(InputError, match="tensorflow: none of its libraries has device code"):
-        make(index, store, planned(pin, keep="7.0", only="tensorflow"))
+        make(index, store, planned(pin, keep="7.0", owners=("tensorflow",)))
 
 
 @pytest.mark.parametrize(

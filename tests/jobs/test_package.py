@@ -6,6 +6,7 @@ import pytest
 
 from builder.config import image_yaml
 from builder.core.errors import InputError
+from builder.frameworks import suites
 from builder.frameworks.tensorflow import suite
 from builder.image import dockerfile, program
 from builder.jobs import package
@@ -96,7 +97,7 @@ def test_a_program_becomes_a_project_of_its_own(
     spec = image_yaml.load(home, name)
     assert (spec.program.module, spec.trainer_folder.flat) == ("train", True)
     assert spec.accelerator == "CPU"
-    assert suite.of_spec(spec) is suite.PROGRAM, "it knows none of the trainer's options"
+    assert suites.of_spec(spec) is suite.PROGRAM, "it knows none of the trainer's options"
     assert sorted(image_files(home, name)) == [
         "app/helper.py",
         "app/secret",

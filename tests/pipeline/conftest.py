@@ -12,7 +12,7 @@ import pytest
 
 from builder import registry
 from builder.engine import BuildRequest, Engine, buildx
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
 from builder.pipeline.push import LocalImage
 from builder.pipeline.verify import ACCELERATOR
 from builder.registry import Registry

@@ -11,7 +11,7 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
 from builder.image import content_store
 from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
 from builder.pipeline.verify import verify

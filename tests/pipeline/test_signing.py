@@ -138,7 +138,8 @@ def record(root: Path, target: str = "cpu") -> ImageRecord:
         packages=(),
         phases={},
         engine="machine Docker 28",
-        tensorflow="2.21.0",
+        framework="tensorflow",
+        release="2.21.0",
     )
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
-from builder.frameworks.tensorflow import suite as suites
+from builder.frameworks import suites
+from builder.frameworks.tensorflow.suite import PROGRAM as OF_A_PROGRAM
+from builder.frameworks.tensorflow.suite import TRAINER
 from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
 from builder.prove import receipts
 from builder.registry import Descriptor, referrers
@@ -19,7 +21,7 @@ from tests.trust.signing import Pair, Repository, receipt
 
 pytestmark = pytest.mark.network
 
-PROGRAM = suites.PROGRAM.required("V100")
+PROGRAM = OF_A_PROGRAM.required("V100")
 """The checks of an image with a program that is not our trainer."""
 
 
@@ -98,7 +100,7 @@ def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> Non
     attach(repository.client, repository.reference, labelled, receipt(labelled, **program))
     assert verify("script", repository.settings()).receipt.suite == "program"
     with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
-        verify("script", repository.settings(), judge=judge_of(suites.TRAINER))
+        verify("script", repository.settings(), judge=judge_of(TRAINER))
     easy = repository.image("easy", "easy", **{suites.LABEL: "easy"})
     attach(repository.client, repository.reference, easy, receipt(easy))
     with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):

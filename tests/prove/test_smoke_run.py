@@ -19,7 +19,8 @@ from builder.config import compatibility, image_yaml, lockfile
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, buildx, containers
-from builder.frameworks.tensorflow.checks import environment, loader, outputs
+from builder.frameworks.checks import environment
+from builder.frameworks.tensorflow.checks import loader, outputs
 from builder.frameworks.tensorflow.suite import TRAINER
 from builder.image.plan import site_packages
 from builder.prove import receipts, smoke

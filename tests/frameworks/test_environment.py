@@ -8,12 +8,12 @@ import pytest
 
 from builder.config import lockfile
 from builder.facts.accelerators import Kind
-from builder.frameworks.tensorflow.checks import environment
-from builder.frameworks.tensorflow.probes import environment as inside
+from builder.frameworks.checks import environment
+from builder.frameworks.probes import environment as inside
 from builder.image.plan import image_config
 from builder.prove.run import Run
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:

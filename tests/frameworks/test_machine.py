@@ -8,12 +8,12 @@ import pytest
 
 from builder.config import image_yaml
 from builder.facts.accelerators import Kind
-from builder.frameworks.tensorflow.checks import environment, machine
-from builder.frameworks.tensorflow.probes import environment as inside
+from builder.frameworks.checks import environment, machine
+from builder.frameworks.probes import environment as inside
 from builder.image import dockerfile
 from builder.prove.run import Run
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 GOOD = {"LD_LIBRARY_PATH": "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"}
 
 

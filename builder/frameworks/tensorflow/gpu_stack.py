@@ -50,12 +50,13 @@ def resolve(
         spec,
         accelerator,
         "tensorflow",
-        spec.tensorflow,
+        spec.release,
         spec.python,
         release.cuda,
         release.cudnn,
         accelerator.compute_capability or "",
         runs=runs,
+        extra="[and-cuda]",
         facts=(*facts, *_gpu_facts(spec, accelerator, release, runs, driver)),
     )
     if spec.has_own_base:
@@ -83,13 +84,13 @@ def _with_libraries(known: Stack, release: Release, tables: Tables) -> Stack:
             cudnn.source,
         ),
     ]
-    prune = _prune(spec.prune, known.compute_capability or "", release)
+    prune = _prune(spec.prune or spec.framework, known.compute_capability or "", release)
     if prune:
         facts.append(
             Fact(
                 f"device code that stays (prune: {prune.only}), for compute capability",
                 f"{prune.keep} and newer minors of {prune.keep.partition('.')[0]}",
-                "image.yaml" if "prune" in spec.model_fields_set else "the default of image.yaml",
+                "image.yaml" if spec.prune else "the default of image.yaml",
                 True,
             )
         )
@@ -174,13 +175,13 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
     if architecture.last_cuda and _major(release.cuda) > int(architecture.last_cuda):
         raise RefusedError(
             "tensorflow",
-            f"TensorFlow {spec.tensorflow} needs CUDA {release.cuda}, and CUDA "
+            f"TensorFlow {spec.release} needs CUDA {release.cuda}, and CUDA "
             f"{architecture.last_cuda} is the last that knows {name}",
         )
     wheels = gpu_support.tensorflow(release.minor)
     runs = _RUNS[wheels.support(accelerator.compute_capability or "")]
     older = Version(release.cuda) < Version(architecture.first_cuda)
-    has = f"TensorFlow {spec.tensorflow} (CUDA {release.cuda}: {', '.join(wheels.targets)})"
+    has = f"TensorFlow {spec.release} (CUDA {release.cuda}: {', '.join(wheels.targets)})"
     if runs == "none" or (runs == "ptx" and older):
         raise RefusedError(
             "tensorflow",
@@ -210,8 +211,8 @@ def _libraries(
     if release.wheels is None:
         raise RefusedError(
             "tensorflow",
-            f"TensorFlow {spec.tensorflow} has no CUDA wheels to make our own base from",
-            otherwise=f"base: docker.io/tensorflow/tensorflow:{spec.tensorflow}-gpu"
+            f"TensorFlow {spec.release} has no CUDA wheels to make our own base from",
+            otherwise=f"base: docker.io/tensorflow/tensorflow:{spec.release}-gpu"
             "@sha256:<digest>, which brings its CUDA",
         )
     libraries = {**tables.sets[release.wheels].libraries, **release.pins}
@@ -239,7 +240,7 @@ def _check_pin(
         )
     architecture = accelerator.architecture
     last = architecture.last_cuda if architecture else None
-    remove = f"remove it: TensorFlow {spec.tensorflow} was tested with {tested[name]}"
+    remove = f"remove it: TensorFlow {spec.release} was tested with {tested[name]}"
     if name in TOOLKIT and last and _major(version) > int(last):
         raise RefusedError(
             where,
@@ -250,12 +251,12 @@ def _check_pin(
     first, end = Version(tested[name]), _major(tested[name]) + 1
     if not release.ranges and Version(version) != first:
         raise RefusedError(
-            where, f"TensorFlow {spec.tensorflow} takes {name} {tested[name]} only", remove
+            where, f"TensorFlow {spec.release} takes {name} {tested[name]} only", remove
         )
     if not first <= Version(version) < Version(str(end)):
         raise RefusedError(
             where,
-            f"TensorFlow {spec.tensorflow} takes {name} from {tested[name]} to below {end}, "
+            f"TensorFlow {spec.release} takes {name} from {tested[name]} to below {end}, "
             f"not {version}",
             remove,
         )
