@@ -4,8 +4,8 @@ This face has what the rest of the factory uses most: `registry.parse(name)`,
 `registry.Registry(host)`.
 """
 
+from builder.registry.authorization import Credentials, credentials_for
 from builder.registry.client import Registry, fallback_tag
-from builder.registry.credentials import Credentials, credentials_for
 from builder.registry.manifests import (
     DOCKER_MANIFEST,
     EMPTY,

@@ -37,7 +37,7 @@ from builder.registry.names import Reference
 from builder.registry.requests import FileBody, Requests
 
 if TYPE_CHECKING:
-    from builder.registry.credentials import Credentials
+    from builder.registry.authorization import Credentials
 
 _PAGES: Final = 100
 """How many pages of a list are asked for."""

@@ -26,7 +26,7 @@ from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loo
 from builder.registry.refusals import Right
 
 if TYPE_CHECKING:
-    from builder.registry.credentials import Credentials
+    from builder.registry.authorization import Credentials
 
 _SETTLES: Final = 600.0
 """Seconds that a registry may take to look through a blob which it was sent whole."""
