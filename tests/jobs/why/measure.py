@@ -43,14 +43,14 @@ def cases(path: Path) -> list[dict[str, str]]:
     return content
 
 
-def told(case: dict[str, str]) -> Diagnosis:
-    """Return what `job why --log` tells of a case."""
-    return diagnose(logs.of_stream(io.BytesIO(case["log"].encode()), case["link"]))
+def told(text: str, name: str = "train.log") -> Diagnosis:
+    """Return what `job why --log` tells of a log."""
+    return diagnose(logs.of_stream(io.BytesIO(text.encode()), name))
 
 
 def measure(every: Sequence[dict[str, str]]) -> Measured:
     """Return how often these cases are told right."""
-    pairs = [(case["expected"], told(case)) for case in every]
+    pairs = [(case["expected"], told(case["log"], case["link"])) for case in every]
     endings = [pair for pair in pairs if pair[0] not in NO_ENDING]
     answers = [pair for pair in pairs if pair[1].ending not in NO_ENDING]
     certain = [pair for pair in answers if pair[1].certainty == "certain"]

@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs/job-tools.md"
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["link"].partition(".com/")[2])
 def test_the_ending_that_a_person_sees_is_told(case: dict[str, str]) -> None:
-    assert told(case).ending == case["expected"]
+    assert told(case["log"], case["link"]).ending == case["expected"]
 
 
 def test_each_case_has_a_link_of_its_own_and_an_ending_of_the_table() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 
 import pytest
 
-from builder.jobs.why import logs
-from builder.jobs.why.diagnose import diagnose
+from tests.jobs.why.measure import told
 
 START = """\
 Could not find cuda drivers on your machine, GPU will not be used.
@@ -48,13 +46,11 @@ STEPS = "".join(f"step {step} of 40: loss {1 / step:.3f}\n" for step in (10, 20,
 @pytest.mark.parametrize("warnings", ["before", "after"])
 def test_a_run_that_ended_well_is_no_ending(end: str, warnings: str) -> None:
     text = f"{START}{STEPS}" if warnings == "before" else f"{STEPS}{EXIT}"
-    diagnosis = diagnose(logs.of_stream(io.BytesIO(f"{text}{end}\n".encode()), "train.log"))
+    diagnosis = told(f"{text}{end}\n")
     assert diagnosis.ending in ("ended-well", "unknown"), (diagnosis.ending, diagnosis.evidence)
 
 
 @pytest.mark.parametrize("warning", re.split(r"\n(?!Attr)", (START + EXIT).strip()))
 def test_no_warning_is_an_ending_that_is_certain(warning: str) -> None:
-    diagnosis = diagnose(
-        logs.of_stream(io.BytesIO(f"starts\n{warning}\nloads the data".encode()), "train.log")
-    )
+    diagnosis = told(f"starts\n{warning}\nloads the data")
     assert diagnosis.certainty != "certain", diagnosis.ending

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
-from builder.jobs.why import logs
-from builder.jobs.why.diagnose import Diagnosis, diagnose
-
-
-def why(text: str) -> Diagnosis:
-    return diagnose(logs.of_stream(io.BytesIO(text.strip().encode()), "train.log"))
+from tests.jobs.why.measure import told
 
 
 @pytest.mark.parametrize(
@@ -47,16 +40,16 @@ def why(text: str) -> Diagnosis:
     ],
 )
 def test_plain_words_are_known(text: str, ending: str) -> None:
-    assert why(text).ending == ending
+    assert told(text).ending == ending
 
 
 def test_a_cpu_run_that_saved_its_model_is_no_missing_gpu() -> None:
-    diagnosis = why(
+    diagnosis = told(
         "Could not find cuda drivers on your machine, GPU will not be used.\n"
         "Epoch 1/1\nSaved model to /job/model\n"
     )
     assert diagnosis.ending == "ended-well" and diagnosis.certainty == "likely"
-    alone = why("Could not find cuda drivers on your machine, GPU will not be used.\n")
+    alone = told("Could not find cuda drivers on your machine, GPU will not be used.\n")
     assert (alone.ending, alone.certainty) == ("no-gpu", "likely")
 
 
@@ -71,9 +64,9 @@ def test_a_cpu_run_that_saved_its_model_is_no_missing_gpu() -> None:
     ],
 )
 def test_the_first_rank_that_ended_counts_and_not_who_was_killed_for_it(text: str) -> None:
-    assert why(text).ending == "unknown"
+    assert told(text).ending == "unknown"
     killed = text.replace("exitcode: 1)", "exitcode: -9)").replace(": 1 (pid", ": -9 (pid")
-    assert why(killed).ending == "killed"
+    assert told(killed).ending == "killed"
 
 
 @pytest.mark.parametrize(
@@ -96,9 +89,9 @@ def test_replicas_in_one_file_are_told_apart(line: str) -> None:
         (1, "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"),
     ]
     text = "\n".join(line.format(n=n, text=words_) for n, words_ in words)
-    assert why(text).ending == "disk-full"
+    assert told(text).ending == "disk-full"
     alone = "\n".join(words_ for _, words_ in words)
-    assert why(alone).ending == "device-memory"
+    assert told(alone).ending == "device-memory"
 
 
 @pytest.mark.parametrize(
@@ -116,4 +109,4 @@ def test_replicas_in_one_file_are_told_apart(line: str) -> None:
     ],
 )
 def test_only_a_line_that_ends_the_process_is_certain(text: str, certainty: str) -> None:
-    assert why(text).certainty == certainty
+    assert told(text).certainty == certainty
