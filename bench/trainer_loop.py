@@ -141,7 +141,7 @@ def model_fit(config: Any, dataset: Any) -> Callable[[], float]:
 
     model = networks.build(config, 10, "float32", pretrain=False)
     model.compile(
-        networks.optimizer(config, config.steps, "float32"),
+        networks.optimizer(config, "float32"),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -327,10 +327,10 @@ def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer
         parameter_servers.watch_servers(place, config, preemption)
         makers = len(place.tasks["worker"])
         servers = parameter_servers.ParameterServers(
-            strategy, config, classes, policy, config.steps, makers, labels
+            strategy, config, classes, policy, makers, labels
         )
         return servers, parameter_servers.Copy(servers, held_out)
-    trainer = inner.Trainer(strategy, config, classes, policy, config.steps, place.workers, labels)
+    trainer = inner.Trainer(strategy, config, classes, policy, place.workers, labels)
     return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
 
 

@@ -107,7 +107,7 @@ def averaged(network: Any, config: Config, strategy: Any, policy: str) -> dict[s
     """With --ema, the path of the average of each trained variable, in the trainers' optimizer."""
     if not config.ema:
         return {}
-    optimizer = networks.optimizer(config, config.steps, policy)
+    optimizer = networks.optimizer(config, policy)
     with strategy.scope():
         optimizer.build(network.trainable_variables)
     pairs = optimization.averages(optimizer, network)

@@ -39,7 +39,6 @@ class Trainer:
         config: Config,
         classes: int,
         policy: str,
-        steps: int = 0,
         workers: int = 1,
         labels: Mapping[str, np.ndarray] | None = None,
     ):
@@ -68,7 +67,6 @@ class Trainer:
         if config.class_weights == "balanced":
             self.class_weights = balance.weights(balance.counts(known, classes))
         self.policy = policy
-        self.total_steps = steps or config.steps
         self.replicas = strategy.num_replicas_in_sync
         self.workers = workers
         with strategy.scope():
@@ -83,7 +81,7 @@ class Trainer:
         """Make a new optimizer with `factor` times the learning rate; the old state is lost."""
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
-            self.optimizer = networks.optimizer(config, self.total_steps, self.policy)
+            self.optimizer = networks.optimizer(config, self.policy)
             self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)

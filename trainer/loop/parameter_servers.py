@@ -60,7 +60,6 @@ class ParameterServers(inner.Trainer):
         config: Config,
         classes: int,
         policy: str,
-        steps: int = 0,
         workers: int = 1,
         labels: Mapping[str, np.ndarray] | None = None,
     ):
@@ -75,7 +74,7 @@ class ParameterServers(inner.Trainer):
             raise UsageError(f"{policy} does not work with parameter servers: {text}")
         self.pipelines = workers
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        super().__init__(strategy, config, classes, policy, steps, 1, labels)
+        super().__init__(strategy, config, classes, policy, 1, labels)
 
     @property
     def readers(self) -> int:
@@ -85,7 +84,7 @@ class ParameterServers(inner.Trainer):
         """Make new slots, and `factor` times the learning rate; the old state is lost."""
         rate = self.config.learning_rate * factor
         config = dataclasses.replace(self.config, learning_rate=rate)
-        self.optimizer = networks.optimizer(config, self.total_steps, self.policy)
+        self.optimizer = networks.optimizer(config, self.policy)
         self.slots: list[list[tf.Variable]] = []
         with self.strategy.scope():
             for variable in self.model.trainable_variables:

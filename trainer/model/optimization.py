@@ -47,18 +47,14 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         return {key: getattr(self, key) for key in ("peak", "steps", "kind", "warmup")}
 
 
-def optimizer(
-    config: Config,
-    steps: int,
-    policy: str,
-) -> Any:
-    """The optimizer of a run of `steps` steps, not yet built.
+def optimizer(config: Config, policy: str) -> Any:
+    """The optimizer of a run, not yet built.
 
     The learning rate is a function of the step and the options, not a variable, so a resumed run
     with another --learning-rate uses the new one. Under mixed_float16 the optimizer scales the
     loss. The loop clips, because clipping needs the gradient of all replicas together.
     """
-    rate = Schedule(config.learning_rate, steps, config.schedule, config.warmup_steps)
+    rate = Schedule(config.learning_rate, config.steps, config.schedule, config.warmup_steps)
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
     if config.weight_decay:  # adamw has Keras' own without it

@@ -19,7 +19,7 @@ def main() -> None:
     place = distribution.cluster(os.environ)
     strategy = distribution.create(place, os.environ)
     options = ["--records", "-", "--job-dir", "-", "--image-size", "8", "--batch-size", "16"]
-    trainer = inner.Trainer(strategy, config.parse(options, {}), 2, "float32", 3, place.workers)
+    trainer = inner.Trainer(strategy, config.parse(options, {}), 2, "float32", place.workers)
 
     def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
         random = np.random.default_rng(context.input_pipeline_id)

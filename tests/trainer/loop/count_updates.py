@@ -55,7 +55,7 @@ def chosen(optimizer: str) -> config.Config:
 
 
 def count(strategy: object, optimizer: str) -> dict[str, object]:
-    trainer = Ones(strategy, chosen(optimizer), 2, "float32", STEPS, workers=2)
+    trainer = Ones(strategy, chosen(optimizer), 2, "float32", workers=2)
     for variable in trainer.variables().values():
         variable.assign(tf.zeros(variable.shape, variable.dtype))
     trainer.train(trainer.batches(), STEPS)
@@ -76,7 +76,7 @@ def found(variables: list) -> list[float]:
 def alone(optimizer: str) -> dict[str, object]:
     """The result of one process with the same gradients."""
     variable = keras.Variable([0.0])
-    optimizer_ = networks.optimizer(chosen(optimizer), 1, "float32")
+    optimizer_ = networks.optimizer(chosen(optimizer), "float32")
     kept = [tf.Variable([0.0]) for _ in range(parameter_servers.slots(optimizer_))]
     for step in range(STEPS):
         parameter_servers.update(

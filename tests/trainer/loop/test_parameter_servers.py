@@ -60,7 +60,7 @@ def test_one_worker_does_what_keras_does(optimizer: str) -> None:
     theirs, mine = (
         keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
     )
-    keras_own = networks.optimizer(chosen, 10, "float32")
+    keras_own = networks.optimizer(chosen, "float32")
     keras_own.build([theirs])
     slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(parameter_servers.slots(keras_own))]
     draw = np.random.default_rng(7)
@@ -85,7 +85,7 @@ def test_a_worker_s_loss_and_gradients_are_those_of_any_other_strategy() -> None
     """The losses that the model itself adds are among them."""
     options = ["--model", f"{__name__}:penalised", "--image-size", "8"]
     chosen = config.parse(["--records", "-", "--job-dir", "-", *options], {})
-    trainer = inner.Trainer(tf.distribute.get_strategy(), chosen, 2, "float32", 10)
+    trainer = inner.Trainer(tf.distribute.get_strategy(), chosen, 2, "float32")
     draw = np.random.default_rng(3)
     images = tf.constant(draw.integers(0, 256, (32, 8, 8, 3)), tf.uint8)
     labels = tf.constant(draw.integers(0, 2, 32), tf.int64)

@@ -246,8 +246,8 @@ def test_what_cannot_be_built_is_one_line(options: tuple[object, ...], message: 
 
 
 def rates(*options: object, steps: int = 100) -> np.ndarray:
-    chosen = config("--learning-rate", 1.0, *options)
-    schedule = optimization.optimizer(chosen, steps, "float32")._learning_rate
+    chosen = config("--learning-rate", 1.0, "--steps", steps, *options)
+    schedule = optimization.optimizer(chosen, "float32")._learning_rate
     return np.array([float(schedule(step)) for step in range(steps)])
 
 
@@ -270,7 +270,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
     paths = []
     for _ in range(2):
         network = networks.build(chosen, 3, policy)
-        optimizer = networks.optimizer(chosen, 100, policy)
+        optimizer = networks.optimizer(chosen, policy)
         optimizer.build(network.trainable_variables)
         paths.append([variable.path for variable in optimizer.variables])
     assert paths[0] == paths[1]
@@ -296,7 +296,7 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
     x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))
     network = keras.Model(inputs, x)
     network.trainable_variables[-1].assign([1.0, 1.0])  # beta
-    optimizer = optimization.optimizer(config(*options), 100, "float32")
+    optimizer = optimization.optimizer(config(*options), "float32")
     optimizer.build(network.trainable_variables)
     before = values(network)
     decay = decay or (keras.optimizers.AdamW().weight_decay if name == "adamw" else 0.0)
@@ -312,7 +312,7 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
     ("policy", "scaled"), [("float32", 1.0), ("mixed_bfloat16", 1.0), ("mixed_float16", 2.0**15)]
 )
 def test_only_float16_has_its_loss_scaled(policy: str, scaled: float) -> None:
-    optimizer = optimization.optimizer(config(), 9, policy)
+    optimizer = optimization.optimizer(config(), policy)
     optimizer.build([keras.Variable([0.0])])
     assert float(optimizer.scale_loss(tf.constant(1.0))) == scaled
 
