@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+import yaml
 
 from builder import contract
 from builder.contract import TrainerEvent, options, parse, step_of, words
@@ -76,6 +77,14 @@ def test_the_trainer_takes_the_options() -> None:
     assert (found.batch_size, found.checkpoint_every) == (5, 3)
     given[3] = f"{contract.BATCH_SIZE}=6"
     assert config.parse(given, {}).batch_size == 6
+
+
+def test_the_trainer_takes_the_arguments_of_every_example() -> None:
+    paths = sorted((TRAINER.parent / "jobs").glob("*.yaml"))
+    assert paths
+    for path in paths:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))["arguments"]
+        config.parse(["--job-dir=j", *(f"--{name}={value}" for name, value in given.items())], {})
 
 
 def test_the_trainer_reads_what_a_place_gives_to_it() -> None:
