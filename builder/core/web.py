@@ -326,8 +326,8 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def check_redirect(url: str, target: str) -> None:
-    """Raise OutsideError for a redirect from https to http, and for one that leads from a public
-    host into a network that only this machine can see."""
+    """Raise OutsideError where `target`, which the host of `url` names, is in plain http instead of
+    https, or leads from a public host into a network that only this machine can see."""
     (scheme, host, port), (new_scheme, new_host, new_port) = origin(url), origin(target)
     hidden = []
     if host != new_host:
@@ -352,7 +352,8 @@ def _addresses(host: str, port: int) -> set[_Address]:
         answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return set()
-    return {ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers}
+    listed = [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+    return {getattr(address, "ipv4_mapped", None) or address for address in listed}
 
 
 def _is_private(address: _Address) -> bool:

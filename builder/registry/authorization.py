@@ -159,11 +159,13 @@ class Authorization:
         known = self.credentials
         realm = words.get("realm", "")
         address = urlsplit(joined("", realm) or "")
-        if address.scheme != "https" and not is_loopback(address.netloc):
+        loopback = is_loopback(self.host)
+        if address.scheme != "https" and not (loopback and is_loopback(address.netloc)):
             raise OutsideError(
                 f"{self.host} wants credentials sent to {realm or 'no address'}, in plain text",
                 "ask the registry's owner for a token service with TLS",
             )
+        web.check_redirect(f"{'http' if loopback else 'https'}://{self.host}", realm)
         actions = "pull" if right == "read" else "pull,push"
         scope = words.get("scope") or f"repository:{repository}:{actions}"
         most = decoding.LARGEST_MESSAGE

@@ -117,6 +117,8 @@ class Requests:
                 f"{self.host} wants this sent in plain text, to {refusals.shown(url)}",
                 "tell the registry its own address with https (X-Forwarded-Proto of its proxy)",
             )
+        if not own:
+            web.check_redirect(self.address, url)
 
         def call() -> Answer:
             known = self._authorization.header(repository, right) if own else {}

@@ -85,7 +85,7 @@ def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
 ) -> None:
     hosts = {"registry.example": "203.0.113.5", "storage.example": "198.51.100.7"}
     hosts |= {"metadata.example": "169.254.169.254", "inside.example": "10.0.0.8"}
-    hosts |= {"intranet.example": "10.0.0.9"}
+    hosts |= {"intranet.example": "10.0.0.9", "mapped.example": "::ffff:169.254.169.254"}
 
     def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         return [(0, 0, 0, "", (hosts.get(host, host), 443))]
@@ -100,6 +100,7 @@ def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
         ("https://registry.example/a", "https://inside.example/", "private address 10.0.0.8"),
         ("https://intranet.example/a", "https://inside.example/", ""),
         ("https://intranet.example/a", "https://metadata.example/", "169.254.169.254"),
+        ("https://intranet.example/a", "https://mapped.example/", "169.254.169.254"),
     ):
         if reason:
             with pytest.raises(OutsideError, match=reason):

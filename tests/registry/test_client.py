@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
 import pytest
@@ -18,6 +18,7 @@ from builder.core.retry import Retry
 from builder.devicecode import images
 from builder.devicecode.layers import LayerCache
 from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
+from builder.registry.authorization import Authorization
 from tests.emulators import tls
 from tests.emulators.answers import Handler, serving
 from tests.emulators.registry_faults import Fault, faulty
@@ -148,6 +149,28 @@ def test_credentials_never_travel_to_a_token_service_in_plain_text(
         docker_config(tmp_path, {"auths": {proxy.host: {"auth": coded()}}})
         with pytest.raises(OutsideError, match="in plain text"):
             there.head("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("realm", "reason"),
+    [
+        ("http://127.0.0.1:9/token", "in plain text"),
+        ("https://127.0.0.1:9/token", "private address 127.0.0.1"),
+        ("https://169.254.169.254/token", "private address 169.254.169.254"),
+    ],
+)
+def test_a_token_service_is_not_inside_of_this_machines_network(
+    monkeypatch: pytest.MonkeyPatch, realm: str, reason: str
+) -> None:
+    def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", ("8.8.8.8" if host == "registry.example" else host, 443))]
+
+    def send(*_: object, **__: object) -> NoReturn:
+        raise AssertionError("it was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    with pytest.raises(OutsideError, match=reason):
+        Authorization("registry.example", send).answer([f'Bearer realm="{realm}"'], "x", "read")
 
 
 def test_a_public_image_is_read_with_a_token_for_nobody(

@@ -260,3 +260,15 @@ def test_an_address_that_is_none_is_asked_once() -> None:
             with pytest.raises(OutsideError, match="names no address to upload to"):
                 there.put_blob("x", b"content")
             assert [method for method, *_ in server.seen] == ["HEAD", "POST"]
+
+
+def test_neither_an_upload_nor_a_page_leads_to_a_metadata_server() -> None:
+    place = "http://169.254.169.254/computeMetadata/v1/"
+    answers = {
+        "/v2/x/blobs/uploads/": (202, {"Location": place}, b""),
+        "/v2/x/tags/list?n=1000&last=v": (200, {"Link": f"<{place}>; rel=next"}, b"{}"),
+    }
+    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
+        for ask in (lambda: there.put_blob("x", b"content"), lambda: there.tags("x", "v")):
+            with pytest.raises(OutsideError, match="private address 169"):
+                ask()
