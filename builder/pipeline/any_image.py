@@ -186,17 +186,20 @@ def _loader(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
         raise _NotThereError("no compiled module of Python")
     by_name = {library.name: library for library in image.content.libraries}
     names = {posixpath.basename(path) for path in image.tree.files if image.tree.resolve(path)}
+    loaded = len(modules)
     for module in modules:
         kind = Defect if _FRAMEWORK.search(module.path) else Finding
-        for name, asking in linking.missing(module, by_name, names).items():
+        lacking = linking.missing(module, by_name, names)
+        if lacking:
+            loaded -= 1
+            needs = "; ".join(f"{asking.name} needs {name}" for name, asking in lacking.items())
             yield kind(
-                message=f"{module.path} cannot be loaded: {asking.name} needs {name}, which is not "
-                "in the image",
+                message=f"{module.path} cannot be loaded: {needs}, and the image lacks it",
                 fix="install what brings it (apt-file search), or take the package out",
             )
     if image.gpu and image.tensorflow:
         yield from _opened(image)
-    note(f"{len(modules)} modules find what they are linked to; ld.so's way was not followed")
+    note(f"{loaded} modules find what they are linked to; ld.so's way was not followed")
 
 
 _MODULE: Final = re.compile(
@@ -313,7 +316,7 @@ def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
         for path, entry in files.items()
         if entry.mode & 0o002
         and not entry.link
-        and (posixpath.dirname(path) in searched or re.search("/(site|dist)-packages/", path))
+        and (posixpath.dirname(path) in searched or _RUN.search(path))
     )
     if writable:
         yield Defect(
@@ -340,6 +343,8 @@ def _permissions(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
     note(f"USER {user or 'root'}")
 
 
+_RUN: Final = re.compile(r"/(site|dist)-packages/.*\.(pyc?|pth|so[.\d]*)$")
+"""What Python runs; a lock that uv leaves there is not run."""
 _OTHERS: Final = """
 bbsuid dbus-daemon-launch-helper grub2-set-bootflag krb5_child ldap_child locate lockdev mlocate
 pam_timestamp_check plocate proxy_child selinux_child slocate unix_update userhelper usernetctl
