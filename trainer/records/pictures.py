@@ -75,15 +75,7 @@ def prepare(content: bytes, form: PictureForm) -> StoredPicture:
 
     try:
         return _prepare(content, form)
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        IndexError,
-        KeyError,
-    ) as error:
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error, LookupError) as error:
         # Pillow's readers raise all of these for damaged files.
         raise UnreadablePicture(_reason(error)) from error
     except (Image.DecompressionBombError, MemoryError, OverflowError) as error:

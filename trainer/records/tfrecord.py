@@ -19,14 +19,7 @@ Value = bytes | int | tuple[int, ...] | tuple[float, ...]
 
 
 class Damaged(Exception):  # noqa: N818 - named for what was found
-    """A record cannot be read: which one, and where it lies."""
-
-    def __init__(self, reason: str, number: int, position: int) -> None:
-        super().__init__(reason)
-        self.number = number
-        """Of the record, from 0."""
-        self.position = position
-        """Its first byte in the file."""
+    """A record cannot be read; the message says which one, and where it lies."""
 
 
 def masked(crc: int) -> int:
@@ -40,15 +33,10 @@ def masked(crc: int) -> int:
 def frame(payload: bytes) -> bytes:
     """Return the bytes of a record in a file."""
     length = struct.pack("<Q", len(payload))
-    crc32c = checksum()
-    return b"".join(
-        (
-            length,
-            struct.pack("<I", masked(crc32c(length))),
-            payload,
-            struct.pack("<I", masked(crc32c(payload))),
-        )
+    of_length, of_payload = (
+        struct.pack("<I", masked(checksum()(content))) for content in (length, payload)
     )
+    return b"".join((length, of_length, payload, of_payload))
 
 
 def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
@@ -63,13 +51,13 @@ def lengths(file: IO[bytes], size: int) -> Iterator[tuple[int, int]]:
         file.seek(position)
         header = file.read(HEADER)
         if len(header) < HEADER:
-            raise Damaged(f"cut short after record {number}", number, position)
+            raise Damaged(f"cut short after record {number}")
         length, stored = struct.unpack("<QI", header)
         if masked(_slow(header[:8])) != stored:
-            raise Damaged(f"record {number} is corrupt (byte {position})", number, position)
+            raise Damaged(f"record {number} is corrupt (byte {position})")
         end = position + HEADER + length + FOOTER
         if end > size:
-            raise Damaged(f"cut short in record {number}", number, position)
+            raise Damaged(f"cut short in record {number}")
         yield position, length
         position = end
         number += 1
