@@ -181,7 +181,7 @@ def default_disk(machine: str) -> str:
 _SHORT = {"H100": "H100-80GB", "H100-MEGA": "H100-MEGA-80GB", "H200": "H200-141GB"}
 
 
-def devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
+def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
     """Return the accelerators that a name may mean. `A100` means two, which the machine tells
     apart."""
     known = offer().devices.values()
@@ -201,7 +201,7 @@ def device(name: str, machine: str = "") -> OfferedAccelerator:
 
     Raises InputError that names the nearest known one.
     """
-    called = devices_called(name)
+    called = _devices_called(name)
     if not called:
         known = [device.name for device in offer().devices.values() if not device.refused]
         key = re.sub(r"^NVIDIA[-_](TESLA[-_])?", "", name.upper())
