@@ -8,41 +8,32 @@ that does not fit will not fit after a restart either.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-Cause = Literal["device memory", "host memory", "device", "nccl"]
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Loss:
     """What ended a step. restart: whether the same run may end well when it starts again."""
 
-    cause: Cause
     restart: bool
     text: str
 
 
 _HOST = Loss(
-    "host memory",
     False,
     "the machine's memory is used up: give a smaller --batch-size, or take a machine with more "
     "memory",
 )
 _MEMORY = Loss(
-    "device memory",
     False,
     "the GPU's memory is used up: give a smaller --batch-size (or --accumulate more), --precision "
     "mixed_float16, or take a GPU with more memory",
 )
 _DEVICE = Loss(
-    "device",
-    True,
-    "the GPU failed while this run used it: start it again, best on another machine",
+    True, "the GPU failed while this run used it: start it again, best on another machine"
 )
 _NCCL = Loss(
-    "nccl",
-    True,
-    "the GPUs no longer talk to each other (NCCL): one failed or hangs; start all again",
+    True, "the GPUs no longer talk to each other (NCCL): one failed or hangs; start all again"
 )
 _NAMES = {
     "CUDA_ERROR_OUT_OF_MEMORY": _MEMORY,
