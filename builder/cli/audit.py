@@ -14,6 +14,7 @@ from builder.cli.common import (
     EngineChoice,
     Json,
     Registry,
+    out,
     reporter,
     results,
     root,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from builder.devicecode.images import ImageContent
     from builder.pipeline.any_image import Answer
     from builder.prove.report import PackageSize
+    from builder.prove.waste import Waste
 
 
 def _show_version(wanted: bool) -> None:
@@ -132,6 +134,9 @@ def prove(
         bool, typer.Option("--push-receipt", help="Attach the receipt to the image.")
     ] = False,
     key: Annotated[str | None, typer.Option(help="Sign the receipt with this key.")] = None,
+    sarif: Annotated[
+        bool, typer.Option("--sarif", help="Write SARIF, which code scanning reads.")
+    ] = False,
     registry: Registry = None,
     engine: EngineChoice = None,
     github: Github = False,
@@ -139,10 +144,9 @@ def prove(
 ) -> None:
     """Prove an image that anybody made, from its layers; one in the engine is started, too.
 
-    Each check says passed, refused, or that there was nothing to look at. An image in a registry is
-    read there: a layer that was read before is not read again. Then it says where the bytes go that
-    no container needs, and which step of the build made them. An image in the engine is started
-    with its own user, a root that it cannot write to, and no network.
+    Each check says passed, refused, or that there was nothing to look at; then it says where the
+    bytes go that no container needs. An image in a registry is read there. One in the engine is
+    started with its own user, a root that it cannot write to, and no network.
 
     --push-receipt puts the receipt of an image that no check refused beside it in its registry;
     `builder verify REF --suite image` asks for it. Exit code 4: a check refused the image.
@@ -165,20 +169,26 @@ def prove(
             image = str(reference)
         content, started = _look_into(image, where, run, shown.on_event)
     answers = (*any_image.prove(any_image.Image(content, device)), started)
-    wasted = waste.of_image(content, device.capability if device else None)
-    data = {
-        "image": image,
-        "gpu": device and device.name,
-        "checks": [answer.as_dict() for answer in answers],
-        "could_be_saved": list(map(asdict, wasted)),
-    }
-    text = (*any_image.lines(answers), *waste.lines(wasted))
-    results(as_json, data, any_image.github_lines(answers) if github else text)
+    if sarif:
+        out(any_image.sarif(image, answers))
+    else:
+        wasted = waste.of_image(content, device.capability if device else None)
+        text = (*any_image.lines(answers), *waste.lines(wasted))
+        lines = any_image.github_lines(answers) if github else text
+        results(as_json, _proof(image, device.name if device else None, answers, wasted), lines)
     any_image.require(image, answers)
     if push_receipt:
         accelerator = device.name if device else "CPU"
         receipt = image_receipt.of_answers(reference, manifest, accelerator, answers)
         say(image_receipt.push(reference, manifest, receipt, where))
+
+
+def _proof(
+    image: str, gpu: str | None, answers: Sequence["Answer"], wasted: Sequence["Waste"]
+) -> dict[str, object]:
+    """Return a proof as JSON-ready data."""
+    checks, saved = [answer.as_dict() for answer in answers], list(map(asdict, wasted))
+    return {"image": image, "gpu": gpu, "checks": checks, "could_be_saved": saved}
 
 
 def _look_into(

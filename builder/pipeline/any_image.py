@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Literal
 
+from builder import __version__
 from builder.core.errors import CheckFailed
 from builder.devicecode import linking
 from builder.devicecode.images import ImageContent
@@ -147,6 +148,25 @@ def github_lines(answers: Sequence[Answer]) -> Iterator[str]:
             yield f"::error title={answer.check}::{escaped(f'{problem.message}; {problem.fix}')}"
         for finding in answer.findings:
             yield f"::warning title={answer.check}::{escaped(f'{finding.message}; {finding.fix}')}"
+
+
+def sarif(image: str, answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return the answers as SARIF 2.1.0, which code scanning reads."""
+    place = {"physicalLocation": {"artifactLocation": {"uri": image}}}
+    rows = [
+        {
+            "ruleId": answer.check,
+            "level": level,
+            "message": {"text": f"{defect.message}; {defect.fix}"},
+            "locations": [place],
+        }
+        for answer in answers
+        for level, defects in (("error", answer.problems), ("warning", answer.findings))
+        for defect in defects
+    ]
+    rules = [{"id": answer.check} for answer in answers]
+    driver = {"name": "builder prove", "version": __version__, "rules": rules}
+    return {"version": "2.1.0", "runs": [{"tool": {"driver": driver}, "results": rows}]}
 
 
 def _answer(name: str, check: Check, image: Image) -> Answer:

@@ -163,6 +163,13 @@ def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: 
     assert "    finding: the image runs as root" in shown
     github = CliRunner().invoke(app, ["prove", str(path), "--github"]).stdout
     assert github.startswith("::warning title=permissions::the image runs as root")
+    path = image(tmp_path, User="", StopSignal="SIGQUIT")
+    written = json.loads(CliRunner().invoke(app, ["prove", str(path), "--sarif"]).stdout)
+    (scan,) = written["runs"]
+    assert {"permissions", "machine"} < {rule["id"] for rule in scan["tool"]["driver"]["rules"]}
+    seen = [(row["ruleId"], row["level"]) for row in scan["results"]]
+    assert seen == [("machine", "error"), ("permissions", "warning")]
+    assert all(row["locations"] and row["message"]["text"] for row in scan["results"])
     code, checks, _ = proven(image(tmp_path, **usual, Labels=OURS), "--gpu", "v100")
     assert (code, checks["machine"]["status"], checks["machine"]["findings"]) == (4, "refused", [])
 
