@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from builder import registry
@@ -168,6 +169,8 @@ def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], judge
         return error.message
     if not validity:
         return validity.reason
+    if policy.is_of_the_future(receipt, datetime.now(UTC)):
+        return f"its receipt is of the future: {receipt.made_at}"
     labelled = labels.get(ACCELERATOR, receipt.accelerator)
     if labelled != receipt.accelerator:
         return f"its label says {labelled}, its receipt {receipt.accelerator}"

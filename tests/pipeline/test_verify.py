@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -36,6 +38,10 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
 
     made = repository.proven()
     assert verify("v100", settings).receipt == receipt(made)
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
+    repository.proven("early", "early", made_at=tomorrow)
+    with pytest.raises(CheckFailed, match=f"its receipt is of the future: {re.escape(tomorrow)}"):
+        verify("early", settings)
     with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
         verify(made.digest, settings, judge=judge_of(NEWER))
     repository.client.put_manifest(
@@ -91,7 +97,7 @@ def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> Non
     made = repository.proven("trainer", **program)
     with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
         verify("v100", repository.settings())
-    weaker = receipt(made, suite="trainer", made_at="2027", checks=results(PROGRAM))
+    weaker = receipt(made, suite="trainer", made_at="2026-11-22", checks=results(PROGRAM))
     attach(repository.client, repository.reference, made, weaker)
     with pytest.raises(CheckFailed, match="holds no check size"):
         verify("v100", repository.settings())

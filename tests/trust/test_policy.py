@@ -30,7 +30,6 @@ def of(*prove: str | Identity, **more: object) -> Policy:
     ("suite", "age", "receipt", "reason"),
     [
         (None, None, {"suite": "program", "made_at": NOW.isoformat()}, ""),
-        (None, None, {"made_at": (NOW + timedelta(days=1)).isoformat()}, "is of the future"),
         ("trainer", None, {"suite": "trainer"}, ""),
         ("program", None, {"suite": "trainer"}, ""),
         ("trainer", None, {"suite": "program"}, "of the suite program, and trainer is the least"),
@@ -48,6 +47,17 @@ def test_the_least_suite_and_the_greatest_age(
     trusted = of(IDENTITY, suite=suite, age=age)
     refusal = policy.refusal(proof(LocalImage("x", DIGEST, DIGEST), **receipt), trusted, NOW)
     assert reason in refusal and bool(refusal) == bool(reason)
+
+
+def test_a_receipt_of_the_future_is_known_by_its_time() -> None:
+    for made_at, future in (
+        ((NOW + timedelta(days=1)).isoformat(), True),
+        ((NOW + timedelta(minutes=5)).isoformat(), False),
+        ("whenever", False),
+        ("2099-01-01T00:00:00", False),  # no time zone
+    ):
+        made = proof(LocalImage("x", DIGEST, DIGEST), made_at=made_at)
+        assert policy.is_of_the_future(made, NOW) == future
 
 
 def test_without_signers_nothing_is_asked(tmp_path: Path) -> None:
