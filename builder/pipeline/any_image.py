@@ -194,7 +194,7 @@ def _device_code(image: Image, note: Callable[[str], None]) -> Iterator[Defect]:
         return
     driver = f"; driver {verdict.driver.driver} or newer" if verdict.driver else ""
     slow = verdict.status == Support.PTX
-    compiles = f", about {verdict.ptx_seconds:.0f} s at the first start" if slow else ""
+    compiles = f", up to {verdict.ptx_seconds:.0f} s when first used" if slow else ""
     note(f"{image.gpu.name} {verdict}{compiles}{driver}")
 
 
