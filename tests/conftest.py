@@ -128,7 +128,8 @@ def project(tmp_path: Path) -> Path:
 def copy(tmp_path: Path) -> Path:
     """A project with this repository's targets and a small trainer, not checked."""
     root = tmp_path / "project"
-    shutil.copytree(ROOT / "images", root / "images")
+    for name in ("images", "examples"):
+        shutil.copytree(ROOT / name, root / name)
     (root / "trainer").mkdir()
     for name, text in {"__init__.py": "", "task.py": "print('trained')\n"}.items():
         (root / "trainer" / name).write_text(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 GROUP: Final = "training_image_factory.frameworks"
 DEFAULT: Final = "tensorflow"
 """The framework of an image.yaml that names none."""
-OWN: Final = ("tensorflow",)
+OWN: Final = ("tensorflow", "torch")
 """The frameworks of this distribution."""
 
 LABEL: Final = "training-image-factory.framework"

@@ -119,7 +119,10 @@ def contradictions(libraries: Audit) -> Iterator[str]:
         yield f"{row} is older than the table"
         return
     named = {f"sm_{capability.replace('.', '')}" for capability in older[-1].capabilities}
-    carried = {library.name: set(carries(library, COMPILED)) for library in cudnn}
+    carried = {
+        library.name: {target.rstrip("af") for target in carries(library, COMPILED)}
+        for library in cudnn
+    }
     common = {name for name in set.intersection(*carried.values()) if name.startswith("sm_")}
     if lacking := sorted(named - common):
         without = next(name for name, targets in carried.items() if named - targets)

@@ -83,7 +83,8 @@ def test_a_spec_cannot_be_changed() -> None:
 
 
 def test_the_targets_of_this_repository(root: Path) -> None:
-    assert image_yaml.targets(root) == ("a100", "cpu", "h100", "l4", "t4", "tpu", "v100")
+    ours = ("a100", "cpu", "h100", "l4", "t4", "tpu", "v100", "v100-torch")
+    assert image_yaml.targets(root) == ours
     specs = image_yaml.load_all(root)
     assert tuple(spec.name for spec in specs) == image_yaml.targets(root)
     for spec in specs:
@@ -98,7 +99,7 @@ def test_the_targets_of_this_repository(root: Path) -> None:
 MISTAKES = [
     # keys
     ("acelerator: V100", "acelerator: unknown key", "did you mean accelerator?"),
-    ("zzz: 1", "zzz: unknown key", "known keys: accelerator, tensorflow, python, base,"),
+    ("zzz: 1", "zzz: unknown key", "known keys: accelerator, tensorflow, torch, python, base,"),
     ("user: 1000\nuser: 1001", "user: stands twice, first in line 3", "keep one"),
     # types
     ("apt: libgl1", "apt: expected a list, found 'libgl1'", "write apt: [libgl1]"),

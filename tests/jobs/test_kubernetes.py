@@ -84,6 +84,7 @@ MACHINES = {
     "t4": "machine: n1-standard-8\naccelerators: T4",
     "tpu": "machine: ct5lp-hightpu-4t\ntopology: 2x2",
     "v100": "machine: n1-standard-8\naccelerators: V100",
+    "v100-torch": "machine: n1-standard-8\naccelerators: V100",
 }
 JOBS = int(os.environ.get("BUILDER_RANDOM_JOBS", "200"))
 """How many random jobs are rendered: BUILDER_RANDOM_JOBS=10000 takes a minute."""

@@ -1,0 +1,62 @@
+"""Which PyTorch an accelerator takes, and why no newer one; and the target that is locked so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.config import compatibility, image_yaml, lockfile
+from builder.config.image_yaml import ImageSpec
+from builder.core.errors import InputError
+from builder.frameworks import suites
+
+ROOT = Path(__file__).parents[3]
+
+
+def spec(accelerator: str, torch: str, **fields: Any) -> ImageSpec:
+    return ImageSpec(accelerator=accelerator, torch=torch, **fields)  # type: ignore[call-arg]
+
+
+def test_explain_says_why_no_newer_release_is_taken() -> None:
+    target = image_yaml.load(ROOT, "v100-torch")
+    facts = {fact.statement: fact.value for fact in compatibility.explain(target)}
+    assert facts["PyTorch 2.10.0 on V100"] == "machine code"
+    assert facts["PyTorch 2.15.0, CUDA 13.2, on V100"] == "no kernels for 7.0"
+    assert "PyTorch 2.8.0, CUDA 12.8, on V100" not in facts
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "release", "says", "fix"),
+    [
+        ("V100", "2.15.0", "PyTorch 2.15.0 (CUDA 13.2, cuDNN 9.26.0.51) has no kernels", "2.10.0"),
+        ("B200", "2.7.1", "has no kernels for B200 (10.0)", "2.8.0"),
+        ("V100", "2.11.0", "no PyTorch 2.11.0 is known", "2.10.0"),
+        ("CPU", "2.10.0", "for Linux is for NVIDIA's GPUs", "leave torch out"),
+        ("TPU", "2.10.0", "for Linux is for NVIDIA's GPUs", "leave torch out"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_does(
+    accelerator: str, release: str, says: str, fix: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        compatibility.resolve(spec(accelerator, release))
+    assert says in refused.value.message
+    assert fix in refused.value.fix
+
+
+def test_the_wheel_decides_on_cuda() -> None:
+    stack = compatibility.resolve(spec("T4", "2.15.0"))
+    assert (stack.requirement, stack.cuda) == ("torch==2.15.0", "13.2")
+    with pytest.raises(InputError, match="asks for its CUDA exactly"):
+        compatibility.resolve(spec("V100", "2.10.0", cuda={"cudnn": "9.3.0.75"}))
+
+
+def test_the_locked_target_has_the_last_cudnn_for_a_v100_and_one_torch() -> None:
+    lock = lockfile.read(ROOT, "v100-torch")
+    assert lock.packages["nvidia-cudnn-cu12"].version == "9.10.2.21"
+    assert lock.packages["torch"] in lock.wheels["torch.lock"]
+    assert not [name for name in lock.packages if "tensorflow" in name or name == "keras"]
+    suite = suites.of_spec(image_yaml.load(ROOT, "v100-torch"))
+    assert suite.name == "torch-trainer"
