@@ -53,45 +53,32 @@ def mapped() -> dict[str, list[str]]:
 
 def check_versions(torch: Any, request: Json, wrong: Wrong) -> Json:
     """Compare what PyTorch says of itself and of its libraries with the lock."""
-    said = str(torch.__version__).partition("+")[0]
-    if said != request["release"]:
-        wrong(f"{torch.__file__} is PyTorch {torch.__version__}, not {request['release']}", LOCKED)
-    compiled = torch.version.cuda
+    release, compiled = str(torch.__version__).partition("+")[0], torch.version.cuda
     if compiled is None:
         wrong(
             f"PyTorch {torch.__version__} was built without CUDA: it sees no GPU",
             "install the wheel of PyPI, not the one for the CPU",
         )
-        return {"torch": said, "cuda": None}
-    if compiled != request["cuda"]:
-        wrong(f"PyTorch was built with CUDA {compiled}, the lock says {request['cuda']}", LOCKED)
+        return {"torch": release, "cuda": None}
     number = torch.backends.cudnn.version() or 0
-    cudnn = [number // 10000, number % 10000 // 100, number % 100]
-    expected = [int(part) for part in request["cudnn"].split(".")][:3]
-    if cudnn != expected:
+    cudnn = f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
+    nccl = ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    locked = next((v for n, v in request["locked"].items() if n.startswith("nvidia-nccl")), nccl)
+    for name, has, wanted in (
+        ("release", release, request["release"]),
+        ("CUDA", compiled, request["cuda"]),
+        ("cuDNN", cudnn, ".".join(request["cudnn"].split(".")[:3])),
+        ("NCCL", nccl, locked),
+    ):
+        if has != wanted:
+            wrong(f"PyTorch in {torch.__file__}: {name} {has}, the lock says {wanted}", LOCKED)
+    architectures, gpu = torch._C._cuda_getArchFlags() or "", request["capability"].replace(".", "")
+    if not any(name[3:-1] == gpu[:-1] and name[-1] <= gpu[-1] for name in architectures.split()):
         wrong(
-            f"PyTorch takes cuDNN {'.'.join(map(str, cudnn))}, the lock says {request['cudnn']}",
-            LOCKED,
-        )
-    architectures = torch._C._cuda_getArchFlags() or ""
-    major = (request["capability"] or "0").partition(".")[0]
-    digits = (request["capability"] or "0.0").replace(".", "")
-    fitting = [
-        name
-        for name in architectures.split()
-        if name[3:-1] == major and name[3:].isdigit() and int(name[3:]) <= int(digits)
-    ]
-    if not fitting:
-        wrong(
-            f"PyTorch was compiled for {architectures}: nothing of it runs on "
-            f"{request['capability']}",
+            f"PyTorch was compiled for {architectures}: nothing runs on {request['capability']}",
             "take the release that `builder explain` names",
         )
-    nccl = torch.cuda.nccl.version()
-    locked = next((v for n, v in request["locked"].items() if n.startswith("nvidia-nccl")), "")
-    if locked and list(nccl)[:3] != [int(part) for part in locked.split(".")][:3]:
-        wrong(f"PyTorch takes NCCL {'.'.join(map(str, nccl))}, the lock says {locked}", LOCKED)
-    return {"torch": said, "cuda": compiled, "cudnn": cudnn, "nccl": list(nccl),
+    return {"torch": release, "cuda": compiled, "cudnn": cudnn, "nccl": nccl,
             "compiled_for": architectures}  # fmt: skip
 
 
