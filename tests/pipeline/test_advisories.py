@@ -28,13 +28,14 @@ def osv(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Osv]:
 
 
 def accept(root: Path, *entries: str) -> None:
-    """Accept advisories in each image.yaml. An entry: id, package and the last day."""
+    """Accept advisories in each image.yaml with TensorFlow. An entry: id, package, the last day."""
     text = "advisories:\n" + "".join(
         f"  - id: {id_}\n    package: {package}\n    reason: loads no model of others\n"
         f"    until: {until}\n"
         for id_, package, until in (entry.split() for entry in entries)
     )
-    for path in (root / "images").glob("*/image.yaml"):
+    for lock in (root / "images").glob("*/tensorflow.lock"):
+        path = lock.with_name("image.yaml")
         path.write_text(path.read_text() + text)
 
 

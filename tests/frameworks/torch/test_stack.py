@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lockfile
+from builder.config import compatibility, image_yaml, lockfile, uv
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import InputError
 from builder.frameworks import suites
+from builder.frameworks.torch import stack
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,8 +48,8 @@ def test_what_cannot_work_is_refused_with_what_does(
 
 
 def test_the_wheel_decides_on_cuda() -> None:
-    stack = compatibility.resolve(spec("T4", "2.15.0"))
-    assert (stack.requirement, stack.cuda) == ("torch==2.15.0", "13.2")
+    chosen = compatibility.resolve(spec("T4", "2.15.0"))
+    assert (chosen.requirement, chosen.cuda) == ("torch==2.15.0", "13.2")
     with pytest.raises(InputError, match="asks for its CUDA exactly"):
         compatibility.resolve(spec("V100", "2.10.0", cuda={"cudnn": "9.3.0.75"}))
 
@@ -60,3 +61,14 @@ def test_the_locked_target_has_the_last_cudnn_for_a_v100_and_one_torch() -> None
     assert not [name for name in lock.packages if "tensorflow" in name or name == "keras"]
     suite = suites.of_spec(image_yaml.load(ROOT, "v100-torch"))
     assert suite.name == "torch-trainer"
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("release", stack.releases(), ids=lambda release: release.version)
+def test_the_table_says_what_the_index_has(release: stack.Release) -> None:
+    for python in (release.python[0], release.python[-1]):
+        pins = uv.resolve([f"torch=={release.version}"], uv.Platform(python, 36), {})
+        major = release.cuda.partition(".")[0]
+        assert pins[f"nvidia-cudnn-cu{major}"].version == release.cudnn
+        toolkit = pins.get("cuda-toolkit") or pins[f"nvidia-cuda-runtime-cu{major}"]
+        assert toolkit.version.startswith(f"{release.cuda}.")
