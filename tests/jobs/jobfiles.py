@@ -15,7 +15,6 @@ from builder.jobs.ready import Image, Ready
 DIGEST = "sha256:" + "a" * 64
 REPOSITORY = "us-central1-docker.pkg.dev/my-project/training/images"
 TARGETS = {
-    "v100-torch": "V100",
     "cpu": "CPU",
     "v100": "V100",
     "t4": "T4",
@@ -23,6 +22,7 @@ TARGETS = {
     "l4": "L4",
     "h100": "H100",
     "tpu": "TPU",
+    "v100-torch": "V100",
 }
 
 
