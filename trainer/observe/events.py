@@ -20,7 +20,6 @@ _Event = tf.compat.v1.Event
 _Summary = tf.compat.v1.Summary
 _Metadata = tf.compat.v1.SummaryMetadata
 _SCALAR, _TENSOR = 1, 2  # tensorflow/core/framework/summary.proto, DataClass
-"""AudioPluginData of tensorboard/plugins/audio/plugin_data.proto: encoding (2) is WAV (11)."""
 _NUMBER = itertools.count()
 BUCKETS = 30
 FLUSH = 5
