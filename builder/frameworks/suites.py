@@ -14,12 +14,13 @@ from typing import Final
 from builder import frameworks
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
-from builder.frameworks.checks import environment, machine
 from builder.prove import receipts
 from builder.prove.checks import (
     contents,
     device_code,
+    environment,
     imports,
+    machine,
     permissions,
     size,
     starts,

@@ -22,7 +22,6 @@ from builder.devicecode.images import ImageContent
 from builder.devicecode.tree import Tree
 from builder.devicecode.verdict import Audit, Support
 from builder.facts.accelerators import Kind
-from builder.frameworks.checks import environment, machine
 from builder.frameworks.tensorflow import releases
 from builder.frameworks.tensorflow.probes.loader.gpu import DRIVER_LIBRARIES
 from builder.frameworks.tensorflow.probes.loader.libraries import (
@@ -33,7 +32,7 @@ from builder.frameworks.tensorflow.probes.loader.libraries import (
 )
 from builder.pipeline.verify import ACCELERATOR
 from builder.prove.audit import Gpu, instead, passes
-from builder.prove.checks import contents
+from builder.prove.checks import contents, environment, machine
 from builder.prove.probes.permissions import SET_ID, listed
 from builder.prove.receipts import Defect
 from builder.prove.report import escaped

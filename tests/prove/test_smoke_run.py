@@ -19,12 +19,11 @@ from builder.config import compatibility, image_yaml, lockfile
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, buildx, containers
-from builder.frameworks.checks import environment
 from builder.frameworks.tensorflow.checks import loader, outputs
 from builder.frameworks.tensorflow.suite import TRAINER
 from builder.image.plan import site_packages
 from builder.prove import receipts, smoke
-from builder.prove.checks import contents, permissions, stopping, training
+from builder.prove.checks import contents, environment, permissions, stopping, training
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import LABEL, Limits, Workload
 from builder.prove.subject import Subject

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
-from builder.frameworks import checks as of_every_framework
 from builder.frameworks import suites
 from builder.frameworks.tensorflow import checks as of_tensorflow
 from builder.frameworks.tensorflow.suite import PROGRAM, TRAINER
@@ -42,7 +41,7 @@ def receipt(suite: str, checks: dict[str, int], accelerator: str = "CPU") -> Rec
 
 def test_every_check_that_there_is_stands_in_a_suite() -> None:
     written = set()
-    for package in (checks, of_every_framework, of_tensorflow):
+    for package in (checks, of_tensorflow):
         for path in Path(package.__path__[0]).glob("[a-z]*.py"):
             module = importlib.import_module(f"{package.__name__}.{path.stem}")
             check = module.CHECK if hasattr(module, "CHECK") else module.check(())

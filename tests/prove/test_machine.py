@@ -8,9 +8,9 @@ import pytest
 
 from builder.config import image_yaml
 from builder.facts.accelerators import Kind
-from builder.frameworks.checks import environment, machine
-from builder.frameworks.probes import environment as inside
 from builder.image import dockerfile
+from builder.prove.checks import environment, machine
+from builder.prove.probes import environment as inside
 from builder.prove.run import Run
 
 ROOT = Path(__file__).parents[2]

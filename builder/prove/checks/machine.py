@@ -2,7 +2,7 @@
 
 Such an image works where it was built, and fails where it is sent. docs/proof.md names the public
 thread of each rule. The configuration is judged here (`judge`); files are looked for inside the
-image (builder/frameworks/probes/environment.py).
+image (builder/prove/probes/environment.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run(session: Session) -> Answer:
     needed = certificates(environment)
     failed, seen = probed(
         session.probe(
-            "builder.frameworks.probes.environment",
+            "builder.prove.probes.environment",
             {"paths": [], "bundles": list(needed)},
         )
     )

@@ -2,7 +2,7 @@
 
 Such an image works here, and on the machine it trains on the CPU. The variables are judged from
 the image's configuration (`judge`). What they name is looked up inside the image
-(builder/frameworks/probes/environment.py).
+(builder/prove/probes/environment.py).
 
 Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit,
 "Environment variables (OCI spec)"; TensorFlow's gpu_bfc_allocator.cc and process_util.cc, XLA's
@@ -85,7 +85,7 @@ def run(session: Session) -> Answer:
     flags = [name for name in _FLAGS if environment.get(name, "").lstrip().startswith("-")]
     if needed or flags or environment.get("LD_PRELOAD"):
         run = session.probe(
-            "builder.frameworks.probes.environment",
+            "builder.prove.probes.environment",
             {"paths": list(needed), "flags": flags},
         )
         failed, seen = probed(run)

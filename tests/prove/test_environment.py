@@ -8,9 +8,9 @@ import pytest
 
 from builder.config import lockfile
 from builder.facts.accelerators import Kind
-from builder.frameworks.checks import environment
-from builder.frameworks.probes import environment as inside
 from builder.image.plan import image_config
+from builder.prove.checks import environment
+from builder.prove.probes import environment as inside
 from builder.prove.run import Run
 
 ROOT = Path(__file__).parents[2]
