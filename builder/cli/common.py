@@ -50,6 +50,7 @@ def reporter() -> "Reporter":
 def say(text: str = "") -> None:
     """Write a line for people to stderr, because stdout carries data only."""
     if not OPTIONS.quiet:
+        sys.stdout.flush()  # where both go to one place, as in a log, the order stays
         sys.stderr.write(plain(masked(text)) + "\n")
 
 

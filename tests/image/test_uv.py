@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import frameworks
 from builder.config import compatibility, debian, image_yaml, lockfile, pins, uv
 from builder.config.lockfile import Lock
 from builder.config.stack import GLIBC
@@ -95,7 +96,10 @@ def compare(ours: dict[str, Entry], prefix: Path, lock: Lock, pruned: bool) -> N
         and (name := path.relative_to(prefix).as_posix()) != ".lock"  # uv's own, empty
     }
     exclude = [
-        rule for file, pins in lock.wheels.items() for pin in pins for rule in rules(file, pin.name)
+        rule
+        for file, pins in lock.wheels.items()
+        for pin in pins
+        for rule in rules(frameworks.of(lock.framework), file, pin.name)
     ]
     missing = {name for name in theirs if name not in ours}
     assert {n for n in missing if not excluded(n.removeprefix(f"{site}/"), exclude)} == set()

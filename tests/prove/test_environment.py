@@ -172,7 +172,7 @@ def test_an_image_that_turns_its_guard_off_is_named(
     assert [text[: len(message)] for text in defects] == ([message] if message else [])
 
 
-ABORTS = "import os; print('F0000 Unknown flags in XLA_FLAGS: --xla_x=1'); os.abort()"
+ABORTS = "import os; print('F0000 Unknown flags in XLA_FLAGS: --xla_x=1', flush=True); os.abort()"
 
 
 def test_a_flag_that_tensorflow_does_not_know_is_named(tmp_path: Path) -> None:
