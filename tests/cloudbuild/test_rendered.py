@@ -222,9 +222,7 @@ def test_a_target_that_fails_stops_no_other(
         engine.client.images.remove(stub, force=True)
         pushed_builder = Registry(server.host).head("team/training", tag[0])
     assert result.status == "FAILURE"
-    assert result.detail.startswith(f"build step {len(planned.steps) - 1} "), (
-        "the last: result"
-    )
+    assert result.detail.startswith(f"build step {len(planned.steps) - 1} "), "the last: result"
     for line in ("a100: smoke-a100 failed", "cpu: done", "l4: image-l4 failed"):
         assert any(text.endswith(f'"result": {line}') for text in log), log
     calls = (tmp_path / "left" / "asked").read_text().splitlines()
