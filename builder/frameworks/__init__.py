@@ -40,12 +40,12 @@ class Exclude:
 
     wheels: a pattern of the names of distributions. paths: patterns of paths below site-packages;
     `*` stands for a part of a name, `**` for any number of folders and names. megabytes: what it
-    takes away, unpacked, of the versions that it was written for.
+    takes away, unpacked, of the versions that it was written for; None where nobody measured it.
     """
 
     wheels: str
     paths: tuple[str, ...]
-    megabytes: float
+    megabytes: float | None
     why: str
 
 

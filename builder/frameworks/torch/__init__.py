@@ -46,12 +46,12 @@ FRAMEWORK: Final = Framework(
     resolve=_resolve,
     suites=_suites,
     exclude_nvidia=(
-        Exclude("nvidia-*", ("nvidia/*/include/**",), 0.0, "headers, for compilers"),
-        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), 0.0, "cuFFT as FFTW"),
-        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), 0.0, "cuBLAS as BLAS"),
+        Exclude("nvidia-*", ("nvidia/*/include/**",), None, "headers, for compilers"),
+        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), None, "cuFFT as FFTW"),
+        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), None, "cuBLAS as BLAS"),
     ),
     exclude=(
-        Exclude("torch", ("torch/include/**",), 0.0, "headers, to compile extensions"),
-        Exclude("torch", ("torch/lib/*.a",), 0.0, "static libraries, for linkers"),
+        Exclude("torch", ("torch/include/**",), None, "headers, to compile extensions"),
+        Exclude("torch", ("torch/lib/*.a",), None, "static libraries, for linkers"),
     ),
 )
