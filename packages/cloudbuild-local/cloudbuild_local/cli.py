@@ -74,16 +74,9 @@ def _common(command: Callable[..., int]) -> Callable[..., int]:
 @click.argument("files", nargs=-1)
 @_common
 @click.option("--strict", is_flag=True, help="Take warnings for errors.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "github"]),
-    default="text",
-    help="github: beside the lines of a pull request.",
-)
 def validate(
     files: tuple[str, ...], substitutions: tuple[str, ...], as_trigger: bool, as_json: bool,
-    quiet: bool, strict: bool, form: str,
+    quiet: bool, strict: bool,
 ) -> int:  # fmt: skip
     """Show what Cloud Build would refuse in FILES, each finding with its line.
 
@@ -99,8 +92,7 @@ def validate(
         rows = [report.row for report in checked]
         _out(rows[0] if len(names) == 1 and Path(names[0]).exists() else rows)
     else:
-        lines = reports.github if form == "github" else reports.plain
-        sys.stdout.writelines(f"{line}\n" for line in lines(checked))
+        sys.stdout.writelines(f"{line}\n" for line in reports.lines(checked))
     for report in () if as_json or quiet else checked:
         _say(report.summary)
     return 2 if any(report.bad for report in checked) else 0
@@ -117,7 +109,6 @@ def schema() -> None:
 _MAP = "An image of the engine for a builder that cannot be pulled; * is a pattern."
 _SECRET = "A secret's value: from a file, or this shell's variable of that name."
 _LOGINS = "Give steps your logins to the registries that the build names."
-_METADATA = "Give steps tokens of your Google login: they can do whatever you can."
 _OBJECTS = "Where objects for Cloud Storage go."
 
 
@@ -134,11 +125,9 @@ _OBJECTS = "Where objects for Cloud Storage go."
 @click.option("--host-network", is_flag=True, help="Let steps use this machine's network.")
 @click.option("--run-secrets", type=FOLDER, metavar="DIR", help="Files for steps, in /run/secrets.")
 @click.option("--logins", "with_logins", is_flag=True, help=_LOGINS)
-@click.option("--metadata", "with_metadata", is_flag=True, help=_METADATA)
 @click.option(
     "--artifacts", type=Path, metavar="DIR", default="cloudbuild-artifacts", help=_OBJECTS
 )
-@click.option("--write-workspace", type=Path, metavar="DIR", help="Leave a copy of /workspace.")
 @click.option("--project", help="$PROJECT_ID.")
 @click.option("--region", default="global", help="$LOCATION.")
 @click.option("--dry-run", is_flag=True, help="Show what would run.")
@@ -147,8 +136,8 @@ def run(
     file: Path, substitutions: tuple[str, ...], as_trigger: bool, as_json: bool, quiet: bool,
     steps: tuple[str, ...], source: Path | None, no_source: bool,
     images: tuple[str, ...], secrets: tuple[str, ...], no_push: bool, no_docker: bool,
-    artifacts: Path, write_workspace: Path | None, project: str | None, region: str,
-    dry_run: bool, engine: str | None, **access: Any,
+    artifacts: Path, project: str | None, region: str, dry_run: bool, engine: str | None,
+    **access: Any,
 ) -> int:  # fmt: skip
     """Run FILE (by default cloudbuild.yaml) on a Docker engine, as Cloud Build would.
 
@@ -189,7 +178,6 @@ def run(
         push=not no_push,
         with_socket=not no_docker,
         artifacts=artifacts,
-        workspace=write_workspace,
         host=for_steps,
     )
     for line in result.summary():

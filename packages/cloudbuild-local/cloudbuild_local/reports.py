@@ -1,4 +1,4 @@
-"""The findings of several files, and the forms that others read."""
+"""The findings of several files, as lines and as values."""
 
 import glob
 import re
@@ -63,23 +63,8 @@ def report(
     return FileReport(path, steps, findings, bad)
 
 
-def plain(reports: Sequence[FileReport]) -> Iterator[str]:
+def lines(reports: Sequence[FileReport]) -> Iterator[str]:
     """Yield FILE:LINE: LEVEL: FIELD: what; fix [source]."""
-    for file, finding in _each(reports):
-        yield f"{file.path}:{finding.line}: {finding.level}: {finding}"
-
-
-def github(reports: Sequence[FileReport]) -> Iterator[str]:
-    """Yield commands of GitHub Actions, which show each finding beside its line."""
-    for file, finding in _each(reports):
-        level = "error" if finding in file.bad else "warning"
-        name, title = (_escaped(text, ":,") for text in (str(file.path), finding.field or "build"))
-        yield f"::{level} file={name},line={finding.line},title={title}::{_escaped(str(finding))}"
-
-
-def _escaped(text: str, more: str = "") -> str:
-    return re.sub(rf"[%\r\n{more}]", lambda char: f"%{ord(char[0]):02X}", text)
-
-
-def _each(reports: Sequence[FileReport]) -> Iterator[tuple[FileReport, Finding]]:
-    return ((file, finding) for file in reports for finding in file.findings)
+    for report in reports:
+        for finding in report.findings:
+            yield f"{report.path}:{finding.line}: {finding.level}: {finding}"

@@ -83,7 +83,7 @@ def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carr
         for name, content in (files or {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content)
-        options = ("push", "with_socket", "artifacts", "workspace", "host")
+        options = ("push", "with_socket", "artifacts", "host")
         running = {name: how.pop(name) for name in options if name in how}
         file = document.parse(text, tmp_path / "cloudbuild.yaml", how.pop("trigger", False))
         defaults = {"images": {"*": steps_image}, "built_in": {"PROJECT_ID": "project"}}

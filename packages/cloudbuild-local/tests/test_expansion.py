@@ -56,22 +56,8 @@ def test_a_name_that_is_not_built_in_is_an_error_even_when_loose() -> None:
     ("text", "becomes"),
     [
         ("${BRANCH_NAME//\\//-}", "feature-Some-Thing"),
-        ("${BRANCH_NAME/#feature/f}", "f/Some-Thing"),
-        ("${_NAME/%World/Moon}", "Hello-Moon"),
-        ("${_NAME,,}", "hello-world"),
-        ("${_NAME^^}", "HELLO-WORLD"),
-        ("${_NAME:0:3}", "Hel"),
-        ("${_NAME: -5}", "World"),
-        ("${_NAME:0:-6}", "Hello"),
-        ("${BRANCH_NAME##*/}", "Some-Thing"),
-        ("${BRANCH_NAME%%/*}", "feature"),
-        ("${BRANCH_NAME#*-}", "Thing"),
-        ("${_NAME%-*}", "Hello"),
         ("${#_NAME}", "11"),
         ("${_GONE:-none}", "none"),
-        ("${_EMPTY:-none}", "none"),
-        ("${_EMPTY-none}", ""),
-        ("${_NAME:+set}", "set"),
         ("${_GONE:-${_NAME,,}}", "hello-world"),
         ("${_NAME:0:$_N}", "Hel"),
         ("${_NAME//[lo]/_}", "He___-W_r_d"),
@@ -79,7 +65,7 @@ def test_a_name_that_is_not_built_in_is_an_error_even_when_loose() -> None:
         ("${#_Name} ${_NAMEs-x}", "${#_Name} ${_NAMEs-x}"),
     ],
 )
-def test_expansions(text: str, becomes: str) -> None:
+def test_expansions(text: str, becomes: str) -> None:  # bash is asked below
     assert dynamic(text) == becomes
 
 

@@ -26,7 +26,6 @@ def call(
         "a/b/bad.yaml": BAD,
         "a/b/warned.yaml": WARNED,
         "c/broken.yaml": "steps:\n- name: 'a\n",
-        "50%,a:b.yaml": "steps: []\n",
         "cloudbuild.yaml": "steps: [{name: a, args: [echo, $PROJECT_ID]}]\n",
     }
     for name, text in texts.items():
@@ -77,17 +76,6 @@ def test_a_file_that_cannot_be_read_hides_no_other_s_findings(call: Call) -> Non
     assert globbed.startswith("gone/*.yaml:1: error: no such file; ")
     assert broken.startswith("c/broken.yaml:3: error: not YAML: ")
     assert bad.startswith("a/b/bad.yaml:3: error: steps[0].nope: ")
-
-
-def test_findings_as_commands_of_github(call: Call) -> None:
-    code, out, _ = call("validate", "a/**/*.yaml", "50%,a:b.yaml", "--format", "github")
-    bad, warned, odd = out.splitlines()
-    assert code == 2
-    assert bad.startswith("::error file=a/b/bad.yaml,line=3,title=steps[0].nope::steps[0].nope: ")
-    assert warned.startswith("::warning file=a/b/warned.yaml,line=2,title=options.workerPool::")
-    assert odd.startswith("::error file=50%25%2Ca%3Ab.yaml,line=1,title=build::")
-    strict = call("validate", "a/b/warned.yaml", "--strict", "--format", "github")[1]
-    assert strict.startswith("::error")
 
 
 def test_a_dry_run_shows_what_would_run(call: Call) -> None:

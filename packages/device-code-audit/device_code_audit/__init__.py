@@ -10,7 +10,17 @@ __version__ = "0.1.0"
 
 def main() -> None:
     """Run the program. The parts of the factory that it needs lie in this package."""
+    if sys.argv[1:] == ["--version"]:
+        sys.stdout.write(f"{__version__}\n")
+        return
     sys.path.insert(0, str(Path(__file__).parent / "factory"))
-    from builder.cli import audit
+    import typer
 
-    audit.main(__version__)
+    from builder import cli
+    from builder.cli.audit import audit
+
+    program = typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
+    )
+    program.command(context_settings={"help_option_names": ["-h", "--help"]})(audit)
+    cli.main(program)

@@ -1,7 +1,7 @@
 """The substitutions of a build: their names, their values, and the texts that use them."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,35 +60,33 @@ def resolve(values: Mapping[str, str], dynamic: bool, strict: bool) -> Values:
     return Values(resolved, dynamic, strict)
 
 
-def texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Yield every text of a build file that Cloud Build expands, with its place.
+def replaced(value: Any, change: Callable[[Place, str], str], place: Place = ()) -> Any:
+    """Return a file's content with `change` of every text that Cloud Build expands, and its place.
 
-    value: the file's content. Nothing is expanded in a script; the values of substitutions are
-    expanded by `resolve`.
+    Nothing is expanded in a script; the values of substitutions are expanded by `resolve`.
     """
     if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, list):
-        for n, item in enumerate(value):
-            yield from texts(item, (*place, n))
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            if _is_expanded((*place, name)):
-                yield from texts(item, (*place, name))
-
-
-def expanded(value: Any, values: Values, place: Place = ()) -> Any:
-    """Return the content of a file with every text expanded. Raises ExpansionError."""
-    if isinstance(value, str):
-        return values.expand(value)
+        return change(place, value)
     if isinstance(value, list):
-        return [expanded(item, values, place) for item in value]
+        return [replaced(item, change, (*place, n)) for n, item in enumerate(value)]
     if isinstance(value, Mapping):
         return {
-            name: expanded(item, values, (*place, name)) if _is_expanded((*place, name)) else item
+            name: replaced(item, change, (*place, name)) if _is_expanded((*place, name)) else item
             for name, item in value.items()
         }
     return value
+
+
+def texts(value: Any) -> tuple[tuple[Place, str], ...]:
+    """Return every text of a build file that Cloud Build expands, with its place."""
+    known: dict[Place, str] = {}
+    replaced(value, known.setdefault)
+    return tuple(known.items())
+
+
+def expanded(value: Any, values: Values) -> Any:
+    """Return the content of a file with every text expanded. Raises ExpansionError."""
+    return replaced(value, lambda _, text: values.expand(text))
 
 
 def _is_expanded(place: Place) -> bool:

@@ -82,12 +82,12 @@ class Delivery:
         target = artifacts / bucket
         copies: dict[str, str] = {}  # object's name -> path in the workspace
         for pattern in objects["paths"]:
-            for path, content, mode in files(self.sandbox, pattern):
+            for path, content, mode in _files(self.sandbox, pattern):
                 if matches(path, pattern) and path not in copies.values():
                     # As in gsutil, folders are dropped, and the later of two files takes the name.
                     name = PurePosixPath(path).name
                     copies[name] = path
-                    save(content, target / name, mode)
+                    _save(content, target / name, mode)
                     self.say(f"{path}: copied to {target / name}")
             if not any(matches(path, pattern) for path in copies.values()):
                 what = f"artifacts: nothing in the workspace matches {pattern!r}"
@@ -97,11 +97,8 @@ class Delivery:
             self.copied.append({**row, "bytes": (target / name).stat().st_size})
 
 
-def files(sandbox: Sandbox, pattern: str = "") -> Iterator[tuple[str, IO[bytes], int]]:
-    """Yield path, content and mode of the files of the workspace.
-
-    With a pattern, only those in the folder that it begins with.
-    """
+def _files(sandbox: Sandbox, pattern: str) -> Iterator[tuple[str, IO[bytes], int]]:
+    """Yield path, content and mode of the files in the folder that a pattern begins with."""
     fixed = re.split(r"[*?\[]", _relative(pattern))[0]
     start = PurePosixPath(WORKSPACE) / fixed.rpartition("/")[0].lstrip("/")
     for member, content in sandbox.read(str(start)):
@@ -109,7 +106,7 @@ def files(sandbox: Sandbox, pattern: str = "") -> Iterator[tuple[str, IO[bytes],
         yield str((start.parent / member.name).relative_to(WORKSPACE)), content, member.mode
 
 
-def save(content: IO[bytes], to: Path, mode: int) -> None:
+def _save(content: IO[bytes], to: Path, mode: int) -> None:
     """Write a file of the workspace."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with to.open("wb") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cloudbuild_local.errors import InputError
 from cloudbuild_local.reader import substitutions
-from cloudbuild_local.runner import metadata, source
+from cloudbuild_local.runner import source
 from cloudbuild_local.runner.engine import login
 from cloudbuild_local.runner.plan import BuildPlan
 from cloudbuild_local.runner.sandbox import Host
@@ -70,27 +70,20 @@ def access(
     host_network: bool,
     run_secrets: Path | None,
     with_logins: bool,
-    with_metadata: bool,
     say: Callable[[str], None],
 ) -> Host:
     """Return what the steps get of this machine. say: takes a line about whose logins they get.
 
     Raises InputError or OutsideError.
     """
-    files, configuration, caller = {}, b"", None
+    files, configuration = {}, b""
     if run_secrets:
         for path in filter(Path.is_file, run_secrets.iterdir()):
             files[path.name] = _content("--run-secrets", path).encode()
     if with_logins:
         names, configuration = logins(plan)
         say(f"logins for the steps: {', '.join(names) or 'none, the build names no known host'}")
-    if with_metadata and host_network:
-        what = "--metadata and --host-network exclude each other: every program could get the token"
-        raise InputError(what, "leave one out")
-    if with_metadata:
-        caller = metadata.caller(plan.values["PROJECT_ID"], plan.values["PROJECT_NUMBER"])
-        say(f"metadata server: the steps can get tokens of {caller.email}")
-    return Host(host_network, files, configuration, caller)
+    return Host(host_network, files, configuration)
 
 
 def logins(plan: BuildPlan) -> tuple[tuple[str, ...], bytes]:

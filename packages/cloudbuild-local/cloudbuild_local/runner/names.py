@@ -38,16 +38,13 @@ class Names:
 
     prefix: of its names on the engine. label: of everything that it creates, as LABEL=VALUE.
     paths: on the worker -> on the engine's machine. worker: the folder on the engine's machine that
-    holds every other path of the worker. hosts, environment: NAME:ADDRESS and NAME=VALUE for
-    containers on the build's network.
+    holds every other path of the worker.
     """
 
     prefix: str
     label: str
     paths: Mapping[str, str] = field(default_factory=dict)
     worker: str = ""
-    hosts: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
 
     @property
     def labels(self) -> dict[str, str]:
@@ -175,11 +172,7 @@ class Names:
         mode = host.get("NetworkMode", "")
         if mode.startswith(self.prefix) and mode not in networks:
             networks[mode] = self._endpoint({}, name)
-        body = {**body, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": networks}}
-        if mode == self.own(NETWORK):
-            host["ExtraHosts"] = [*(host.get("ExtraHosts") or []), *self.hosts]
-            body["Env"] = [*self.environment, *(body.get("Env") or [])]
-        return body
+        return {**body, "HostConfig": host, "NetworkingConfig": {"EndpointsConfig": networks}}
 
     def _endpoint(self, endpoint: Json, name: str) -> Json:
         """Return an endpoint at which others reach a container by the name that a step gave it."""

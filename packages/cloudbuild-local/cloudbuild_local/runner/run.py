@@ -34,20 +34,19 @@ def run(
     push: bool = True,
     with_socket: bool = True,
     artifacts: Path | None = None,
-    workspace: Path | None = None,
     host: Host | None = None,
 ) -> Result:
     """Carry out a plan.
 
     on_line: gets every line of the log, one at a time. push: False leaves the images on the engine.
-    with_socket: give steps the engine's socket. artifacts: the folder for objects. workspace: a
-    folder for a copy of the workspace. host: what steps get of this machine.
+    with_socket: give steps the engine's socket. artifacts: the folder for objects. host: what
+    steps get of this machine.
 
     A build that fails gives a Result. KeyboardInterrupt ends the build, and gives a Result with the
     status CANCELLED. Raises OutsideError if the engine cannot make the build's network.
     """
     sandbox = Sandbox(engine, plan.build_id, with_socket, host or Host())
-    return _Run(plan, sandbox, on_line).carry_out(push, artifacts, workspace)
+    return _Run(plan, sandbox, on_line).carry_out(push, artifacts)
 
 
 class _Run:
@@ -69,7 +68,7 @@ class _Run:
         with self.output:
             self._on_line(line)
 
-    def carry_out(self, push: bool, artifacts: Path | None, workspace: Path | None) -> Result:
+    def carry_out(self, push: bool, artifacts: Path | None) -> Result:
         started, timeout = time.time(), self.plan.build.timeout
         self.say(f'starting build "{self.plan.build_id}"')
         overdue = BuildEnd("TIMEOUT", f"the build took longer than {timeout:g}s")
@@ -77,13 +76,10 @@ class _Run:
         timer.daemon = True
         timer.start()
         try:
-            with self.sandbox:
-                with self.ending():
-                    self.fetch_source()
-                    self.run_steps()
-                    self.delivery.deliver(push, artifacts)
-                with self.ending():
-                    self.keep_workspace(workspace)
+            with self.sandbox, self.ending():
+                self.fetch_source()
+                self.run_steps()
+                self.delivery.deliver(push, artifacts)
         except KeyboardInterrupt:
             self.end(BuildEnd("CANCELLED", "interrupted"))
         finally:
@@ -169,13 +165,6 @@ class _Run:
                 self.end(BuildEnd("CANCELLED", "interrupted"))
                 raise
         self.pause(0)
-
-    def keep_workspace(self, workspace: Path | None) -> None:
-        """Leave a copy of the workspace, also after a failure."""
-        if workspace is not None and self.sandbox.holder:
-            for path, content, mode in delivery.files(self.sandbox):
-                delivery.save(content, workspace / path, mode)
-            self.say(f"the workspace is in {workspace}")
 
     def step(self, planned: PlannedStep) -> None:
         """Wait for the step's turn, run it, note its result. A failure ends the build."""

@@ -23,7 +23,6 @@ from cloudbuild_local.errors import BuildFailedError
 from cloudbuild_local.reader.build import Step
 from cloudbuild_local.runner import state
 from cloudbuild_local.runner.engine import Engine, MissingError, explained, reason_of
-from cloudbuild_local.runner.metadata import Caller, MetadataServer
 from cloudbuild_local.runner.names import NETWORK, Names
 from cloudbuild_local.runner.plan import HOME, OUTPUTS, WORKSPACE, PlannedStep
 from cloudbuild_local.runner.proxy import Proxy
@@ -42,14 +41,12 @@ class Host:
 
     network: steps share this machine's network. They reach its loopback address (a registry there),
     but no other step by name. secrets: file -> content, for /run/secrets. logins: docker's
-    configuration for /builder/home/.docker/config.json. caller: whose login the metadata server
-    gives to steps; None for no such server.
+    configuration for /builder/home/.docker/config.json.
     """
 
     network: bool = False
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     logins: bytes = field(default=b"", repr=False)
-    caller: Caller | None = None
 
 
 class Sandbox:
@@ -80,8 +77,6 @@ class Sandbox:
             stack.callback(self._remove)
             with explained("network"):
                 self.api.create_network(self.network, driver="bridge", labels=self.names.labels)
-            if self.host.caller:
-                self._serve_metadata(self.host.caller)
             self._stack = stack.pop_all()
         return self
 
@@ -95,13 +90,6 @@ class Sandbox:
             except KeyboardInterrupt:  # nobody else will remove the rest
                 self.left += self.engine.remove(self.names.label)
                 raise
-
-    def _serve_metadata(self, caller: Caller) -> None:
-        with explained("network"):
-            (pool,) = self.api.inspect_network(self.network)["IPAM"]["Config"]
-        server = MetadataServer(caller, pool["Subnet"], pool["Gateway"])
-        self._stack.callback(server.close)
-        self.names = replace(self.names, hosts=server.hosts, environment=server.environment)
 
     def volume(self, name: str) -> str:
         """Return the engine's name of a volume of this build. Make the volume if it is new.
@@ -240,7 +228,7 @@ class Sandbox:
                 planned.image,
                 command=None if arguments is None else list(arguments),
                 entrypoint=None if entrypoint is None else list(entrypoint),
-                environment=[*self.names.environment, *planned.environment, *secrets],
+                environment=[*planned.environment, *secrets],
                 working_dir=planned.workdir,
                 name=self.names.own(name),
                 # A name of its own, also on the machine's network: programs in a step may tell
@@ -250,7 +238,6 @@ class Sandbox:
                 host_config=self.api.create_host_config(
                     mounts=mounts,
                     network_mode="host" if self.host.network else self.network,
-                    extra_hosts=dict(line.split(":", 1) for line in self.names.hosts),
                 ),
                 networking_config=None if self.host.network else self._known_as(name),
             )

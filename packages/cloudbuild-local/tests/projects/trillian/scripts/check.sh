@@ -1,4 +1,0 @@
-#!/bin/sh
-set -e
-cat /testbase /go/cache
-echo "checked: $* ($MODE)"

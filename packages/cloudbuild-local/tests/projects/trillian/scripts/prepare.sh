@@ -1,3 +1,0 @@
-#!/bin/sh
-set -e
-echo "cached in $GOPATH" > /go/cache
