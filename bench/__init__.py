@@ -1,8 +1,8 @@
 """Benchmarks: the factory and the trainer compared with the alternatives.
 
 `make bench` runs those that `bench/__main__.py` lists. Each measures both sides in one run on one
-machine. transfer.py and real_data.py measure what the trainer learns, campaign.py
-whether interrupted runs end with the same bits; start them as modules (`python -m bench.transfer`).
+machine. real_data.py measures what the trainer learns, campaign.py whether interrupted runs end
+with the same bits; start them as modules (`python -m bench.campaign`).
 
 "The usual Dockerfile" is the alternative of several benches: Debian's Python, one `pip install`
 layer with TensorFlow, then the program, as a well-known blog post shows it (bench/image.py).
@@ -10,8 +10,6 @@ layer with TensorFlow, then the program, as a well-known blog post shows it (ben
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import shlex
@@ -159,9 +157,9 @@ def command(
         check=False,
     )
     if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
         shown = shlex.join(str(word) for word in words)
-        raise RuntimeError(f"{shown}: exit code {done.returncode}\n{said}")
+        raise RuntimeError(f"{shown}: exit code {done.returncode}\n{output}")
     return done.stdout
 
 
@@ -181,18 +179,3 @@ def enough_disk(name: str, folder: Path, needed: float) -> bool:
             file=sys.stderr,
         )
     return free >= needed
-
-
-def held_out_accuracy(records: Path, job: Path, *options: str) -> float:
-    """Run `trainer.task` in this process; its accuracy on the validation split, 0 to 1.
-
-    Raises RuntimeError with the trainer's output if the run fails.
-    """
-    from trainer import task
-
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output):
-        code = task.main(["--records", str(records), "--job-dir", str(job), *options])
-    if code:
-        raise RuntimeError(output.getvalue())
-    return float(json.loads((job / "summary.json").read_text())["evaluation"]["accuracy"])

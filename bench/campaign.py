@@ -2,158 +2,226 @@
 
     python -m bench.campaign [--trials 50] [--seed 0] [--seconds N]
 
-Each trial starts the same run and interrupts it at a random moment: by SIGKILL, by SIGTERM, or by a
-disk that is suddenly full (and has room again afterwards). Then it is started again, interrupted up
-to twice more, until it is done. Weights, the average of the weights, the state of the optimizer and
-the predictions have to be those of the unbroken run, bit by bit. A full disk needs root, for a
-small file system in memory; without it, its trials are said to be left out.
+Each trial starts a run in one process, with two workers, or with two workers and a parameter
+server, and interrupts one of its processes at a random moment: by SIGKILL, by SIGTERM, by SIGSTOP,
+or by a disk that is suddenly full. All is started again, interrupted up to twice more, until it is
+done. Weights, their average, the optimizer's state and the predictions then have to be those of the
+unbroken run, bit by bit; with parameter servers, which are asynchronous, the run has to end, and
+every step to have arrived. Each process that ended early has to say why in its last line. One
+process that is frozen goes on after two seconds; in a cluster, the others have to give it up. A
+full disk needs root, for a small file system in memory; without it, its trials are left out.
 
-The runs are forked from a process that has imported TensorFlow and not used it, which saves most of
+The processes are forked from one that has imported TensorFlow and not used it, which saves most of
 the time.
 """
 
 import argparse
 import contextlib
+import json
+import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 RECORDS = Path(__file__).resolve().parents[1] / "builder/prove/records"
 STEPS = 50
-EVERYTHING = (
-    *("--steps", STEPS, "--image-size", 8, "--batch-size", 8, "--deterministic"),
+COMMON = (
+    *("--steps", STEPS, "--image-size", 8, "--batch-size", 8, "--peer-timeout", 60),
     *("--steps-per-loop", 3, "--checkpoint-every", 7, "--evaluate-every", 25),
-    *("--ema", 0.9, "--accumulate", 2, "--optimizer", "adamw"),
-    *("--weight-decay", 0.01, "--schedule", "cosine"),
-    *("--rand-augment", 2, "--mixup", 0.2, "--cutmix", 1),
+    *("--schedule", "cosine", "--rand-augment", 2, "--mixup", 0.2, "--cutmix", 1),
     *("--crop", 0.6, "--flip", "horizontal", "--sampling", "balanced"),
     *("--class-weights", "balanced", "--label-smoothing", 0.1),
-    *("--metric", "f1", "--predictions", "--export", "final,best", "--histograms-every", 0),
+    *("--metric", "f1", "--predictions", "--export", "best"),
 )
 """The options of each run."""
+SYNCHRONOUS: tuple[object, ...] = ("--deterministic", "--ema", 0.9, "--accumulate", 2)
+SYNCHRONOUS += ("--optimizer", "adamw", "--weight-decay", 0.01)
+"""More of them, which parameter servers do not have."""
+CLUSTERS: dict[str, tuple[str, ...]] = {
+    "one process": (),
+    "two workers": ("worker", "worker"),
+    "parameter servers": ("chief", "worker", "worker", "ps"),
+}
+SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "freeze": signal.SIGSTOP}
+WAYS = (*SIGNALS, "disk")
+GOOD = "as the unbroken run"
 ROOM = 24 << 20
 """Bytes of the disk that becomes full."""
-KINDS = ("kill", "term", "disk")
-ENDED = {"kill": {-signal.SIGKILL, 0}, "term": {143, 0}, "disk": {2, 3, 0}}
-"""Exit codes that an interruption may lead to; 0: it came too late; 2: the disk was full before the
-run began, which refuses to begin then."""
+RESTARTS = 3
+"""Starts without an interruption: on a busy machine, one may give up another that is only slow."""
 LIMIT = 600.0
 """Seconds until an attempt counts as stuck."""
+GIVEN_UP = 240.0
+"""Seconds in which the others have to give up a process that is frozen: twice --peer-timeout, and
+what starting takes beside other work."""
 
 
-@dataclass
-class Trial:
-    """How a run was interrupted, and what came of it."""
-
-    number: int
-    interruptions: list[str] = field(default_factory=list)
-    problem: str = ""
-
-
-def start(job: Path, log: Path) -> int:
-    """Fork a run; its process id. Its lines go to `log`, which may not lie on a disk that fills."""
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    with contextlib.suppress(BaseException):
-        os.setpgid(0, 0)
-        lines = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(lines, 1)
-        os.dup2(lines, 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        from trainer import task
-
-        given = ("--records", RECORDS, "--job-dir", job, *EVERYTHING)
-        code = task.main([str(one) for one in given])
-        sys.stdout.flush()
-    os._exit(code)
+def explains(log: Path) -> bool:
+    """Return whether a process that ended early says why in its last line, without a traceback
+    (that of an observer, which ends no run, is a field of its event)."""
+    lines = log.read_text().splitlines()
+    with contextlib.suppress(ValueError, IndexError):
+        says = json.loads(lines[-1])["event"] in ("error", "preempted")
+        return says and not any(line.startswith("Traceback") for line in lines)
+    return False
 
 
-def ended(pid: int, seconds: float) -> int | None:
-    """The exit code of a run, negative for a signal; None: it still runs after `seconds`."""
+def cluster(*roles: str) -> list[dict[str, str]]:
+    """Return the environments of processes with these roles, on free ports of loopback."""
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in roles]
+        addresses = [f"127.0.0.1:{port.getsockname()[1]}" for port in ports]
+    hosts: dict[str, list[str]] = {}
+    tasks: list[dict[str, Any]] = []
+    for role, address in zip(roles, addresses, strict=True):
+        tasks.append({"type": role, "index": len(hosts.setdefault(role, []))})
+        hosts[role].append(address)
+    configs = [json.dumps({"cluster": hosts, "task": task}) for task in tasks]
+    names = ["{type}{index}".format(**task) for task in tasks]
+    return [{"TF_CONFIG": c, "NAME": name} for c, name in zip(configs, names, strict=True)]
+
+
+def start(job: Path, logs: Path, kind: str) -> list[Process]:
+    """Fork the processes of a run; each is called as its log."""
+    context = multiprocessing.get_context("fork")
+    processes: list[Process] = []
+    for environment in cluster(*CLUSTERS[kind]) or [{"TF_CONFIG": "", "NAME": ""}]:
+        log = logs / f"{time.monotonic_ns()}{environment['NAME']}"
+        log.touch()
+        processes.append(context.Process(None, run, str(log), (job, log, kind, environment)))
+        processes[-1].start()
+    return processes
+
+
+def run(job: Path, log: Path, kind: str, environment: dict[str, str]) -> None:
+    """Run the trainer in this forked process, and exit. A log may not lie on a disk that fills."""
+    os.setpgid(0, 0)
+    lines = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(lines, 1)
+    os.dup2(lines, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    os.environ.update(environment)
+    from trainer import task
+
+    more = () if kind == "parameter servers" else SYNCHRONOUS
+    given = ("--records", RECORDS, "--job-dir", job, *COMMON, *more)
+    sys.exit(task.main([str(argument) for argument in given]))
+
+
+def finish(processes: Sequence[Process], seconds: float = LIMIT) -> list[int | None]:
+    """Wait for all processes, at most so long; return their exit codes, negative for a signal, and
+    None while they run."""
     until = time.monotonic() + seconds
-    while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
-            return None
-        time.sleep(0.02)
+    for process in processes:
+        process.join(max(0.0, until - time.monotonic()))
+    return [process.exitcode for process in processes]
 
 
-def finish(pid: int) -> int:
-    """Wait for a run. Raises RuntimeError if it is stuck, after killing it."""
-    code = ended(pid, LIMIT)
-    if code is None:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        raise RuntimeError(f"stuck for {LIMIT:g} s")
-    return code
+def interrupt(
+    kind: str, processes: Sequence[Process], victim: Process, way: str, disk: Path
+) -> str:
+    """Interrupt a run, and wait for the end of all its processes. Raises RuntimeError.
 
-
-def interrupt(pid: int, kind: str, disk: Path) -> int:
-    """Interrupt a run and wait for its end; the exit code."""
-    if kind == "kill":
-        os.kill(pid, signal.SIGKILL)
-    elif kind == "term":
-        os.kill(pid, signal.SIGTERM)
-    else:
-        ballast = disk / "ballast"
+    Return what is known to hang: the chief of parameter servers that traces a function waits inside
+    TensorFlow, with Python's lock, for a process that is frozen, until that one is ended.
+    """
+    note = ""
+    others = [process for process in processes if process is not victim]
+    ballast = disk / "ballast"
+    if way == "disk":
         with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while file.write(b"\\0" * 65536):
+            while file.write(b"\0" * 65536):
                 pass
-        try:
-            return finish(pid)
-        finally:
-            ballast.unlink()
-    return finish(pid)
+    else:
+        send(victim, SIGNALS[way])
+    try:
+        if way == "freeze" and others:
+            if None in finish(others, GIVEN_UP):
+                if kind != "parameter servers":
+                    raise RuntimeError("a frozen process was not given up")
+                note = ", not given up"
+            victim.kill()
+        elif way == "freeze":
+            time.sleep(2.0)
+            send(victim, signal.SIGCONT)
+        allowed = {0, 143, *((2, 3) if way == "disk" else ())}
+        for process, code in zip(processes, finish(processes), strict=True):
+            if process is victim and code == -signal.SIGKILL and way in ("kill", "freeze"):
+                continue
+            if code not in allowed:
+                raise RuntimeError("stuck" if code is None else f"exit code {code}")
+            if code and not explains(Path(process.name)):
+                raise RuntimeError(f"exit code {code} without a last line that says why")
+    finally:
+        for process in processes:
+            process.kill()
+        ballast.unlink(missing_ok=True)
+    return note
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    if process.is_alive() and process.pid:
+        os.kill(process.pid, number)
 
 
 def differs(whole: Path, job: Path) -> str:
-    """What of a finished job is not as in the unbroken one; "": nothing."""
+    """Return what of a finished job is not as in the unbroken one; "": nothing."""
     name = f"checkpoints/step-{STEPS:08d}.npz"
-    with np.load(whole / name) as one, np.load(job / name) as other:
-        if one.files != other.files:
+    with np.load(whole / name) as expected, np.load(job / name) as actual:
+        if expected.files != actual.files:
             return "other variables"
-        for variable in one.files:
-            if one[variable].tobytes() != other[variable].tobytes():
+        for variable in expected.files:
+            if expected[variable].tobytes() != actual[variable].tobytes():
                 return f"{variable} differs"
     if (whole / "predictions.csv").read_bytes() != (job / "predictions.csv").read_bytes():
         return "the predictions differ"
     return ""
 
 
-def run(
-    trial: Trial, whole: Path, seconds: float, disk: Path, log: Path, kinds: tuple[str, ...]
-) -> None:
-    """Interrupt a run, start it again, compare it with the unbroken one, which took `seconds`."""
-    chance = random.Random(trial.number)
-    job = disk / f"job-{trial.number}"
+def lost(job: Path) -> str:
+    """Return whether steps of a finished job with parameter servers did not arrive; "": all did."""
+    with np.load(job / f"checkpoints/step-{STEPS:08d}.npz") as archive:
+        updates = int(archive[archive.files[-1]].item())
+    return f"{updates} updates of {STEPS} steps" if updates < STEPS else ""
+
+
+def attempt(
+    number: int, kind: str, whole: Path, seconds: float, disk: Path, logs: Path, ways: Sequence[str]
+) -> Iterator[str]:
+    """Interrupt a run, start it again, and compare it with the unbroken one, which took `seconds`;
+    yield each interruption. Raises RuntimeError."""
+    chance = random.Random(number)
+    job = disk / f"job-{number}"
     for _ in range(chance.randint(1, 3)):
-        kind, at = chance.choice(kinds), chance.uniform(0, seconds)
-        pid = start(job, log)
-        code = ended(pid, at)
-        if code is None:
-            code = interrupt(pid, kind, disk)
-        trial.interruptions.append(f"{kind} after {at:.1f} s: {code}")
-        if code not in ENDED[kind]:
-            trial.problem = f"exit code {code} after {kind}"
-            return
-        if code == 0:
+        way, at = chance.choice(ways), chance.uniform(0, seconds)
+        processes = start(job, logs, kind)
+        victim = chance.choice(processes)
+        finish(processes, at)
+        note = interrupt(kind, processes, victim, way, disk)
+        name = Path(victim.name).name.lstrip("0123456789")
+        yield f"{way} {name} {at:.1f} s{note}: {finish(processes)}"
+        if processes[0].exitcode == 0:
             break
-    code = finish(start(job, log))
-    trial.problem = f"exit code {code} of the last start" if code else differs(whole, job)
+    for _ in range(RESTARTS):
+        codes = finish(start(job, logs, kind))
+        if codes != [143] * len(codes):
+            break
+    if any(code != 0 for code in codes):
+        raise RuntimeError(f"exit codes {codes} of the last start")
+    if problem := lost(job) if kind == "parameter servers" else differs(whole, job):
+        raise RuntimeError(problem)
 
 
 @contextlib.contextmanager
@@ -169,42 +237,47 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
-def campaign(trials: int, seed: int, limit: float) -> list[Trial]:
-    """Run the trials one after the other, and begin none after `limit` seconds; print each."""
+def campaign(trials: int, seed: int, limit: float) -> Counter[tuple[str, str]]:
+    """Run the trials one after the other, and begin none after `limit` seconds; print each.
+
+    Return how many there were by cluster, and by outcome or interruption.
+    """
     until = time.monotonic() + limit
     from trainer import task  # noqa: F401 - what is imported before the fork is not imported again
-    from trainer.loop import evaluator, outer  # noqa: F401
+    from trainer.loop import outer, parameter_servers  # noqa: F401
     from trainer.model import export, predictions  # noqa: F401
     from trainer.observe import insight  # noqa: F401
 
-    made: list[Trial] = []
+    counts: Counter[tuple[str, str]] = Counter()
+    whole: dict[str, tuple[Path, float]] = {}
     with tempfile.TemporaryDirectory() as top, small_disk(Path(top, "disk")) as can_fill:
-        disk, log = Path(top, "disk"), Path(top, "log")
-        kinds = KINDS if can_fill else KINDS[:2]
+        disk, logs = Path(top, "disk"), Path(top, "logs")
+        logs.mkdir()
         if not can_fill:
             print("a full disk is left out: it needs root", flush=True)
-        whole = Path(top, "whole")
-        began = time.monotonic()
-        if code := finish(start(whole, log)):
-            raise RuntimeError(f"exit code {code}: {log.read_text()[-2000:]}")
-        seconds = time.monotonic() - began
         for number in range(seed, seed + trials):
-            if made and time.monotonic() > until:
+            if counts and time.monotonic() > until:
                 break
-            trial = Trial(number)
-            log.unlink()
+            kind, outcome = [*CLUSTERS][number % len(CLUSTERS)], GOOD
+            interruptions: list[str] = []
             try:
-                run(trial, whole, seconds, disk, log, kinds)
+                if kind not in whole:
+                    folder, began = Path(top, kind), time.monotonic()
+                    if any(code != 0 for code in finish(start(folder, logs, kind))):
+                        raise RuntimeError("the unbroken run failed")
+                    whole[kind] = folder, time.monotonic() - began
+                ways = WAYS if can_fill else WAYS[:-1]
+                for interruption in attempt(number, kind, *whole[kind], disk, logs, ways):
+                    interruptions.append(interruption)
+                    counts[kind, interruption.split()[0]] += 1
             except RuntimeError as error:
-                trial.problem = str(error)
-            if trial.problem:
-                print(log.read_text()[-1500:])
-            print(
-                f"{number}: {trial.problem or 'the same bits'}; {trial.interruptions}", flush=True
-            )
+                outcome = str(error)
+                for log in sorted(logs.iterdir())[-len(CLUSTERS[kind]) - 1 :]:
+                    print(log.name, log.read_text()[-1500:])
+            counts[kind, GOOD if outcome == GOOD else "failed"] += 1
+            print(f"{number}, {kind}: {outcome}; {interruptions}", flush=True)
             subprocess.run(["rm", "-rf", str(disk / f"job-{number}")], check=False)
-            made.append(trial)
-    return made
+    return counts
 
 
 def main() -> int:
@@ -214,12 +287,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
-    made = campaign(options.trials, options.seed, options.seconds)
-    same = sum(not trial.problem for trial in made)
-    kinds = Counter(one.split()[0] for trial in made for one in trial.interruptions)
-    told = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-    print(f"{same} of {len(made)} with the same bits; interruptions: {told}")
-    return 0 if same == len(made) else 1
+    counts = campaign(options.trials, options.seed, options.seconds)
+    for (kind, what), count in sorted(counts.items()):
+        print(f"{kind}: {count} {what}")
+    return int(any(what == "failed" for _, what in counts))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -39,14 +39,15 @@ RUNS = 5
 T = TypeVar("T")
 
 
-def main() -> int:
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line. words: its arguments; None for those of this process."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, help="site-packages with the libraries")
     parser.add_argument(
         "--wheels", nargs="+", default=(), help="wheels to compare, as pip has them"
     )
     parser.add_argument("--cuobjdump", type=Path, help=f"the program; by default {CUOBJDUMP}")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(words)
     with tempfile.TemporaryDirectory(prefix="devicecode-", dir="/var/tmp") as name:
         temporary = Path(name)
         folder = chosen.folder or install(STACK, temporary / "stack")

@@ -1,8 +1,8 @@
 """The main job, build to push, compared with the usual Dockerfile.
 
 The usual Dockerfile is the one that a well-known blog post shows: Debian's Python and pip, one
-`pip install` layer without a cache, then the trainer; `docker build` and `docker push` with their
-defaults (gzip). Both ways have the same rootfs, engine software, TensorFlow, trainer and network.
+`pip install` layer without a cache, then the program; `docker build` and `docker push` with their
+defaults (gzip). Both ways have the same rootfs, engine software, framework, program and network.
 
 Each way gets private engines and an empty registry on loopback of its own. An engine is empty when
 its step begins, and is removed afterwards. Ours runs first: a cache between this machine and the
@@ -15,8 +15,8 @@ ours in its store of layers. Ours has a cache of its own, which is empty but for
 
 from __future__ import annotations
 
-import json
 import os
+import shlex
 import shutil
 import statistics
 import subprocess
@@ -25,11 +25,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
-from urllib.request import ProxyHandler, Request, build_opener
 
 from bench import Row, bytecode, command, enough_disk, load, report, seconds
 from builder import contract
@@ -39,11 +37,13 @@ from builder.core.project import find_root
 from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.engine.discovery import connect
+from builder.facts import frameworks
 from builder.image import content_store, plan, rootfs
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer, assemble
 from builder.image.loading import load as load_image
 from builder.prove.smoke import RECORDS
+from builder.registry import Registry
 from tests.registry.server import registry
 
 CHANGES = 5
@@ -52,10 +52,9 @@ NEW_ENGINES = 3
 """Engines without the base, for our way. The other way is measured on one: it builds everything."""
 ROOT_IMAGE = "training-rootfs:bench"
 """The rootfs in the engine of the other way."""
-OTHER_RELEASE = "2.20.0"
-"""The TensorFlow that a warm machine changes to."""
-NEEDED_ALL = 40e9
-"""Free disk in bytes, for an engine with the images of all targets, and for the registry."""
+NEEDED, NEEDED_ALL = 25e9, 45e9
+"""Free disk in bytes for an engine with one image and for the registry; with all targets of the
+framework."""
 
 DOCKERFILE = """\
 FROM {root}
@@ -65,20 +64,11 @@ RUN {secrets} \\
     && rm -rf /var/lib/apt/lists/*
 RUN {secrets} \\
     [ ! -f /run/secrets/network ] || . /run/secrets/network; \\
-    pip install --no-cache-dir --break-system-packages '{requirement}'
+    pip install --no-cache-dir --break-system-packages {requirements}
 WORKDIR /app
-COPY trainer trainer
-ENTRYPOINT ["python3", "-m", "trainer.task"]
+COPY {folder} {place}
+ENTRYPOINT ["python3", "-m", "{module}"]
 """
-
-INDEX_TYPES = (
-    "application/vnd.oci.image.index.v1+json",
-    "application/vnd.docker.distribution.manifest.list.v2+json",
-)
-MANIFEST_TYPES = (
-    "application/vnd.oci.image.manifest.v1+json",
-    "application/vnd.docker.distribution.manifest.v2+json",
-)
 
 
 @dataclass
@@ -104,12 +94,11 @@ class Setting:
 
     target: str
     spec: image_yaml.ImageSpec
-    requirement: str
     plan: plan.BasePlan
     root: Layer
     """In this machine's store."""
     project: Path
-    """A copy of the project, whose trainer is changed."""
+    """A copy of the project, whose program is changed."""
     scratch: Path
     host: str
 
@@ -119,8 +108,9 @@ class Setting:
         return self.scratch / "cache"
 
     def change(self, number: int) -> None:
-        """Change one line of the trainer, differently each time."""
-        file = self.project / self.spec.program.folder / "task.py"
+        """Change one line of the program, differently each time."""
+        *_, name = self.spec.program.module.split(".")
+        file = self.project / self.spec.program.folder / f"{name}.py"
         lines = [line for line in file.read_text().splitlines() if not line.startswith("# Change ")]
         file.write_text("\n".join([*lines, f"# Change {number} at {time.time()}"]) + "\n")
 
@@ -128,7 +118,7 @@ class Setting:
 def main(target: str, folder: Path) -> int:
     """Measure, print, write results/image.json; 1 if a way could not be measured to its end."""
     root = find_root(Path(__file__).parent)
-    if not enough_disk("image", folder, NEEDED_ALL):
+    if not enough_disk("image", folder, NEEDED):
         return 1
     if not image_yaml.load(root, target).has_own_base:
         print(f"image: {target} stands on a published base: nothing to compare", file=sys.stderr)
@@ -148,21 +138,23 @@ def main(target: str, folder: Path) -> int:
                     taken[name].stopped = str(error)
                     print(f"{name}: {error}", file=sys.stderr)
     facts = {
-        "target": f"{target}, {requirement(root, target)}",
+        "target": f"{target}, {requirements(root, target)}",
         "load": f"{before} before, {load()} after",
         "order": "ours first, then theirs; each engine or store held only the rootfs",
         "network": "the package index that this machine is set up for; the registry is on loopback",
     }
-    for name, one in taken.items():
-        if one.stopped:
-            facts[f"{name} stopped"] = one.stopped.splitlines()[-1]
+    for name, way_taken in taken.items():
+        if way_taken.stopped:
+            facts[f"{name} stopped"] = way_taken.stopped.splitlines()[-1]
     report("image" if target == "v100" else f"image-{target}", rows(taken), facts)
-    return int(any(one.stopped for one in taken.values()))
+    return int(any(way_taken.stopped for way_taken in taken.values()))
 
 
-def requirement(root: Path, target: str) -> str:
-    """TensorFlow as pip takes it."""
-    return compatibility.resolve(image_yaml.load(root, target)).requirement
+def requirements(root: Path, target: str) -> str:
+    """The framework, and what the program needs, as pip takes them."""
+    spec = image_yaml.load(root, target)
+    program = lockfile.read(root, target).configuration.get(lockfile.TRAINER_REQUIREMENTS, ())
+    return shlex.join([compatibility.resolve(spec).requirement, *program])
 
 
 def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
@@ -187,7 +179,7 @@ def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
                 private.remove(scratch)
     place.mkdir(exist_ok=True)
     project = copy(root, place / "project")
-    return Setting(target, spec, stack.requirement, base, layer, project, place, host)
+    return Setting(target, spec, base, layer, project, place, host)
 
 
 # --- the two ways ---------------------------------------------------------------------------------
@@ -234,13 +226,14 @@ def ours(setting: Setting, taken: Taken) -> None:
         taken.measure("second machine", lambda: builder("build"))
     forget(setting)
     give_root(setting)
+    if not enough_disk("all targets", setting.scratch, NEEDED_ALL):
+        return
+    specs = image_yaml.load_all(setting.project)
+    others = [spec.name for spec in specs if spec.framework == setting.spec.framework]
     alone = {**environment, "BUILDER_REGISTRY": f"{setting.host}/empty"}
     with engine(setting, with_root=False):
-        taken.measure(
-            "all targets",
-            lambda: command(program, "build", *image_yaml.targets(setting.project),
-                            cwd=setting.project, env=alone),
-        )  # fmt: skip
+        build_all = (str(program), "build", *others)
+        taken.measure("all targets", lambda: command(*build_all, cwd=setting.project, env=alone))
 
 
 def theirs(setting: Setting, taken: Taken) -> None:
@@ -265,8 +258,7 @@ def theirs(setting: Setting, taken: Taken) -> None:
         taken.put("disk", used(setting.scratch / "engine"))
         taken.put("change", statistics.median(both(docker, n) for n in range(CHANGES)))
         other_release(setting)
-        newer = replace(setting, requirement=requirement(setting.project, setting.target))
-        build_newer = usual_dockerfile(newer, image)
+        build_newer = usual_dockerfile(setting, image)
         taken.measure("new release", lambda: build_newer(docker))
     started(setting, taken, image)
     with engine(setting) as docker:
@@ -282,9 +274,17 @@ def usual_dockerfile(setting: Setting, image: str) -> Callable[[Engine], None]:
     for name, content in secrets.items():
         (folder / name).write_bytes(content)
     mounts = " ".join(f"--mount=type=secret,id={name}" for name in secrets)
-    (setting.project / "Dockerfile").write_text(
-        DOCKERFILE.format(root=ROOT_IMAGE, secrets=mounts, requirement=setting.requirement)
+    program = setting.spec.program
+    is_package = program.module.startswith(f"{program.folder}.")
+    text = DOCKERFILE.format(
+        root=ROOT_IMAGE,
+        secrets=mounts,
+        requirements=requirements(setting.project, setting.target),
+        folder=program.folder,
+        place=program.folder if is_package else ".",
+        module=program.module,
     )
+    (setting.project / "Dockerfile").write_text(text)
 
     def build(docker: Engine) -> None:
         command(
@@ -317,17 +317,17 @@ def first_step(docker: Engine, image: str, records: Path) -> float:
         f"--volume={records}:/records:ro",
     ]
     began = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             [*run, image, *arguments],
-            env=client(docker), stdout=subprocess.PIPE, stderr=said, text=True,
+            env=client(docker), stdout=subprocess.PIPE, stderr=errors, text=True,
         )  # fmt: skip
         assert process.stdout
         made_one = any('"event": "step"' in line for line in process.stdout)
         spent = time.perf_counter() - began
         if not made_one:
-            said.seek(0)
-            raise RuntimeError(f"the trainer ended before its first step\n{said.read()[-2000:]}")
+            errors.seek(0)
+            raise RuntimeError(f"the trainer ended before its first step\n{errors.read()[-2000:]}")
     command(docker.cli, "kill", "first-step", env=client(docker))
     process.wait()
     return spent
@@ -375,10 +375,13 @@ def forget(setting: Setting) -> None:
 
 
 def other_release(setting: Setting) -> None:
-    """Give the target OTHER_RELEASE of TensorFlow."""
+    """Give the target the release of its framework before the one that it has."""
+    key, spec = setting.spec.framework, setting.spec
+    releases = frameworks.of(key).releases()
+    older = releases[releases.index(compatibility.resolve(spec).release) - 1]
     file = setting.project / image_yaml.IMAGES / setting.target / "image.yaml"
-    kept = [one for one in file.read_text().splitlines() if not one.startswith("tensorflow:")]
-    file.write_text("\n".join([*kept, f"tensorflow: {OTHER_RELEASE}"]) + "\n")
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(f"{key}:")]
+    file.write_text("\n".join([*kept, f"{key}: {older}"]) + "\n")
 
 
 def builder_environment(setting: Setting) -> dict[str, str]:
@@ -400,46 +403,19 @@ def copy(root: Path, folder: Path) -> Path:
     """A copy of the project, without its build results."""
     folder.mkdir()
     shutil.copy(root / "builder.toml", folder)
-    for name in ("images", "trainer"):
+    for name in ("images", "trainer", "examples"):
         shutil.copytree(root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 
 def pull_bytes(host: str, repository: str, tag: str) -> int:
-    """Bytes that a pull of this image transfers, by its manifest in the registry."""
-    opener = build_opener(ProxyHandler({}))
-
-    def get(reference: str) -> dict[str, Any]:
-        address = f"http://{host}/v2/{repository}/manifests/{reference}"
-        accept = ", ".join((*INDEX_TYPES, *MANIFEST_TYPES))
-        with opener.open(Request(address, headers={"Accept": accept}), timeout=30) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
-            return found
-
-    manifest = get(tag)
-    if "manifests" in manifest:
-        manifest = get(image_in(manifest))
-    return weight(manifest)
-
-
-def image_in(index: Mapping[str, Any]) -> str:
-    """The digest of the only image in an index; a pull leaves out attestations.
-
-    Raises ValueError for an index of several images.
-    """
-    images = [
-        entry["digest"]
-        for entry in index["manifests"]
-        if (entry.get("platform") or {}).get("architecture") != "unknown"
-    ]
-    if len(images) != 1:
-        raise ValueError(f"an index of {len(images)} images, not of one")
-    return str(images[0])
-
-
-def weight(manifest: Mapping[str, Any]) -> int:
-    """Compressed bytes of an image's configuration and layers; a repeated layer counts once."""
-    blobs = {blob["digest"]: blob["size"] for blob in (manifest["config"], *manifest["layers"])}
+    """Compressed bytes that a pull of this image transfers, by its manifest in the registry."""
+    with Registry(host) as client:
+        manifest = client.manifest(repository, tag)
+        image = manifest.of_platform("linux", "amd64") if manifest and manifest.is_index else None
+        manifest = client.manifest(repository, image.digest) if image else manifest
+    assert manifest
+    blobs = {blob.digest: blob.size for blob in (manifest.config, *manifest.layers)}
     return sum(blobs.values())
 
 
@@ -454,22 +430,22 @@ def used(folder: Path) -> int:
 
 def rows(taken: Mapping[str, Taken]) -> list[Row]:
     """The comparisons; None stands for what was not measured."""
-    one = "one run"
+    once = "one run"
     warm = f"median of {CHANGES} changes"
     whole = "docker build + docker push"
     plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
         ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
          "no cache but the rootfs", 0.20),
         ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
-        ("all targets cold, against one", "all targets", "", "ours, one target",
+        ("all targets of the framework cold, against one", "all targets", "", "ours, one target",
          "one run each, builder build; no cache but the rootfs of the one", 2.0),
-        ("a new TensorFlow release on a warm machine", "new release", "new release",
-         "docker build", f"one run, builder build with {OTHER_RELEASE}; builder lock before it is "
-         "not counted", 0.10),
+        ("another release on a warm machine", "new release", "new release", "docker build",
+         "one run, builder build with the release before; builder lock before it is not counted",
+         0.10),
         ("lock of that release", "new release, its lock", "", "none",
          "one run, builder lock", None),
         ("second machine with a full registry", "second machine", "cold build", "docker build",
-         f"{one}, builder build; an empty engine and cache, the registry has base and layers",
+         f"{once}, builder build; an empty engine and cache, the registry has base and layers",
          0.05),
         ("push of everything", "push", "push", "docker push",
          "one run, builder push: base, image and receipt, to an empty registry", None),
@@ -477,19 +453,19 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
         ("code change to pushed image, warm engine, not proven", "change", "change", whole,
          f"{warm}, builder build --to-registry: under a tag of its own until it is proven", 1.0),
         ("code change to pushed image, warm engine, proof included", "change, proven", "change",
-         f"{whole}, no proof", f"{one}, builder image --push; theirs {warm}", 1.0),
+         f"{whole}, no proof", f"{once}, builder image --push; theirs {warm}", 1.0),
         ("code change to pushed image, engine without the base", "change, new engine",
          "change, new engine", whole,
          f"builder build --to-registry, median of {NEW_ENGINES} empty engines, not proven; theirs "
-         f"{one} on an engine with the rootfs", 0.05),
+         f"{once} on an engine with the rootfs", 0.05),
         ("pull onto an empty engine", "pull", "pull", "docker pull",
-         f"{one}, docker pull from loopback: decompress and unpack, no network", None),
+         f"{once}, docker pull from loopback: decompress and unpack, no network", None),
         ("first training step after the pull", "first step", "first step", "docker run",
-         f"{one}, docker run until the trainer reports a step; no accelerator", None),
+         f"{once}, docker run until the trainer reports a step; no accelerator", None),
         ("engine's disk after build and push", "disk", "disk", "its engine",
          "du of the engine's data, build caches included", None),
     )  # fmt: skip
-    found = []
+    comparisons = []
     for what, mine, other, is_, how, bar in plan:
         a, b = taken["ours"].values.get(mine), taken["theirs"].values.get(other)
         if mine == "all targets":
@@ -498,8 +474,8 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
             how = f"not measured whole: {how}"
         in_bytes = mine in ("bytes", "disk")
         scale = 1e-6 if in_bytes else 1.0
-        found.append(
+        comparisons.append(
             Row(what, None if a is None else a * scale, None if b is None else b * scale, is_, how,
                 unit="MB" if in_bytes else "s", bar=bar)
         )  # fmt: skip
-    return found
+    return comparisons

@@ -8,7 +8,7 @@ of 500 x 375 pixels. Every pipeline gives batches of 64 pictures, and nothing tr
 * ours: `python -m trainer.records --resize 256` once, then the training pipeline with a random crop
   of at least 35 % of the area and flips, 224 x 224 out. "on a device": the host's share of the same
   with `--augment-on device`. The variants: squares (`--resize 256 --square`), cut (a random square
-  of 224 x 224, not resized), kept (with `--cache memory`, after it has decoded all), and squares of
+  of 224 x 224, not resized), kept (with `--cache memory`, once it has decoded all), and squares of
   224 as they are, the same work as the usual TFRecords.
 * Keras: image_dataset_from_directory on the folder of files, with a prefetch.
 * usual TFRecords, as a well-known blog post shows them: JPEGs of 224 x 224, quality 95, augmented
@@ -17,7 +17,6 @@ of 500 x 375 pixels. Every pipeline gives batches of 64 pictures, and nothing tr
 * tf.data by hand: our records, the same work, as the ImageNet recipes of TensorFlow's model garden
   write it: sample_distorted_bounding_box, decode_and_crop_jpeg, resize, random_flip_left_right. The
   shuffle buffer has 10 batches.
-* grain: the JPEGs of our records in memory, the same work by Pillow in one thread.
 * libjpeg-turbo alone (in simplejpeg): decodes what our records hold, in memory.
 
 The program keeps to one core. All take turns; a turn makes a new pipeline, warms it up, and counts
@@ -40,16 +39,17 @@ from typing import Any
 
 from bench import Row, load, report
 
-FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 5, 1.0, 6
+FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 5, 1.0, 14
 CROP = 0.35
 LOADED = 0.5
 """No verdict where more processes a core wanted to run in the minute before."""
+VERSIONS = ("tensorflow-cpu", "simplejpeg", "cykooz-resizer")
 Pictures = Generator[int, None, None]
 """Yields the number of pictures in each batch."""
-KERAS, USUAL, BY_HAND, GRAIN = "Keras", "usual TFRecords", "tf.data by hand", "grain"
+KERAS, USUAL, BY_HAND = "Keras", "usual TFRecords", "tf.data by hand"
 TURBO, TURBO_SQUARES = "libjpeg-turbo for ours", "libjpeg-turbo for squares"
 COMPARED: dict[str, dict[str, float | None]] = {
-    "ours": {TURBO: 0.73, KERAS: None, USUAL: None, BY_HAND: None, GRAIN: None},
+    "ours": {TURBO: 0.73, KERAS: None, USUAL: None, BY_HAND: None},
     "ours, on a device": {TURBO: 1.0, USUAL: None},
     "ours, squares, on a device": {TURBO: 1.0, TURBO_SQUARES: None, USUAL: 1.1},
     "ours, cut": {TURBO: None, USUAL: None},
@@ -80,7 +80,7 @@ def main() -> int:
         "times as fast": ", ".join(f"{row.what} / {row.theirs_is} {1 / row.ratio:.2f}"
                                    for row in rows if row.ratio),
         "load before": busy + ("; the machine is loaded: no verdict" if loaded else ""),
-        **{name: _version(name) for name in ("tensorflow-cpu", "simplejpeg", "grain")},
+        **{name: _version(name) for name in VERSIONS},
     }  # fmt: skip
     report("input_pipeline", rows, facts, processor_seconds=used)
     return 0
@@ -95,20 +95,20 @@ def measure(folder: Path) -> dict[str, float]:
     small = records(files, folder / "small", "--resize", str(SIZE), "--square")
     write_usual(files, folder / "usual")
 
-    crop: dict[str, Any] = {"crop": CROP, "flip": "horizontal"}
-    cut: dict[str, Any] = {"cut": SIZE, "flip": "horizontal"}
+    crop = ("--crop", str(CROP), "--flip", "horizontal")
+    cut = ("--cut", "--flip", "horizontal")
+    device, kept = ("--augment-on", "device"), ("--cache", "memory")
     contestants: dict[str, Callable[[], Pictures]] = {
-        "ours": lambda: ours(resized, **crop),
-        "ours, on a device": lambda: ours(resized, whole=True, **crop),
-        "ours, squares, on a device": lambda: ours(squares, whole=True, **crop),
-        "ours, cut": lambda: ours(resized, **cut),
-        "ours, kept": lambda: ours(resized, keep="memory", **crop),
-        "ours, kept, on a device": lambda: ours(resized, keep="memory", whole=True, **crop),
+        "ours": lambda: ours(resized, *crop),
+        "ours, on a device": lambda: ours(resized, *crop, *device),
+        "ours, squares, on a device": lambda: ours(squares, *crop, *device),
+        "ours, cut": lambda: ours(resized, *cut),
+        "ours, kept": lambda: ours(resized, *crop, *kept),
+        "ours, kept, on a device": lambda: ours(resized, *crop, *kept, *device),
         "ours, squares as they are": lambda: ours(small),
         KERAS: lambda: keras(files),
         USUAL: lambda: usual(folder / "usual"),
         BY_HAND: lambda: by_hand(resized),
-        GRAIN: lambda: grained(held(resized)),
         TURBO: partial(turbo, held(resized)),
         TURBO_SQUARES: partial(turbo, held(small)),
     }
@@ -130,25 +130,21 @@ def processor_time(images: Pictures) -> float:
         return used / count
 
 
-def ours(folder: Path, keep: str = "none", whole: bool = False, **how: Any) -> Pictures:
-    """The trainer's own pipeline over records, augmented by `how`; `keep` is --cache, and `whole`
-    leaves the augmentation to a device."""
+def ours(folder: Path, *options: str) -> Pictures:
+    """The trainer's own input over records, with these options."""
     import tensorflow as tf
 
+    from trainer.config import parse
     from trainer.input import data, splits
-    from trainer.input.augment import Augmentation
 
+    given = ("--records", str(folder), "--job-dir", "-", "--image-size", str(SIZE), *options)
     dataset = data.training(
         splits.find(str(folder), "train"),
         tf.distribute.InputContext(1, 0, 1),
+        parse(given, {}),
+        2,
         batch_size=BATCH,
-        image_size=SIZE,
-        classes=2,
-        seed=0,
         consumed=0,
-        augmentation=Augmentation(**how),
-        keep=keep,
-        whole=whole,
     )
     for _, labels in dataset:
         yield len(labels)
@@ -243,42 +239,14 @@ def by_hand(folder: Path) -> Pictures:
         yield len(images)
 
 
-def grained(encoded: list[bytes]) -> Pictures:
-    """JPEGs in memory through grain, cropped, resized and flipped by Pillow."""
-    import grain
-    import numpy as np
-    from PIL import Image
-
-    def seen(content: bytes, chance: np.random.Generator) -> Any:
-        with Image.open(io.BytesIO(content)) as image:
-            area = image.width * image.height * chance.uniform(CROP, 1.0)
-            ratio = np.exp(chance.uniform(-1, 1) * np.log(4 / 3))
-            wide = min(round(np.sqrt(area * ratio)), image.width)
-            tall = min(round(np.sqrt(area / ratio)), image.height)
-            left = chance.integers(image.width - wide + 1)
-            top = chance.integers(image.height - tall + 1)
-            box = (left, top, left + wide, top + tall)
-            piece = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
-        pixels = np.asarray(piece)
-        return pixels[:, ::-1] if chance.random() < 0.5 else pixels
-
-    dataset = grain.MapDataset.source(encoded).seed(0).shuffle().repeat().random_map(seen)
-    threads = grain.ReadOptions(num_threads=len(os.sched_getaffinity(0)))
-    for images in dataset.to_iter_dataset(threads).batch(BATCH):
-        yield len(images)
-
-
 def held(folder: Path) -> list[bytes]:
     """The JPEGs that records hold."""
     import tensorflow as tf
 
-    from trainer.records.tfrecord import features
-
     paths = sorted(map(str, folder.glob("train-*.tfrecord")))
-    contents = (
-        features(record.numpy())["image/encoded"] for record in tf.data.TFRecordDataset(paths)
-    )
-    return [content for content in contents if isinstance(content, bytes)]
+    records = tf.data.TFRecordDataset(paths).as_numpy_iterator()
+    examples = (tf.train.Example.FromString(record).features.feature for record in records)
+    return [example["image/encoded"].bytes_list.value[0] for example in examples]
 
 
 def turbo(encoded: list[bytes]) -> Pictures:

@@ -30,8 +30,7 @@ def main() -> int:
     import tensorflow as tf
 
     began = load()
-    rows = [row for name, size, batch in MODELS for row in steps(name, size, batch)]
-    rows += checkpoint()
+    rows = [steps(name, size, batch) for name, size, batch in MODELS] + checkpoint()
     facts = {"load before": began, "load after": load(), "tensorflow": tf.__version__}
     report("trainer_loop", rows, facts)
     return 0
@@ -55,8 +54,8 @@ def memory(size: int, batch: int) -> Any:
     return tf.data.Dataset.from_tensors((images, labels)).repeat().prefetch(2)
 
 
-def steps(name: str, size: int, batch: int) -> list[Row]:
-    """Seconds a step: the inner loop, and the whole loop with its observers."""
+def steps(name: str, size: int, batch: int) -> Row:
+    """Compare the seconds of a step of the whole loop, with its observers, with model.fit's."""
     import tensorflow as tf
 
     from trainer.loop import inner
@@ -65,26 +64,15 @@ def steps(name: str, size: int, batch: int) -> list[Row]:
         config = options(name, size, batch, folder, "--steps", "1000000000")
         trainer = inner.Trainer(tf.distribute.get_strategy(), config, 10, "float32")
         dataset = memory(size, batch)
-        batches = iter(dataset)
-
-        def ours() -> None:
-            for _ in range(STEPS // config.steps_per_loop):
-                trainer.train(batches, config.steps_per_loop)
-
-        whole = whole_loop(trainer, config, batches)
-        fit = model_fit(config, dataset)
-        times = in_turns(lambda: seconds(ours), lambda: seconds(whole), fit)
-    inner_times, whole_times, fit_times = ([t / STEPS for t in one] for one in times)
+        whole = whole_loop(trainer, config, iter(dataset))
+        times = in_turns(lambda: seconds(whole), model_fit(config, dataset))
+    ours, theirs = ([time / STEPS for time in side] for side in times)
     how = (
         f"{name}, {size} x {size}, batch {batch}, CPU; {ROUNDS} rounds of {STEPS} steps in turns, "
-        f"median; smallest: {min(inner_times):.4f}, {min(whole_times):.4f}, fit "
-        f"{min(fit_times):.4f} s"
+        f"median; smallest: {min(ours):.4f}, fit {min(theirs):.4f} s"
     )
-    inner_step, whole_step, theirs = map(statistics.median, (inner_times, whole_times, fit_times))
-    return [
-        Row(f"step, {name}: inner loop", inner_step, theirs, "model.fit", how),
-        Row(f"step, {name}: whole loop", whole_step, theirs, "model.fit", how, bar=1.02),
-    ]
+    median = statistics.median
+    return Row(f"step, {name}", median(ours), median(theirs), "model.fit", how, bar=1.02)
 
 
 def whole_loop(trainer: Any, config: Any, batches: Any) -> Callable[[], None]:
@@ -95,8 +83,8 @@ def whole_loop(trainer: Any, config: Any, batches: Any) -> Callable[[], None]:
     from trainer.loop import outer
     from trainer.loop.distribution import Cluster
     from trainer.observe import insight
-    from trainer.observe.ledger import Ledger
     from trainer.observe.observer import Run
+    from trainer.observe.stopwatch import Stopwatch
 
     trainer.batches = lambda *_: batches
     run = Run(
@@ -104,21 +92,13 @@ def whole_loop(trainer: Any, config: Any, batches: Any) -> Callable[[], None]:
         place=Cluster(),
         strategy=trainer.strategy,
         model=trainer.model,
-        optimizer=trainer.optimizer,
         names=tuple("0123456789"),
         train=(Shard("-", 10 * config.batch_size),),
         validation=(),
-        ledger=Ledger(),
-        writes=True,
+        stopwatch=Stopwatch(),
         position=Position(),
-        steps=config.steps,
     )
-    # Without the observer that measures the input pipeline on records: there are none here.
-    watching = [
-        one
-        for one in insight.observers(config, run.place)
-        if type(one).__module__ != "trainer.observe.input_report"
-    ]
+    watching = insight.observers(config)
     nothing: Any = None
     controller = outer.Controller(trainer, nothing, run, Preemption(), watching)
     for observer in watching:
@@ -165,7 +145,7 @@ def model_fit(config: Any, dataset: Any) -> Callable[[], float]:
 
 
 def checkpoint() -> list[Row]:
-    """For how long a checkpoint stops training."""
+    """Measure for how long a checkpoint stops training, and the step beside which it is written."""
     import tensorflow as tf
 
     from trainer.job.checkpoints import Background, Checkpoints, Position
@@ -179,7 +159,7 @@ def checkpoint() -> list[Row]:
         batches = iter(memory(64, 8))
         trainer.train(batches, 1)
         size = sum(v.numpy().nbytes for v in trainer.variables().values())
-        stalls, written, theirs, after, plain = [], [], [], [], []
+        stalls, theirs, after, plain = [], [], [], []
         for step in range(ROUNDS):
             plain.append(seconds(lambda: trainer.train(batches, 1)))
             position = Position(step + 1)
@@ -190,31 +170,21 @@ def checkpoint() -> list[Row]:
 
             stalls.append(seconds(snapshot))
             after.append(seconds(lambda: trainer.train(batches, 1)))
-            written += [saved.seconds for saved in background.done(wait=True)]
+            background.done(wait=True)
             theirs.append(seconds(lambda: own.write(str(Path(folder) / "theirs"))))
     how = (
         f"DenseNet121 with Adam, {size / 1e6:.0f} MB in {len(trainer.variables())} variables; "
-        f"{ROUNDS} rounds in turns, median without the first, which traces"
+        f"{ROUNDS} rounds in turns, median without the first, which traces. Training keeps both "
+        "cores busy, and the write takes its share of them"
     )
-    stall, write = statistics.median(stalls[1:]), statistics.median(theirs[1:])
+    stall, write, beside, step_ = (
+        statistics.median(times[1:]) for times in (stalls, theirs, after, plain)
+    )
     what = "checkpoint: training stops"
     return [
         Row(what, stall, write, "tf.train.Checkpoint.write", how, bar=1 / 3),
         Row(f"{what}, at most", max(stalls[1:]), None, "", how, bar=0.25, bar_of="ours"),
-        Row(
-            "checkpoint: written in the background after",
-            statistics.median(written[1:]),
-            write,
-            "tf.train.Checkpoint.write",
-            how,
-        ),
-        Row(
-            "checkpoint: a step during the write",
-            statistics.median(after[1:]),
-            statistics.median(plain[1:]),
-            "a step without",
-            how + ". Training keeps both cores busy, and the write takes its share of them",
-        ),
+        Row("checkpoint: a step during the write", beside, step_, "a step without", how),
     ]
 
 

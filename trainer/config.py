@@ -4,30 +4,16 @@ The command line wins over the environment, the environment over the defaults. N
 so a mistake on the command line is answered at once.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer import guard, values
-from trainer.options import Section, UsageError, read
-from trainer.values import METRICS, METRICS_OF
+from trainer.options import Section, read
+from trainer.options import UsageError as UsageError
+from trainer.values import METRICS as METRICS
+from trainer.values import METRICS_OF as METRICS_OF
 
-__all__ = [
-    "METRICS",
-    "METRICS_OF",
-    "RECORD",
-    "UNKNOWN",
-    "WEIGHTS_FILES",
-    "Config",
-    "UsageError",
-    "check_length",
-    "given",
-    "parse",
-]
-
-RECORD = "config.json"
-"""In the job folder: every option as the job has it."""
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
 UNKNOWN = 2**62
@@ -39,14 +25,14 @@ _distribution = Section("distribution")
 _evaluation = Section("train and evaluate")
 _model = Section("model")
 _optimizer = Section("optimizer")
-_tensorboard = Section("TensorBoard; cadences in steps, 0: never")
+_tensorboard = Section("TensorBoard")
 _input = Section("input and augmentation")
 _output = Section("hyperparameters and output")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that a run depends on. Folders may be local paths or gs:// URLs."""
+    """Holds everything that a run depends on. Folders may be local paths or gs:// URLs."""
 
     records: str = _run(
         ...,
@@ -115,11 +101,6 @@ class Config:
         25.0, "most seconds from SIGTERM until the process exits, saved or not", least=0.5
     )
 
-    evaluation: Literal["auto", "inline", "dedicated"] = _evaluation(
-        "auto",
-        "inline: the trainers evaluate; dedicated: a task of type evaluator does; auto: by the "
-        "cluster",
-    )
     early_stopping: int = _evaluation(
         0, "end the run after this many evaluations without a better --metric; 0: never"
     )
@@ -148,9 +129,6 @@ class Config:
     weights: str = _model(
         "none",
         "none, imagenet, a file (.h5, .keras), or a folder of checkpoints",
-    )
-    weights_sha256: str = _model(
-        "", "checksum that the weights file must have, in hex", parse=str.lower
     )
     fine_tune_layers: int = _model(
         -1,
@@ -205,20 +183,17 @@ class Config:
         most=0.999999,
     )
     schedule: Literal["constant", "cosine", "step"] = _optimizer(
-        "constant", "of the learning rate", shown="constant; cosine if no length is given"
+        "constant", "of the learning rate", shown="cosine"
     )
     warmup_steps: int = _optimizer(
         0,
         "steps in which the learning rate rises from 0, linearly",
-        shown="0; a twentieth if no length is given",
+        shown="of cosine a twentieth of the run",
     )
     xla: bool = _optimizer(
         False, "compile the gradients with XLA, on one replica; a TPU always does"
     )
 
-    histograms_every: int = _tensorboard(
-        500, "of weights and of layers' outputs, with zero, dead and saturated units"
-    )
     profile_steps: tuple[int, int] | None = _tensorboard(
         None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
     )
@@ -264,11 +239,8 @@ class Config:
         "where pictures are cropped, resized, flipped and changed; auto: on a GPU or a TPU, if the "
         "records say how large their pictures are",
     )
-    cache: str = _input(
-        "none",
-        "keep decoded pictures, in memory or in a folder on a local disk, so that each is decoded "
-        "once; none: decode them in every epoch",
-        metavar="memory|DIR",
+    cache: Literal["none", "memory"] = _input(
+        "none", "memory: keep decoded pictures, so that each is decoded once"
     )
     sampling: Literal["natural", "balanced"] = _input(
         "natural", "balanced: an epoch has each picture of a rare class several times"
@@ -297,7 +269,7 @@ folder could not be written, 4 the loss was not finite, 143 stopped: start it ag
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
-    """The run that these arguments and Vertex AI's AIP_* variables ask for.
+    """Return the run that these arguments and Vertex AI's AIP_* variables ask for.
 
     AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR win over the folders below
     --job-dir. Raises UsageError.
@@ -316,7 +288,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         raise UsageError(f"--cut and --crop {config.crop}: give one of them")
     if config.trivial_augment and config.rand_augment:
         raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
-    _check_weights(config)
+    if config.weights == "imagenet" and config.model.lower() == "small_cnn":
+        raise UsageError("--weights imagenet: there are none for small_cnn; give a --model")
     if ":" in config.model:
         _check_own(config)
     check_length(config)
@@ -324,15 +297,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
 
 
 def given(arguments: Sequence[str]) -> frozenset[str]:
-    """The fields that `arguments`, which `parse` has read, give a value to. Zeros that mean "not
-    given" do not count."""
+    """Return the fields that `arguments`, which `parse` has read, give a value to. Zeros that mean
+    "not given" do not count."""
     values = read(Config, arguments, COMMON)
     zeros = ("image_size", "epochs")
     return frozenset(name for name, value in values.items() if value or name not in zeros)
 
 
+def choose_backend(environment: MutableMapping[str, str]) -> None:
+    """Have Keras run on TensorFlow. Raises UsageError if the environment names another backend."""
+    backend = environment.setdefault("KERAS_BACKEND", "tensorflow")
+    if backend != "tensorflow":
+        raise UsageError(f"KERAS_BACKEND={backend}: the trainer runs on TensorFlow: unset it")
+
+
 def _accelerator(given: str, environment: Mapping[str, str]) -> str:
-    """--accelerator, or the environment's for `auto`. Raises UsageError."""
+    """Return --accelerator, or the environment's for `auto`. Raises UsageError."""
     source, text = "--accelerator", given
     if given == guard.AUTO:
         source, text = guard.VARIABLE, environment.get(guard.VARIABLE, "").strip() or guard.AUTO
@@ -344,7 +324,7 @@ def _accelerator(given: str, environment: Mapping[str, str]) -> str:
 
 
 def _folders(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """The four folders that a run writes to."""
+    """Return the four folders that a run writes to. Raises UsageError."""
     job_dir: str = given.get("job_dir", "")
     aip_model = environment.get("AIP_MODEL_DIR", "")
     trial = environment.get("CLOUD_ML_TRIAL_ID")
@@ -384,16 +364,3 @@ def _check_own(config: Config) -> None:
         raise UsageError(f"{option}: --model {config.model} makes its own head")
     if config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES):
         raise UsageError(f"--weights {config.weights}: --model {config.model} loads its own")
-
-
-def _check_weights(config: Config) -> None:
-    """Refuse options that mean nothing with this --weights. Raises UsageError."""
-    weights, checksum = config.weights, config.weights_sha256
-    file = weights.endswith(WEIGHTS_FILES)
-    if weights == "imagenet" and config.model.lower() == "small_cnn":
-        raise UsageError("--weights imagenet: there are none for small_cnn; give a --model")
-    if checksum and not file:
-        ends = " or ".join(WEIGHTS_FILES)
-        raise UsageError(f"--weights-sha256: --weights {weights} is not a file ({ends})")
-    if checksum and not re.fullmatch("[0-9a-f]{64}", checksum):
-        raise UsageError(f"--weights-sha256 {checksum}: is not 64 hexadecimal digits")

@@ -8,14 +8,13 @@ not be written.
 """
 
 import dataclasses
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_type_hints
+from typing import Any, Literal
 
-from trainer.config import RECORD, Config, UsageError
+from trainer.config import Config, UsageError, choose_backend
 from trainer.options import Section, read
 from trainer.report import say, speak_in
 
@@ -23,8 +22,8 @@ _option = Section("options")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What is evaluated. Folders and files may be local paths or gs:// URLs."""
+class Request:
+    """Says what is evaluated. Folders and files may be local paths or gs:// URLs."""
 
     job_dir: str = _option(..., "folder of a job", metavar="DIR", required=True)
     records: str = _option(
@@ -37,11 +36,11 @@ class Asked:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Evaluate, and turn the outcome into an exit code and one line."""
+    """Evaluate, and return the exit code; an error is one line."""
     try:
-        given = read(Asked, sys.argv[1:] if arguments is None else arguments)
-        request = Asked(**given)
+        request = Request(**read(Request, sys.argv[1:] if arguments is None else arguments))
         speak_in(request.output)
+        choose_backend(os.environ)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
         from trainer.input.splits import CorruptRecord
         from trainer.job import storage
@@ -59,17 +58,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def evaluate(request: Asked) -> dict[str, float]:
+def evaluate(request: Request) -> dict[str, float]:
     """Report how good the job's model is on a split, and return the metrics.
 
     Raises UsageError, CorruptRecord, and one of storage.FAILURES.
     """
     from trainer.input import splits
     from trainer.job.checkpoints import Checkpoints
-    from trainer.loop import distribution, evaluator, inner
+    from trainer.loop import distribution, inner
     from trainer.loop.judge import tell
-    from trainer.model import networks, predictions
-    from trainer.observe import classes
+    from trainer.model import networks, predictions, scores
 
     config = settings(request.job_dir)
     folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
@@ -87,46 +85,55 @@ def evaluate(request: Asked) -> dict[str, float]:
             f"trained on {len(was)} others"
         )
     shards = splits.find(config.records, request.split)
-    strategy = distribution.create(distribution.Cluster(role="evaluator"), os.environ)
-    policy = distribution.precision(
-        config.precision, distribution.has_tpu(os.environ), distribution.compute_capabilities()
-    )
+    strategy = distribution.create(distribution.Cluster(), os.environ)
+    policy = distribution.policy(config.precision, os.environ)
     with strategy.scope():
         network = networks.build(config, len(names), policy, pretrain=False)
-    averaged = evaluator.averaged(network, config, strategy, policy)
-    evaluator.assign(network, checkpoint, config, averaged)
+    assign(network, checkpoint, config)
     evaluation = inner.Evaluation(strategy, network, config, len(names), shards)
     step, result = checkpoint.position.step, evaluation.run()
     tell(step, result)
-    say("classes", classes.table(evaluation.tally.table(names)), step=step)
+    say("classes", scores.as_text(evaluation.scores.table(names)), step=step)
     if request.predictions:
         predictions.write(network, names, config, shards, request.predictions)
     return result
 
 
+def assign(network: Any, checkpoint: Any, config: Config) -> None:
+    """Give the network the weights of a checkpoint, with --ema their averages. Raises UsageError if
+    they are not there."""
+    averaged = checkpoint.state.get("averages", {})
+    if config.ema and not averaged:
+        text = "does not say which variables are the averages of --ema: let the job go on first"
+        raise UsageError(f"the checkpoint in {config.checkpoint_dir} {text}")
+    by_path = {name.partition(" ")[2]: value for name, value in checkpoint.variables.items()}
+    for number, variable in enumerate(network.variables):
+        value = checkpoint.variables.get(f"{number:04d} {variable.path}")
+        if variable.path in averaged:
+            value = by_path.get(averaged[variable.path])
+        if value is None or tuple(value.shape) != tuple(variable.shape):
+            raise UsageError(f"the checkpoints in {config.checkpoint_dir} are of another model")
+        variable.assign(value)
+
+
 def settings(job_dir: str) -> Config:
     """Return the options that a job has, by its config.json. Raises UsageError."""
-    from trainer.job import storage
+    from trainer.job import markers
 
-    path = f"{job_dir.rstrip('/')}/{RECORD}"
-    try:
-        recorded = dict(json.loads(storage.read(path)))
-        return of_json(recorded)
-    except storage.NOT_FOUND:
-        raise UsageError(f"--job-dir {job_dir}: there is no {RECORD}, so no job began") from None
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-
-
-def of_json(recorded: Mapping[str, Any]) -> Config:
-    """Return the options of a config.json, without those that this version does not have."""
-    known = get_type_hints(Config)
+    recorded = markers.recorded(job_dir.rstrip("/"))
+    if not recorded:
+        text = f"there is no {markers.RECORD}, so no job began"
+        raise UsageError(f"--job-dir {job_dir}: {text}")
+    known = {field.name for field in dataclasses.fields(Config)}
     values: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in recorded.items()
-        if name in known
+        if name in known  # and not of an earlier version alone
     }
-    return Config(**values)
+    try:
+        return Config(**values)
+    except TypeError as error:  # an option without a default is missing
+        raise UsageError(f"{job_dir}/{markers.RECORD} cannot be read: {error}") from error
 
 
 if __name__ == "__main__":

@@ -27,54 +27,39 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Option:
-    """What a field's name, type and default do not say about its option."""
+    """Says what a field's name, type and default do not say about its option."""
 
     section: str
     """Title of its group in --help."""
     help: str
-    parse: Callable[[str], Any] | None
+    parse: Callable[[str], Any] | None = None
     """Makes the value from its text; None: by the field's type."""
-    metavar: str | None
+    metavar: str | None = None
     """Stands for the value in --help; None: by the field's type."""
-    shown: str | None
+    shown: str | None = None
     """The default, as --help shows it; None: the default itself; "": not shown."""
-    least: float
-    most: float
-    over: float
+    least: float = 0.0
+    most: float = math.inf
+    over: float = -math.inf
     """A number must lie from `least` to `most`; where `over` is set, above that and finite."""
-    alias: str | None
+    alias: str | None = None
     """A second name, with its hyphens."""
-    required: bool
+    required: bool = False
     choices: tuple[str, ...] = ()
     """Where the field's type is no Literal; (): any value."""
 
 
 class Section:
-    """A group of options; calling it declares one."""
+    """Declares the options of a group."""
 
     def __init__(self, title: str) -> None:
         self.title = title
 
-    def __call__(
-        self,
-        default: Any,
-        help: str,
-        *,
-        parse: Callable[[str], Any] | None = None,
-        metavar: str | None = None,
-        shown: str | None = None,
-        least: float = 0.0,
-        most: float = math.inf,
-        over: float = -math.inf,
-        alias: str | None = None,
-        required: bool = False,
-        choices: tuple[str, ...] = (),
-    ) -> Any:
-        """A dataclass field. Its default is `default`, or none where that is `...`."""
-        about = Option(
-            self.title, help, parse, metavar, shown, least, most, over, alias, required, choices
-        )
-        return field(default=MISSING if default is ... else default, metadata={"option": about})
+    def __call__(self, default: Any, help: str, **about: Any) -> Any:
+        """Return a dataclass field whose option is described by `help` and `about`, as Option has
+        them. Its default is `default`, or none where that is `...`."""
+        option = Option(self.title, help, **about)
+        return field(default=MISSING if default is ... else default, metadata={"option": option})
 
 
 ALL = "--help-all"
@@ -83,7 +68,7 @@ ALL = "--help-all"
 def read(
     kind: type, arguments: Sequence[str], common: Sequence[str] = (), **texts: str
 ) -> dict[str, Any]:
-    """The values that `arguments` give to fields of the dataclass `kind`, by the fields' names.
+    """Return the values that `arguments` give to fields of the dataclass `kind`, by their names.
 
     --help shows the fields that `common` names, in that order, and --help-all shows every one by
     its section. `texts` go to argparse: usage, description, epilog. Raises UsageError, and
@@ -131,7 +116,7 @@ def _name(entry: Field[Any]) -> str:
 def _add(
     group: Any, entry: Field[Any], option: Option, annotation: Any, hidden: bool = False
 ) -> None:
-    """Give argparse the option of a field; a `hidden` one is read, and not shown."""
+    """Declare the option of a field to argparse; a `hidden` one is read, and not shown."""
     names = [_name(entry), *([option.alias] if option.alias else [])]
     about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(entry, option)}
     if get_origin(annotation) is Literal or option.choices:
@@ -146,7 +131,7 @@ def _add(
 
 
 def _help(entry: Field[Any], option: Option) -> str:
-    """The help text, with what holds if the option is not given."""
+    """Return the help text, with what holds if the option is not given."""
     shown = option.shown
     if shown is None:
         default = entry.default
@@ -162,7 +147,7 @@ def _help(entry: Field[Any], option: Option) -> str:
 
 
 def _check_bounds(name: str, value: Any, option: Option) -> None:
-    """Raises UsageError for a number out of bounds, and for one that is not a number."""
+    """Raise UsageError for a number out of bounds, and for one that is not a number."""
     least, most, over = option.least, option.most, option.over
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
@@ -178,7 +163,7 @@ def _check_bounds(name: str, value: Any, option: Option) -> None:
 
 
 def _hyphens(arguments: Sequence[str]) -> list[str]:
-    """--learning_rate=0.1 as --learning-rate=0.1: a tuning service names parameters that way."""
+    """Return --learning_rate=0.1, as a tuning service writes it, as --learning-rate=0.1."""
     hyphened = []
     for argument in arguments:
         name, equals, value = argument.partition("=")
@@ -195,7 +180,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def whole_number(text: str) -> int:
-    """32, and also 32.0, as a tuning service writes it."""
+    """Return 32 of "32", and of "32.0", as a tuning service writes it."""
     try:
         value = float(text)
     except ValueError:

@@ -13,30 +13,36 @@ from typing import Any
 _worker: int | None = None
 _words = False
 _bar = False
-"""Does the terminal show a line about a step, which the next text has to overwrite?"""
+"""Whether the terminal shows a line about a step, which the next text has to overwrite."""
 
 
 def speak_as(worker: int | None) -> None:
-    """From now on put `worker` into each line; None: there is only one."""
+    """Put `worker` into each line from now on; None: there is only one."""
     global _worker
     _worker = worker
 
 
 def speak_in(style: str) -> None:
-    """From now on "json", "text", or "auto": text on a terminal, JSON elsewhere."""
+    """Write lines as "json", "text", or "auto" from now on: text on a terminal, JSON elsewhere."""
     global _words
     _words = style == "text" or (style == "auto" and sys.stdout.isatty())
 
 
 def line(event: str, message: str, severity: str = "INFO", **fields: Any) -> str:
-    """Return one event as JSON. Numbers that JSON lacks (NaN, inf) become strings."""
+    """Return one event as JSON."""
     if _worker is not None:
         fields["worker"] = _worker
-    fields = {
-        key: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in fields.items()
-    }
-    return json.dumps({"severity": severity, "message": message, "event": event, **fields})
+    known = {"severity": severity, "message": message, "event": event}
+    return json.dumps({**known, **finite(fields)})
+
+
+def finite(value: Any) -> Any:
+    """Return `value` in JSON's types: numbers that JSON lacks (NaN, inf) become text."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None:

@@ -10,34 +10,31 @@ the loss of another process, start it again.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import math
 import os
 import sys
-import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainer import guard
-from trainer.config import RECORD, Config, UsageError, check_length, given, parse
-from trainer.job.preemption import RESTART, Preempted, Preemption, watch_metadata
-from trainer.loop import distribution, waiting
+from trainer.config import Config, UsageError, check_length, choose_backend, given, parse
+from trainer.job.preemption import RESTART, Preempted, Preemption
+from trainer.loop import distribution, stalls
 from trainer.report import say, speak_as, speak_in
 
 if TYPE_CHECKING:  # importing these at run time imports TensorFlow
     from trainer.job.checkpoints import Position
     from trainer.loop import inner, outer
-    from trainer.loop.setup import Setup
     from trainer.observe.observer import Run
 
 OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, train, and turn the outcome into an exit code and one line."""
+    """Parse, train, and return the exit code; an error is one line."""
     preemption = Preemption()
     preemption.install()
     try:
@@ -54,24 +51,21 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
             speak_as(place.index)
         speak_in(config.output)
         guard.check(config.accelerator, os.environ)
+        choose_backend(os.environ)
     except (UsageError, guard.Refused) as error:
         say("error", str(error), "ERROR")
-        return USAGE
-    backend = os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-    if backend != "tensorflow":
-        say("error", f"KERAS_BACKEND={backend}: the trainer runs on TensorFlow: unset it", "ERROR")
         return USAGE
     preemption.grace = config.grace
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from trainer.job import lease
-    from trainer.loop import evaluator, outer  # noqa: F401 - and all that they import
+    from trainer.loop import outer
 
     if place.parameter_servers:
         from trainer.loop import parameter_servers  # noqa: F401
 
     claim = lease.Lease(config.job_dir)
     try:
-        return train(config, named, place, os.environ, preemption, claim)
+        return train(config, named, place, preemption, claim)
     except Preempted as error:
         claim.release()
         say("preempted", str(error), "WARNING", step=error.step)
@@ -79,8 +73,6 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         os._exit(RESTART)
     except Exception as error:
         code, text = _verdict(error, config, place)
-        if claim.held and not isinstance(error, lease.Lost) and code != RESTART:
-            _leave_word(config, code, text)
         claim.release()
         if code == FAULT:
             traceback.print_exc()
@@ -91,12 +83,12 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
 
 
 def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> tuple[int, str]:
-    """Exit code and one line for an error."""
+    """Return exit code and one line for an error."""
     import tensorflow as tf
 
     from trainer.input import splits
     from trainer.job import checkpoints, lease, storage
-    from trainer.loop import evaluator, lost, outer
+    from trainer.loop import outer
 
     if isinstance(error, UsageError | splits.CorruptRecord):
         return USAGE, str(error)
@@ -104,32 +96,27 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
         return OUTSIDE, str(error)
     if isinstance(error, outer.NotFinite):
         return NOT_FINITE, str(error)
-    if isinstance(error, evaluator.GivenUp):
-        return error.code, str(error)
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
-    if isinstance(error, tf.errors.OpError) and (loss := lost.of(error)):
-        return (RESTART if loss.restart else USAGE), f"{loss.text}: {_reason(error)}"
-    if place.tasks and distribution.lost_peer(error):
-        named = waiting.others(place.tasks, place.role, place.task)
-        silent = [name for host, name in named.items() if waiting.probe(host) != "answers"]
-        who = f" ({', '.join(silent)})" if silent else ""
-        why = f"another process is gone{who}, all have to be started again: {_reason(error)}"
-        return RESTART, why
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        text = "the memory is used up: give a smaller --batch-size, more --accumulate, --precision"
+        return USAGE, f"{text} mixed_float16, or take a machine with more: {_reason(error)}"
+    if isinstance(error, outer.Interrupted) or (
+        place.tasks and distribution.outside(error, stepped=False)
+    ):
+        named = stalls.peers(place.tasks, place.role, place.task)
+        silent = [name for host, name in named.items() if stalls.probe(host) != "answers"]
+        if not place.tasks:
+            return RESTART, f"a device failed while this run used it, start again: {_reason(error)}"
+        who = f"no answer from {', '.join(silent)}" if silent else "a process or a device failed"
+        return RESTART, f"{who}, all have to be started again: {_reason(error)}"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
         corrupt = splits.find_corrupt(config)
         if corrupt:
             return USAGE, corrupt
-    return FAULT, f"{type(error).__name__}: {_first(error)}"
-
-
-def _leave_word(config: Config, code: int, text: str) -> None:
-    """Leave FAILED for a dedicated evaluator, which would wait for these trainers for ever."""
-    from trainer.job import markers, storage
-
-    with contextlib.suppress(*storage.FAILURES):
-        content = {"code": code, "message": text, "time": time.time()}
-        markers.write(f"{config.job_dir}/{markers.FAILED}", content)
+    if config.xla and isinstance(error, tf.errors.OpError):
+        return USAGE, f"--xla: XLA does not compile this model, leave it out: {_reason(error)}"
+    return FAULT, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
@@ -139,10 +126,6 @@ def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> in
         sys.stderr.flush()
         os._exit(code)
     return code
-
-
-def _first(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
 
 
 def _reason(error: Exception) -> str:
@@ -157,22 +140,18 @@ def train(
     config: Config,
     named: frozenset[str],
     place: distribution.Cluster,
-    environment: Mapping[str, str],
     preemption: Preemption,
     claim: Any,
 ) -> int:
-    """Return a whole run, from the devices to the SavedModel.
+    """Train a whole run, from the devices to the SavedModel, and return the exit code.
 
-    Raises what `_verdict` turns into codes.
-
-    `named` are the options that were given. `claim` is the job folder's lease (lease.Lease),
-    which the chief takes and `_main` releases.
+    `named` are the options that were given. `claim` is the job folder's lease (lease.Lease), which
+    the chief takes and `_main` releases. Raises what `_verdict` turns into codes.
     """
     import keras
     import tensorflow as tf
 
     from trainer.job import markers
-    from trainer.loop import evaluator
 
     if finished := markers.finished(config):
         early = ", stopped early" if finished.get("early") else ""
@@ -188,11 +167,7 @@ def train(
         from trainer.loop import parameter_servers
 
         return parameter_servers.serve(config, place, preemption)
-    setup = _set_up(config, named, place, environment, preemption, claim)
-    if place.role == "evaluator":
-        evaluator.run(setup)
-    else:
-        _train(setup, preemption, claim)
+    _train(_set_up(config, named, place, preemption, claim), preemption, claim)
     return OK
 
 
@@ -200,17 +175,19 @@ def _set_up(
     config: Config,
     named: frozenset[str],
     place: distribution.Cluster,
-    environment: Mapping[str, str],
     preemption: Preemption,
     claim: Any,
-) -> Setup:
-    """Claim the job folder, meet the other processes, find devices and records.
+) -> Run:
+    """Claim the job folder, meet the other processes, and return the run with its devices and
+    records.
 
     Raises UsageError, on all ranks alike.
     """
     from trainer.input import device, splits, targets
-    from trainer.loop.setup import Setup
+    from trainer.job.checkpoints import Position
     from trainer.model import choices
+    from trainer.observe.observer import Run
+    from trainer.observe.stopwatch import Stopwatch, process_age
 
     problem = None
     if place.chief:
@@ -220,12 +197,9 @@ def _set_up(
             if place.workers == 1:
                 raise
             problem = error  # the others wait for this process until `_agree` tells them
-    strategy = distribution.create(place, environment, config)
+    strategy = distribution.create(place, os.environ, config)
     preemption.install()
-    watch_metadata(preemption.request, environment)
-    policy = distribution.precision(
-        config.precision, distribution.has_tpu(environment), distribution.compute_capabilities()
-    )
+    policy = distribution.policy(config.precision, os.environ)
     facts = distribution.facts(strategy, place)
     text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
     say("start", text, precision=policy, **facts)
@@ -240,91 +214,91 @@ def _set_up(
     config = sized(choices.settled(config, named, known), records)
     kind = "" if place.parameter_servers else "".join(kinds[:1])
     config = device.settled(config, shards, kind)
-    return Setup(config, place, strategy, names, shards, held_out, policy, facts)
+    stopwatch = Stopwatch(age=process_age())
+    return Run(
+        config, place, strategy, names, shards, held_out, stopwatch, Position(), policy, facts
+    )
 
 
-def _train(setup: Setup, preemption: Preemption, claim: Any) -> None:
+def _train(run: Run, preemption: Preemption, claim: Any) -> None:
     """Train, and write what was asked for."""
-    from trainer.job import storage
     from trainer.loop import outer
     from trainer.model import export, predictions
     from trainer.observe import insight
 
-    config, place = setup.config, setup.place
-    trainer, evaluation = _on_the_devices(setup, preemption)
-    problem = None
-    if place.chief:
-        try:
-            _prepare(config, sum(math.prod(v.shape) * 4 for v in trainer.variables().values()))
-        except (UsageError, *storage.FAILURES) as error:
-            problem = error
-    _agree(setup.strategy, place, problem)
-    run = setup.run(trainer.model, trainer.optimizer, write=place.chief)
+    config, place = run.config, run.place
+    watch = _stalls(place, run.strategy.num_replicas_in_sync, config.peer_timeout)
+    with watch.during("the start"):
+        trainer, evaluation = _on_the_devices(run)
+    run.model = trainer.model
+    size = sum(math.prod(v.shape) * 4 for v in trainer.variables().values())
 
     def save_model(name: str, position: Position) -> None:
         folder = config.model_dir if name == "final" else f"{config.job_dir}/export/{name}"
-        export.save(trainer.weights(), setup.names, config, folder, name, position.step)
+        export.export(trainer.weights(), run.names, config, folder)
+        say("exported", f"SavedModel ({name}) in {folder}", step=position.step, name=name)
 
     controller = outer.Controller(
         trainer,
         evaluation,
         run,
         preemption,
-        insight.observers(config, place),
+        insight.observers(config),
         claim.check,
         save_model,
-        _waits(place, setup.strategy.num_replicas_in_sync, config.peer_timeout),
+        watch,
     )
+    if place.chief:
+        controller.attempt(lambda: _prepare(config, size))
+    controller.settle()
     try:
         outcome = controller.run()
     except Preempted:
         raise
     except Exception as error:
-        controller.watch.end(run, "diverged" if isinstance(error, outer.NotFinite) else "fault")
+        controller.end("diverged" if isinstance(error, outer.NotFinite) else "fault")
         controller.rescue(config.grace)
         raise
 
     def predict() -> None:
         with trainer.averaged():
-            predictions.write(evaluation.model, setup.names, config, setup.validation)
+            predictions.write(evaluation.model, run.names, config, run.validation)
 
     if place.chief:
         controller.attempt(lambda: _conclude(run, outcome, save_model, predict))
     controller.settle()
-    controller.watch.closed(run)
+    controller.watch.each(run, lambda observer: observer.closed(run))
     early = ", early" if outcome.early else ""
     result: dict[str, Any] = outcome.result
     say("done", f"finished at step {outcome.step}{early}", step=outcome.step, **result)
 
 
-def _waits(place: distribution.Cluster, replicas: int, seconds: float) -> waiting.Waits:
-    """Return what tells whom this process waits for. seconds: --peer-timeout, after which
-    TensorFlow itself gives up other processes; only where it does not, this ends the
-    process.
+def _stalls(place: distribution.Cluster, replicas: int, seconds: float) -> stalls.StallMonitor:
+    """Return what tells whom this process waits for.
+
+    seconds: --peer-timeout, after which TensorFlow gives up other processes by itself where it can;
+    where it does not, a step that hangs ends this process.
     """
-    if place.workers > 1:
-        named = waiting.others(place.tasks, place.role, place.task)
-        return waiting.Waits(named, patience=2 * seconds)
-    # With parameter servers, `watch_servers` looks on.
-    alone = replicas == 1 or place.parameter_servers
-    return waiting.Waits({}, patience=0.0 if alone else seconds)
+    if place.tasks:
+        named = stalls.peers(place.tasks, place.role, place.task)
+        return stalls.StallMonitor(named, patience=2 * seconds)
+    return stalls.StallMonitor({}, patience=0.0 if replicas == 1 else seconds)
 
 
-def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer, inner.Evaluation]:
+def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
     """Return what trains and what evaluates, with the model built."""
     from trainer.input import splits, targets
     from trainer.loop import inner
 
-    config, place, strategy = setup.config, setup.place, setup.strategy
-    classes, policy, held_out = len(setup.names), setup.policy, setup.validation
+    config, place, strategy = run.config, run.place, run.strategy
+    classes, policy, held_out = len(run.names), run.policy, run.validation
     labels = None
     balanced = "balanced" in (config.sampling, config.class_weights)
     if balanced or config.target == targets.VALUES:
-        labels = splits.labels(setup.train, classes)
+        labels = splits.labels(run.train, classes)
     if place.parameter_servers:
         from trainer.loop import parameter_servers
 
-        parameter_servers.watch_servers(place, config, preemption)
         makers = len(place.tasks["worker"])
         servers = parameter_servers.ParameterServers(
             strategy, config, classes, policy, makers, labels
@@ -335,7 +309,7 @@ def _on_the_devices(setup: Setup, preemption: Preemption) -> tuple[inner.Trainer
 
 
 def _predict_again(config: Config, place: distribution.Cluster) -> bool:
-    """Write the predictions of a job that was finished without --predictions."""
+    """Write the predictions of a job that was finished without --predictions; return whether."""
     from trainer import evaluate
     from trainer.job import storage
     from trainer.model import predictions
@@ -343,7 +317,7 @@ def _predict_again(config: Config, place: distribution.Cluster) -> bool:
     path = f"{config.job_dir}/{predictions.PREDICTIONS}"
     if not (config.predictions and place.chief) or storage.gfile.exists(path):
         return False
-    request = evaluate.Asked(job_dir=config.job_dir, split="validation", predictions=path)
+    request = evaluate.Request(job_dir=config.job_dir, split="validation", predictions=path)
     evaluate.evaluate(request)
     return True
 
@@ -354,18 +328,19 @@ def _conclude(
     save_model: Callable[[str, Position], None],
     predict: Callable[[], None],
 ) -> None:
-    """The final SavedModel, the predictions, and the marker that the job is done."""
-    from trainer.job import markers
+    """Write the final SavedModel, the predictions, and the marker that the job is done."""
+    from trainer.job import markers, storage
 
     if run.config.predictions:
-        with run.ledger.spend("evaluation"):
+        with run.stopwatch.measure("evaluation"):
             predict()
     if "final" in run.config.export:
-        with run.ledger.spend("evaluation"):
+        with run.stopwatch.measure("evaluation"):
             save_model("final", run.position)
     result = {**outcome.result, "early": outcome.early, **markers.requested(run.config)}
-    with run.ledger.spend("checkpoint"):
-        markers.write(f"{run.config.job_dir}/{markers.DONE}", {"step": outcome.step, **result})
+    with run.stopwatch.measure("checkpoint"):
+        content = json.dumps({"step": outcome.step, **result}).encode()
+        storage.write(f"{run.config.job_dir}/{markers.DONE}", content)
 
 
 def sized(config: Config, records: int) -> Config:
@@ -382,15 +357,12 @@ def sized(config: Config, records: int) -> Config:
 
 def _claim(config: Config, claim: Any) -> None:
     """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    from trainer.job import markers, storage
+    from trainer.job import storage
 
     for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
         storage.check_writable(folder)
     storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
     claim.take()
-    for name in (markers.FAILED, markers.LEAVING):
-        if storage.gfile.exists(f"{config.job_dir}/{name}"):
-            storage.gfile.remove(f"{config.job_dir}/{name}")
 
 
 def _prepare(config: Config, size: int) -> None:
@@ -398,14 +370,14 @@ def _prepare(config: Config, size: int) -> None:
 
     Raises UsageError, and storage.FAILURES.
     """
-    from trainer.job import checkpoints, storage
+    from trainer.job import checkpoints, markers, storage
 
     there = checkpoints.Checkpoints(config.checkpoint_dir, config.keep_checkpoints).size()
     count = config.keep_checkpoints + 2  # the best, and the one that is being written
     what = f"{count} checkpoints of {storage.size(size)}"
     storage.check_space(config.checkpoint_dir, max(size, size * count - there), what)
     content = json.dumps(dataclasses.asdict(config), indent=1).encode()
-    storage.write(f"{config.job_dir}/{RECORD}", content)
+    storage.write(f"{config.job_dir}/{markers.RECORD}", content)
 
 
 def _agree(strategy: Any, place: distribution.Cluster, problem: Exception | None) -> None:

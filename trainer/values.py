@@ -19,8 +19,7 @@ METRICS = {
     "rmse": False,
     "r2": True,
 }
-"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores and
-trainer.model.measures."""
+"""What an evaluation measures, and whether a larger value is better; see trainer.model.scores."""
 METRICS_OF = {
     "class": tuple(METRICS)[:8],
     "labels": (
@@ -34,7 +33,7 @@ EXPORTS = ("final", "best", "latest")
 
 
 def exports(text: str) -> tuple[str, ...]:
-    """final,best,latest, or none: which SavedModels."""
+    """Return which SavedModels final,best,latest, or none mean."""
     names = () if text == "none" else tuple(text.split(","))
     if unknown := [name for name in names if name not in EXPORTS]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
@@ -42,12 +41,12 @@ def exports(text: str) -> tuple[str, ...]:
 
 
 def layers(text: str) -> int:
-    """A number of layers; all: -1."""
+    """Return a number of layers; of "all" -1."""
     return -1 if text == "all" else from_0(text)
 
 
 def from_0(text: str) -> int:
-    """A whole number of 0 or more."""
+    """Return a whole number of 0 or more."""
     value = whole_number(text)
     if value < 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
@@ -55,7 +54,7 @@ def from_0(text: str) -> int:
 
 
 def jitter(text: str) -> tuple[float, ...]:
-    """B[,C,S[,H]] as four numbers: brightness, contrast, saturation, hue. 0: (), no change."""
+    """Return B[,C,S[,H]] as four numbers: brightness, contrast, saturation, hue; () of 0."""
     try:
         numbers = tuple(map(float, text.split(",")))
     except ValueError:
@@ -69,7 +68,7 @@ def jitter(text: str) -> tuple[float, ...]:
 
 
 def steps(text: str) -> tuple[int, int]:
-    """FIRST,LAST: two steps."""
+    """Return the two steps of FIRST,LAST."""
     first, comma, last = text.partition(",")
     if not (comma and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
         raise argparse.ArgumentTypeError(f"{text!r} is not FIRST,LAST, two steps from 1 on")

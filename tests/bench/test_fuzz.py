@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from bench import fuzz
 from builder.core.errors import InputError
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)
@@ -19,11 +13,12 @@ def test_no_case_fails(kind: str) -> None:
     assert fuzz.run(kind, 0, 20) == 20
 
 
-def test_the_program_says_what_it_ran() -> None:
-    command = [sys.executable, "-m", "bench.fuzz", "answers", "headers", "--cases", "3"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert [line.rpartition(",")[0] for line in done.stdout.splitlines()] == [
+def test_the_program_says_what_it_ran(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fuzz", "answers", "headers", "--cases", "3"])
+    assert fuzz.main() == 0
+    assert [line.rpartition(",")[0] for line in capsys.readouterr().out.splitlines()] == [
         "answers: 3 cases, none failed",
         "headers: 3 cases, none failed",
     ]

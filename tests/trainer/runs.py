@@ -5,7 +5,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,28 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bench.campaign import cluster as cluster
+
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "builder/prove/records"
-
-
-def cluster(*roles: str) -> list[dict[str, str]]:
-    """Environments for processes with these roles, on free ports of loopback."""
-    sockets = [socket.socket() for _ in roles]
-    hosts: dict[str, list[str]] = {}
-    tasks = []
-    for role, one in zip(roles, sockets, strict=True):
-        one.bind(("127.0.0.1", 0))
-        tasks.append({"type": role, "index": len(hosts.setdefault(role, []))})
-        hosts[role].append(f"127.0.0.1:{one.getsockname()[1]}")
-    for one in sockets:
-        one.close()
-    return [
-        {
-            "TF_CONFIG": json.dumps({"cluster": hosts, "task": task}),
-            "NAME": "{type}{index}".format(**task),
-        }
-        for task in tasks
-    ]
 
 
 class Process:
@@ -124,16 +105,10 @@ def same_weights(one: Path, other: Path, step: int) -> None:
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
     """The scalars that TensorBoard reads from a run's event files, by tag and step."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    from tensorboard.util.tensor_util import make_ndarray
 
-    events = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     events.Reload()
-    tags = [
-        tag
-        for tag in events.Tags()["tensors"]
-        if events.SummaryMetadata(tag).plugin_data.plugin_name == "scalars"
-    ]
-    return {
-        tag: {e.step: float(make_ndarray(e.tensor_proto)) for e in events.Tensors(tag)}
-        for tag in tags
-    }
+    found = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+    for tag, values in found.items():
+        assert len({value.step for value in values}) == len(values), f"{tag}: a step is there twice"
+    return {tag: {value.step: value.value for value in values} for tag, values in found.items()}

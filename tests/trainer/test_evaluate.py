@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.runs import SMOKE, Task
+from trainer import evaluate
 
 pytestmark = pytest.mark.tensorflow
-pytest.importorskip("tensorflow")
-
-from trainer import evaluate  # noqa: E402
 
 COMMON = ("--records", SMOKE, "--image-size", 8, "--steps", 60, "--ema", 0.9, "--export", "none")
 
@@ -28,6 +26,12 @@ def test_a_finished_job_is_evaluated_and_predicts_what_it_did_not_before(
         rows = list(csv.DictReader(file))
     right = [row["label"] == row["prediction"] for row in rows]
     assert sum(right) / len(right) == pytest.approx(during["accuracy"])
+    found = json.loads((tmp_path / "job/evaluation.json").read_text())
+    names = [row["class"] for row in found["classes"]]
+    pairs = [(names.index(row["label"]), names.index(row["prediction"])) for row in rows]
+    assert found["confusion"][2][2] == pairs.count((2, 2))
+    assert sum(map(sum, found["confusion"])) == len(rows) == found["metrics"]["examples"] == 200
+    assert sum(float(rows[0][f"p({name})"]) for name in names) == pytest.approx(1, abs=1e-4)
     code, lines = task(*COMMON, "--job-dir", tmp_path / "job", "--predictions")
     assert [line["event"] for line in lines] == ["done"], "they are there"
 

@@ -1,5 +1,5 @@
 """Every image has what the trainer needs: the standard library, TensorFlow with what
-it depends on (NumPy, Keras, protobuf), and psutil of trainer/requirements.txt."""
+it depends on (NumPy, Keras, protobuf), and what trainer/requirements.txt asks for."""
 
 import ast
 import sys
@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from tests.trainer.runs import ROOT
 
 EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "google", "trainer"} | {
-    "psutil"
+    "psutil",
+    "simplejpeg",
+    "cykooz_resizer",
 }
-TOOLS = {"PIL", "fsspec", "google_crc32c", "pynvml", "tf_keras", "gcsfs", "libtpu"}
+TOOLS = {"PIL", "google_crc32c", "pynvml", "tf_keras", "libtpu"}
 """Packages of the tools, or optional ones: they are imported inside functions."""
 
 

@@ -78,24 +78,3 @@ def test_what_does_not_fit_the_field_is_one_line(given: str, message: str) -> No
         meal(given)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
-
-
-def test_help_has_the_sections_and_what_holds_without_an_option(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit):
-        read(Meal, ["--help"], description="A meal.")
-    shown = capsys.readouterr().out
-    assert shown.index("A meal.") < shown.index("food:") < shown.index("drink:")
-    for line in (
-        "--guest GUEST",
-        "--eggs N, --ova N",
-        "how many (default: 2)",
-        "share, 100 % at most (default: 0.5)",
-        "--boiled [true|false]",
-        "hard (default: false)",
-        "--style {plain,fried}",
-        "a list (default: bread)",
-    ):
-        assert line in shown, line
-    assert "who eats (default" not in shown

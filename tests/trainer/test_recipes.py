@@ -5,23 +5,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored, same_weights, weights
+from trainer.config import Config, UsageError, parse
+from trainer.loop import inner, parameter_servers
+from trainer.model import networks, optimization
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import Config, UsageError, parse  # noqa: E402
-from trainer.input import splits  # noqa: E402
-from trainer.job.checkpoints import Checkpoints  # noqa: E402
-from trainer.loop import evaluator, inner, parameter_servers  # noqa: E402
-from trainer.model import networks, optimization  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
-COMMON = ("--records", SMOKE, "--image-size", 8, "--batch-size", 4, "--histograms-every", 0)
-QUICK = (*COMMON, "--export", "none")
+COMMON = ("--records", SMOKE, "--image-size", 8, "--batch-size", 4)
+QUICK = (*COMMON, "--export", "none", "--schedule", "constant")
 
 RECIPES = {
     "ema": ("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2),
@@ -98,22 +95,6 @@ def test_the_average_is_that_of_all_steps_and_the_model_has_it_while_it_is_evalu
         np.testing.assert_array_equal(variable.numpy(), value)
         np.testing.assert_allclose(exported[variable.path], average, rtol=1e-5, atol=1e-7)
     assert {variable.path for variable in trainer.model.variables} == exported.keys()
-
-
-def test_a_dedicated_evaluator_finds_the_average_in_a_checkpoint(tmp_path: Path, task) -> None:
-    options = ("--job-dir", tmp_path, "--steps", 4, "--ema", 0.9)
-    code, lines = task(*QUICK, *options)
-    assert code == 0
-    chosen = parse([str(one) for one in (*QUICK, *options)], {})
-    network = networks.build(chosen, 10, "float32")
-    averaged = evaluator.averaged(network, chosen, tf.distribute.get_strategy(), "float32")
-    found = Checkpoints(chosen.checkpoint_dir, 1).load(4)
-    evaluator.assign(network, found, chosen, averaged)
-    shards = splits.of(chosen, 10)[1]
-    evaluation = inner.Evaluation(tf.distribute.get_strategy(), network, chosen, 10, shards)
-    assert evaluation.run()["loss"] == pytest.approx(lines[-1]["loss"], rel=1e-5)
-    evaluator.assign(network, found, chosen, {})
-    assert evaluation.run()["loss"] != pytest.approx(lines[-1]["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(

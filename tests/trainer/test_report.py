@@ -26,6 +26,8 @@ def test_json_unless_it_is_a_terminal(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_numbers_that_json_does_not_know_are_text() -> None:
     assert json.loads(report.line("error", "m", loss=float("nan")))["loss"] == "nan"
+    odd = {"a": [float("nan"), 1.0], "b": {"c": float("inf")}, "d": (2,)}
+    assert report.finite(odd) == {"a": ["nan", 1.0], "b": {"c": "inf"}, "d": [2]}
 
 
 def test_words_where_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,23 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
+from sklearn import metrics as sklearn
 
-from tests.trainer.runs import mirrored, scalars
+from tests.trainer.runs import scalars
+from trainer.config import UsageError, parse
+from trainer.input import splits, targets
+from trainer.records import command
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-sklearn = pytest.importorskip("sklearn.metrics")
 
-from trainer.config import UsageError, parse  # noqa: E402
-from trainer.input import splits, targets  # noqa: E402
-from trainer.loop import inner  # noqa: E402
-from trainer.model import networks  # noqa: E402
-from trainer.records import command  # noqa: E402
-
-mirrored()  # Before TensorFlow touches the first device, or there is no second one.
-
-QUICK = ("--image-size", 16, "--learning-rate", 0.005, "--histograms-every", 0)
+QUICK = ("--image-size", 16, "--learning-rate", 0.005)
 COUNT = 160
 
 
@@ -70,8 +65,7 @@ def test_records_say_what_is_predicted(records: Path) -> None:
         assert [counted["green"], counted["red"]] == found.sum(0).tolist()
     else:
         assert told["classes"] == ["value0", "value1"]
-        spread = told["statistics"]["values"]["value1"]
-        assert -7 <= spread["least"] < spread["mean"] < spread["most"] <= -6.99
+        assert -7 <= found[:, 1].min() < found[:, 1].max() <= -6.99
 
 
 def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task) -> None:
@@ -117,23 +111,6 @@ def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task)
         assert "accuracy" not in scalars(job / "logs/train")
         assert lines[-1]["mae"] == pytest.approx(measured["mae"])
     np.testing.assert_allclose(shown, said, rtol=1e-4, atol=1e-5)
-
-
-def test_two_devices_learn_and_measure_values_in_the_records_units(tmp_path: Path) -> None:
-    records = tmp_path / "records"
-    source = pictures(tmp_path / "pictures", "values")
-    assert command.main([str(source), str(records), "--encoding", "png", "--workers", "1"]) == 0
-    shards = splits.find(str(records), "train")
-    given = ("--records", records, "--job-dir", "-", "--image-size", 8)
-    config = targets.aimed(parse([str(one) for one in given], {}), "values")
-    labels = splits.labels(shards, 2)
-    trainer = inner.Trainer(mirrored(), config, 2, "float32", labels=labels)
-    values = np.concatenate([*labels.values()])
-    np.testing.assert_allclose(networks.deviation(config, trainer.model), values.std(0), rtol=1e-3)
-    metrics = trainer.train(trainer.batches(shards, 0), 1)
-    assert 0 < metrics["loss"][0] < 5, "in deviations, not in thousands"
-    found = inner.Evaluation(mirrored(), trainer.model, config, 2, shards).run()
-    assert found["examples"] == 120 and 0.5 < found["loss"] < 3
 
 
 @pytest.mark.parametrize(

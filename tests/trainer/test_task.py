@@ -9,15 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+import tensorflow as tf
 
 from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
+from trainer.job import checkpoints, storage
+from trainer.loop import distribution, inner, outer
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.job import storage  # noqa: E402
-from trainer.loop import distribution, inner, outer  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -126,6 +124,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(tmp_path: Pat
     assert (error["event"], error["severity"]) == ("error", "ERROR")
     assert f"the loss of step {error['step']} is" in error["message"]
     assert not (tmp_path / "DONE").exists()
+    assert json.loads((tmp_path / "summary.json").read_text())["outcome"] == "diverged"
     # Nothing from after it was saved.
     for name, value in weights(tmp_path, error["step"] - 1).items():
         assert np.isfinite(value).all(), name
@@ -181,18 +180,6 @@ def test_checkpoints_of_another_model_are_refused(tmp_path: Path, task) -> None:
     assert f"the checkpoints in {tmp_path}/checkpoints are of another model" in lines[-1]["message"]
 
 
-def test_a_fault_of_the_program_is_a_traceback_and_1(
-    tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from trainer.model import export
-
-    monkeypatch.delattr(export, "save")
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2)
-    assert code == 1
-    assert lines[-1]["message"].startswith("AttributeError: ")
-    assert not (tmp_path / "DONE").exists()
-
-
 def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,9 +191,7 @@ def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     [back] = [line for line in lines if line["event"] == "diverged"]
     assert "with 1e-06 times the learning rate, try 1 of 2" in back["message"]
     assert lines[-1]["loss"] < 2.25
-    log = EventAccumulator(str(tmp_path / "logs/train"), {"tensors": 0})
-    log.Reload()
-    steps = [event.step for event in log.Tensors("loss")]
+    steps = list(scalars(tmp_path / "logs/train")["loss"])
     assert steps == list(range(1, 61)), "what was made again replaces what it was before"
     state = json.loads((tmp_path / "checkpoints/step-00000060.json").read_text())["state"]
     assert state["factor"] == pytest.approx(1e-6)
@@ -259,18 +244,73 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
     assert (tmp_path / "DONE").exists() is (code == 0)
 
 
+# What ends a run, by the type of the error and by what was done before
+
+
+INTERNAL = tf.errors.InternalError(None, None, "failed to query event: CUDA_ERROR_LAUNCH_FAILED")
+OUT_OF_MEMORY = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+
+
+@pytest.mark.parametrize(
+    ("error", "made", "code", "says"),
+    [
+        (OUT_OF_MEMORY, 2, 2, "the memory is used up: give a smaller --batch-size"),
+        (INTERNAL, 2, 143, "a device failed while this run used it, start again: failed to query"),
+        (INTERNAL, 0, 1, "InternalError: failed to query event"),
+    ],
+)
+def test_what_ended_a_step_is_told_and_the_checkpoint_that_is_being_written_is_not_lost(
+    error: Exception,
+    made: int,
+    code: int,
+    says: str,
+    tmp_path: Path,
+    task,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The error comes one step after the snapshot, and the disk is slow."""
+    train, save = inner.Trainer.train, checkpoints.Checkpoints.save
+    steps: list[int] = []
+
+    def trained(self: inner.Trainer, batches: object, count: int) -> object:
+        steps.append(count)
+        if sum(steps) > made:
+            raise error
+        return train(self, batches, count)
+
+    def slowly(self: checkpoints.Checkpoints, *given: object) -> str:
+        time.sleep(0.5)
+        return save(self, *given)
+
+    def exits(ended: int) -> None:
+        raise SystemExit(ended)
+
+    monkeypatch.setattr(inner.Trainer, "train", trained)
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", slowly)
+    monkeypatch.setattr("os._exit", exits)
+    options = ("--steps", 4, "--checkpoint-every", 2, "--image-size", 8)
+    try:
+        ended, lines = task("--records", SMOKE, "--job-dir", tmp_path, *options)
+    except SystemExit as exit_:
+        ended, lines = exit_.code, [*map(json.loads, capsys.readouterr().out.splitlines())]
+    assert ended == code
+    assert lines[-1]["message"].startswith(says)
+    saved = sorted(path.name for path in (tmp_path / "checkpoints").glob("*.json"))
+    assert saved == (["step-00000002.json"] if made else [])
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
         (OSError(errno.ENOSPC, "No space left on device"), 3),
+        (tf.errors.UnknownError(None, None, "job/model; Input/output error"), 3),
         (KeyError("a fault"), 1),
     ],
 )
-def test_what_ends_the_run_is_left_for_an_evaluator_to_read(
+def test_a_folder_that_is_full_at_the_end_is_told_from_a_fault(
     error: Exception, code: int, tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The evaluator would wait for ever for trainers that are not started again."""
-
     def replace(*_: object) -> None:
         raise error
 
@@ -278,6 +318,22 @@ def test_what_ends_the_run_is_left_for_an_evaluator_to_read(
     options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2, "--image-size", 8)
     ended, lines = task(*options)
     assert ended == code
-    word = json.loads((tmp_path / "FAILED").read_text())
-    assert (word["code"], word["message"]) == (code, lines[-1]["message"])
+    assert lines[-1]["message"].startswith("KeyError: 'a fault'") is (code == 1)
     assert not (tmp_path / "DONE").exists()
+
+
+def unknown_to_xla(image_size: int, classes: int) -> object:
+    keras = tf.keras
+    images = keras.Input((image_size, image_size, 3))
+    counted = keras.layers.Lambda(
+        lambda x: x + tf.ensure_shape(tf.numpy_function(lambda v: v, [x], tf.float32), x.shape),
+        output_shape=(image_size, image_size, 3),
+    )(images)
+    return keras.Model(images, keras.layers.Dense(classes)(keras.layers.Flatten()(counted)))
+
+
+def test_what_xla_does_not_compile_is_one_line(tmp_path: Path, task) -> None:
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2, "--image-size", 8)
+    code, lines = task(*options, "--xla", "--model", f"{__name__}:unknown_to_xla")
+    assert code == 2
+    assert lines[-1]["message"].startswith("--xla: XLA does not compile this model, leave it out: ")

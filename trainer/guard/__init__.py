@@ -4,8 +4,8 @@ What is expected comes as text: `V100:2`, or with what the factory derives from 
 `V100:2,capability=7.0,cuda=12,driver=525` or `TPU-v5e:4,topology=2x2`. What is there, NVML tells
 (NVIDIA's management library, part of every driver), or of a TPU its devices and variables
 (trainer/guard/tpu.py). A job that would compute on the CPU, or fail at its first kernel, is refused
-with the cause and its remedy. Nothing is asked where nothing is expected. What is not told is never
-a reason to refuse.
+with the cause and its remedy. Nothing is asked where nothing is expected. What is not known is
+never a reason to refuse.
 
 The trainer calls `check`. The factory copies this package into its images, too, where the start
 hook calls `refusal` for any other program: so it imports nothing but Python's standard library.
@@ -37,7 +37,7 @@ _WRITTEN = re.compile(
     r"(,driver=(?P<driver>[0-9]+(\.[0-9]+)*))?(,topology=(?P<topology>[0-9]+(x[0-9]+){1,2}))?"
 )
 _FULL = 0.95
-"""Share of a GPU's memory in use from which a training has no room."""
+"""Share of a GPU's memory from which on too little is free for a training."""
 _OPTION = f"--accelerator {NONE} trains on the CPU"
 _SETTING = f"{VARIABLE}={NONE} computes on the CPU"
 _MOUNTS = (
@@ -52,7 +52,7 @@ class Refused(Exception):  # noqa: N818 - the guard does what it is for
 
 @dataclass(frozen=True)
 class Expected:
-    """What the job is paid for. capability, cuda, driver: "" where that is not known.
+    """Describes what the job is paid for. capability, cuda, driver: "" where that is not known.
 
     capability: of the GPU; cuda: the CUDA that a driver has to know, driver: the oldest that does.
     paid: whether the text counts GPUs, as a job's does; an image's names the kind alone. Of a TPU,
@@ -80,7 +80,7 @@ class Expected:
         return self.name.upper().startswith("TPU")
 
     def is_named(self, device: str) -> bool:
-        """Has a GPU with this name the words of the expected one? A V100S is a V100, too."""
+        """Return whether a GPU's name has the words of the expected one. A V100S is a V100, too."""
         words = re.split(r"[^A-Z0-9]+", device.upper())
         return self.name.upper() == ANY or all(
             any(re.fullmatch(re.escape(part) + "[A-Z]?", word) for word in words)
@@ -89,7 +89,8 @@ class Expected:
 
 
 def expected(text: str, source: str) -> Expected | None:
-    """What the text describes; None for `auto` and `none`. Raises Refused, naming `source`."""
+    """Return what the text describes; None for `auto` and `none`. Raises Refused that names
+    `source`."""
     if text in (AUTO, NONE):
         return None
     match = _WRITTEN.fullmatch(text)
@@ -121,7 +122,7 @@ def check(accelerator: str, environment: MutableMapping[str, str], patience: flo
 
 
 def refusal(environment: MutableMapping[str, str], patience: float = 3.0) -> str:
-    """Why a program that is not the trainer may not start; "" if it may.
+    """Return why a program that is not the trainer may not start; "" if it may.
 
     A launcher gives each of its processes a part of the GPUs (CUDA_VISIBLE_DEVICES). So fewer than
     expected are enough there, if it is not none at all.
@@ -140,16 +141,18 @@ def refusal(environment: MutableMapping[str, str], patience: float = 3.0) -> str
     return ""
 
 
-def unseen(accelerator: str, gpus: int) -> str:
-    """Why a framework that sees so many GPUs may not start; "" if it may.
+def unseen(accelerator: str, count: int, kind: str = "GPU") -> str:
+    """Return why a framework that sees so many devices may not start; "" if it may.
 
-    A framework may leave GPUs out that CUDA has, and say one line about it.
+    kind: of the devices, GPU or TPU. A framework may leave devices out that are there, and say one
+    line about it.
     """
     wanted = expected(accelerator, VARIABLE)
-    if wanted is None or wanted.tpu or gpus:
+    if wanted is None or count or kind != ("TPU" if wanted.tpu else "GPU"):
         return ""
+    there = "one is here" if wanted.tpu else "CUDA does"
     return (
-        f"this job is paid for {wanted}, and the framework sees no GPU, although CUDA does: a "
+        f"this job is paid for {wanted}, and the framework sees no {kind}, although {there}: a "
         "library that it opens is missing or wrong, or it is a build for the CPU; its own log "
         f"names it ({_SETTING})"
     )
@@ -158,14 +161,14 @@ def unseen(accelerator: str, gpus: int) -> str:
 def missing(
     wanted: Expected, environment: Mapping[str, str], patience: float, part: bool = False
 ) -> str:
-    """Why the expected accelerator cannot be used; "" if it can. Waits while memory is held.
+    """Return why the expected accelerator cannot be used; "" if it can. Waits while memory is held.
 
     part: a part of the GPUs is enough where CUDA_VISIBLE_DEVICES names it.
     """
     if wanted.tpu:
         from . import tpu
 
-        return tpu.missing(wanted.name, wanted.count, wanted.topology, environment, part=part)
+        return tpu.missing(wanted.name, wanted.count, environment, part=part)
     until = time.monotonic() + patience
     while True:
         cause = _without_gpu(wanted, environment, part)
@@ -182,7 +185,7 @@ class _Busy(str):
 
 
 def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -> str:
-    """Why the expected GPUs cannot be used; "" if they can."""
+    """Return why the expected GPUs cannot be used; "" if they can."""
     import ctypes
 
     from . import cuda as cuda_process
@@ -213,13 +216,13 @@ def _without_gpu(wanted: Expected, environment: Mapping[str, str], part: bool) -
     return (
         too_old(wanted, driver, newest)
         or not_usable(wanted, devices, visible)
-        or _no_room(wanted, devices, environment)
+        or _memory_held(wanted, devices, environment)
         or cuda_process.missing()
     )
 
 
 def not_mounted(environment: Mapping[str, str], root: Path = Path("/")) -> str:
-    """Why there is no libnvidia-ml.so.1."""
+    """Return why there is no libnvidia-ml.so.1."""
     hidden = environment.get("NVIDIA_VISIBLE_DEVICES")
     if hidden in ("", "void", "none"):
         return (
@@ -243,7 +246,7 @@ def not_mounted(environment: Mapping[str, str], root: Path = Path("/")) -> str:
 
 
 def _no_answer(code: int) -> str:
-    """Why NVML does not start."""
+    """Return why NVML does not start."""
     if code == Code.NOT_LOADED:
         return "the driver's kernel module is not loaded: install the driver on the machine"
     if code == Code.MISMATCH:
@@ -258,7 +261,7 @@ def _no_answer(code: int) -> str:
 
 
 def too_old(wanted: Expected, driver: str, cuda: tuple[int, int]) -> str:
-    """Why the driver is too old; "" if it is not, or if its version is not known.
+    """Return why the driver is too old; "" if it is not, or if its version is not known.
 
     cuda: the version that libcuda.so.1 knows. A CUDA forward compatibility package brings a libcuda
     that is newer than the driver.
@@ -274,7 +277,7 @@ def too_old(wanted: Expected, driver: str, cuda: tuple[int, int]) -> str:
 
 
 def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None) -> str:
-    """Why there are fewer usable GPUs than expected; "" if there are enough."""
+    """Return why there are fewer usable GPUs than expected; "" if there are enough."""
     shown = chosen(devices, visible)
     broken = [device for device in shown if device.problem]
     if broken and len(shown) - len(broken) < wanted.count:
@@ -299,7 +302,8 @@ def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None)
 
 
 def _fits(wanted: Expected, device: Device) -> bool:
-    """Is it the expected GPU? By its compute capability where that is known, else by its name.
+    """Return whether it is the expected GPU, by its compute capability where that is known, else by
+    its name.
 
     An image for one GPU runs on newer minors of its major, too (NVIDIA, CUDA C++ Programming Guide,
     "Binary compatibility"). A job that pays for a GPU wants that one.
@@ -312,37 +316,32 @@ def _fits(wanted: Expected, device: Device) -> bool:
     return major == _numbers(device.capability)[0] and minor <= _numbers(device.capability)[1]
 
 
-def _no_room(wanted: Expected, devices: Sequence[Device], environment: Mapping[str, str]) -> str:
-    """Which memory another process holds; "" if there is room.
+def _memory_held(
+    wanted: Expected, devices: Sequence[Device], environment: Mapping[str, str]
+) -> str:
+    """Return which memory another process holds; "" if enough is free.
 
     With TF_FORCE_GPU_ALLOW_GROWTH processes share a GPU on purpose.
     """
     if environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in ("1", "true"):
         return ""
     shown = chosen(devices, environment.get("CUDA_VISIBLE_DEVICES"))
-    room = [device for device in shown if device.used < _FULL]
-    if len(room) >= wanted.count:
+    full = [device for device in shown if device.used >= _FULL]
+    if len(shown) - len(full) >= wanted.count:
         return ""
-    full = next(device for device in shown if device not in room)
-    return _Busy(
-        f"another process holds {full.used:.0%} of the memory of {full.label} ({full.name}): end "
-        "it (nvidia-smi names it), or take another GPU"
-    )
+    held = f"{full[0].used:.0%} of the memory of {full[0].label} ({full[0].name})"
+    return _Busy(f"another process holds {held}: end it (nvidia-smi names it), or take another GPU")
 
 
 def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
-    """The devices that CUDA_VISIBLE_DEVICES leaves to this process; None: it is not set."""
+    """Return the devices that CUDA_VISIBLE_DEVICES leaves to this process; `visible` is None where
+    it is not set."""
     if visible is None:
         return list(devices)
     shown: list[Device] = []
     for entry in entries(visible):
         if isinstance(entry, int):
             fitting = devices[entry : entry + 1]
-        elif entry.startswith("MIG-GPU-"):  # drivers before 470: MIG-GPU-<UUID>/<instance>/<...>
-            whole = entry.removeprefix("MIG-").partition("/")[0]
-            fitting = [
-                device for device in devices if device.gpu == whole and device.uuid != whole
-            ][:1]
         else:
             fitting = [device for device in devices if device.uuid.startswith(entry)][:1]
             fitting = fitting or [device for device in devices if device.gpu.startswith(entry)]
@@ -353,7 +352,7 @@ def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
 
 
 def entries(visible: str) -> Iterator[int | str]:
-    """Numbers and UUIDs in CUDA_VISIBLE_DEVICES, up to the first word that is neither."""
+    """Yield numbers and UUIDs in CUDA_VISIBLE_DEVICES, up to the first word that is neither."""
     for word in visible.replace(" ", "").split(","):
         if word.isdecimal():
             yield int(word)

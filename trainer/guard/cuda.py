@@ -41,7 +41,7 @@ _MEANINGS = {
 
 
 def missing(seconds: float = SECONDS) -> str:
-    """Why CUDA does not start, or sees no GPU; "" if it does, or where it cannot be asked."""
+    """Return why CUDA does not start, or sees no GPU; "" if it does, or cannot be asked."""
     if not sys.executable:
         return ""
     command = [sys.executable, "-I", "-S", "-c", _PROGRAM]

@@ -11,9 +11,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, or a MIG slice of one. problem: what it answers in place of its name.
+    """Describes a GPU, or a MIG slice of one. problem: what it answers in place of its name.
 
-    gpu: the UUID of the whole GPU. used: the share of its memory, 0 where it is not told.
+    gpu: the UUID of the whole GPU. used: the share of its memory, 0 where that is not known.
     """
 
     label: str
@@ -65,13 +65,13 @@ _BROKEN = frozenset({8, 11, Code.LOST, Code.RESET, 999})
 
 
 def meaning(code: int) -> str:
-    """What a return code means, for the end of a sentence."""
+    """Return what a return code means, for the end of a sentence."""
     known = _MEANINGS.get(code)
     return f"{known} (NVML error {code})" if known else f"NVML error {code}"
 
 
 class Nvml:
-    """NVML as ctypes loads it, with the calls that the guard needs."""
+    """Calls NVML through ctypes."""
 
     def __init__(self, library: Any) -> None:
         import ctypes
@@ -79,18 +79,18 @@ class Nvml:
         self._library, self._types = library, ctypes
 
     def call(self, name: str, *arguments: Any) -> int:
-        """A call's return code; that for a missing function where an old driver lacks it."""
+        """Return a call's code; that for a missing function where an old driver lacks it."""
         function = getattr(self._library, name, None)
         return Code.MISSING if function is None else int(function(*arguments))
 
     def driver(self) -> str:
-        """The driver's version; "" where it is not told."""
+        """Return the driver's version; "" where it is not known."""
         text = self._types.create_string_buffer(96)
         self.call("nvmlSystemGetDriverVersion", text, self._types.c_uint(96))
         return text.value.decode(errors="replace")
 
     def devices(self) -> list[Device]:
-        """The GPUs that this container may use; in place of one with MIG, its slices."""
+        """Return the GPUs that this container may use; in place of one with MIG, its slices."""
         count = self._types.c_uint()
         self.call("nvmlDeviceGetCount_v2", self._types.byref(count))
         devices: list[Device] = []
@@ -155,8 +155,8 @@ class Nvml:
         )
 
     def _memory(self, handle: Any) -> str:
-        """What is wrong with the GPU's memory. Ampere and later answer the first call, V100 and T4
-        the second: a page may wait after errors that were corrected, too."""
+        """Return what is wrong with the GPU's memory. Ampere and later answer the first call, V100
+        and T4 the second: a page may wait after errors that were corrected, too."""
         types = self._types
         rows = [types.c_uint() for _ in ("corrected", "uncorrected", "pending", "failed")]
         if not self.call("nvmlDeviceGetRemappedRows", handle, *map(types.byref, rows)):

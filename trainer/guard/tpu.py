@@ -2,9 +2,9 @@
 
 A chip is a file /dev/accel<n> (up to v4) or /dev/vfio/<n> (later ones), and a PCI device of Google
 (source: tpu-info of Google's cloud-accelerator-diagnostics, device.py; JAX, hardware_utils.py). GKE
-and TPU VMs tell libtpu the shape of the slice in variables (sources: Google Cloud, GKE, TPUs;
-PyTorch/XLA, tpu.py; Ray, accelerators/tpu.py). A wrong shape makes libtpu wait for hosts that do
-not exist. What is not told is never a reason to refuse.
+and TPU VMs tell libtpu the model and the chips in variables (sources: Google Cloud, GKE, TPUs;
+PyTorch/XLA, tpu.py; Ray, accelerators/tpu.py). What is not known is never a reason to
+refuse.
 
 Like the guard, this imports nothing but Python's standard library.
 """
@@ -12,7 +12,6 @@ Like the guard, this imports nothing but Python's standard library.
 from __future__ import annotations
 
 import importlib.util
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -30,11 +29,6 @@ _MODELS = {
 }
 """PCI device and, where two models share it, subsystem device. Source: tpu-info, device.py."""
 _VISIBLE = ("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES")
-_BOUNDS = "TPU_CHIPS_PER_HOST_BOUNDS"
-_HOST_BOUNDS = "TPU_HOST_BOUNDS"
-_TOPOLOGY = "TPU_TOPOLOGY"
-_HOSTS = "TPU_WORKER_HOSTNAMES"
-_WORKER = "TPU_WORKER_ID"
 _TYPE = "TPU_ACCELERATOR_TYPE"
 _GIVE = (
     "start the container with docker run --privileged, or in GKE with the limit google.com/tpu of "
@@ -43,7 +37,7 @@ _GIVE = (
 
 
 def files(root: Path = Path("/")) -> list[Path]:
-    """The device files of a TPU's chips."""
+    """Return the device files of a TPU's chips."""
     devices = [*root.glob("dev/accel[0-9]*"), *root.glob("dev/vfio/[0-9]*")]
     return sorted(devices, key=lambda device: (len(device.name), device.name))
 
@@ -51,16 +45,14 @@ def files(root: Path = Path("/")) -> list[Path]:
 def missing(
     name: str,
     chips: int,
-    topology: str,
     environment: Mapping[str, str],
     root: Path = Path("/"),
     part: bool = False,
 ) -> str:
-    """Why the TPU that is paid for cannot be used; "" if it can, or if nothing is known.
+    """Return why the TPU that is paid for cannot be used; "" if it can, or if nothing is known.
 
     name: `TPU`, or with its model `TPU-v5e`. chips: of this host; 1 where that is not known.
-    topology: of all hosts, "" where that is not known. part: a launcher may give this process a
-    part of the chips (TPU_VISIBLE_CHIPS).
+    part: a launcher may give this process a part of the chips (TPU_VISIBLE_CHIPS).
     """
     if importlib.util.find_spec("libtpu") is None:
         return "this image has no libtpu: take the image for a TPU"
@@ -77,13 +69,11 @@ def missing(
         or _closed(here)
         or _too_few(wanted, here, len(models))
         or _hidden(wanted, shown, len(here), environment)
-        or _bounds(wanted, len(here), environment)
-        or _slice(chips, topology if shown is None else "", environment)
     )
 
 
 def on_pci(root: Path = Path("/")) -> list[str]:
-    """The model of each chip on the PCI bus; [] where /sys does not show it."""
+    """Return the model of each chip on the PCI bus; [] where /sys does not show it."""
     models = []
     for vendor in sorted(root.glob("sys/bus/pci/devices/*/vendor")):
         if _read(vendor) != _GOOGLE:
@@ -102,7 +92,7 @@ def _read(file: Path) -> str:
 
 
 def _another(name: str, models: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Is it a TPU of another model? PCI tells, or else the variable."""
+    """Return why it is a TPU of another model, by PCI, or else by the variable; "": it is not."""
     wanted = name[len("TPU") :].lstrip("-").lower()
     type_name = environment.get(_TYPE, "").lower()
     named = re.match(r"(?:tpu-?)?(v[0-9]+[a-z]*|7x)", type_name)
@@ -114,7 +104,7 @@ def _another(name: str, models: Sequence[str], environment: Mapping[str, str]) -
 
 
 def _closed(here: Sequence[Path]) -> str:
-    """May this user open the chips?"""
+    """Return why this user may not open the chips; "": it may."""
     for file in here:
         if not os.access(file, os.R_OK | os.W_OK):
             return f"the user {os.getuid()} may not open {file}: {_GIVE}, as a user that may"
@@ -131,7 +121,7 @@ def _too_few(wanted: int, here: Sequence[Path], machine: int) -> str:
 
 
 def _shown(environment: Mapping[str, str]) -> int | None:
-    """How many chips the variables leave to this process; None where they say nothing."""
+    """Return how many chips the variables leave to this process; None: they say nothing."""
     for key in _VISIBLE:
         words = environment.get(key, "").replace(" ", "").split(",")
         if all(word.isdecimal() for word in words):
@@ -144,47 +134,3 @@ def _hidden(wanted: int, shown: int | None, here: int, environment: Mapping[str,
         return ""
     key = next(key for key in _VISIBLE if environment.get(key))
     return f"{key}={environment[key]} shows {shown} of the {here} chips here: remove it"
-
-
-def _bounds(wanted: int, here: int, environment: Mapping[str, str]) -> str:
-    """Do the bounds of a host, such as 2,2,1, hold the chips that are here?"""
-    chips = _product(environment.get(_BOUNDS, ""), ",")
-    bounds = f"{_BOUNDS}={environment.get(_BOUNDS)} shapes a host of {chips}"
-    if chips > here:
-        return f"{bounds}, and this one has {here}: remove it"
-    if 0 < chips < wanted:
-        return f"{bounds}, and {wanted} are paid for: remove it"
-    return ""
-
-
-def _slice(chips: int, topology: str, environment: Mapping[str, str]) -> str:
-    """Are the hosts those of the topology? libtpu would wait for the others."""
-    hosts = [name for name in environment.get(_HOSTS, "").split(",") if name]
-    wanted, there = _product(topology, "x"), _product(environment.get(_TOPOLOGY, ""), "x")
-    if wanted and there and wanted != there:
-        return (
-            f"{_TOPOLOGY}={environment[_TOPOLOGY]} is a slice of {there} chips: take machines with "
-            f"topology {topology}"
-        )
-    needed = wanted // chips
-    if hosts and needed and needed != len(hosts):
-        return (
-            f"topology {topology} with {chips} chips a host has {needed} hosts, but {_HOSTS} names "
-            f"{len(hosts)}: start one process on each host of the slice"
-        )
-    bounds = _product(environment.get(_HOST_BOUNDS, ""), ",")
-    if hosts and bounds > len(hosts):
-        return (
-            f"{_HOST_BOUNDS}={environment[_HOST_BOUNDS]} means {bounds} hosts, but {_HOSTS} names "
-            f"{len(hosts)}: remove it, or name all"
-        )
-    worker = environment.get(_WORKER, "")
-    if hosts and worker.isdecimal() and int(worker) >= len(hosts):
-        return f"{_WORKER}={worker} is none of the {len(hosts)} hosts in {_HOSTS}: count from 0"
-    return ""
-
-
-def _product(text: str, between: str) -> int:
-    """The product of the numbers in "2,2,1" or "4x4"; 0 where it is not of that form."""
-    words = text.replace(" ", "").split(between)
-    return math.prod(int(word) for word in words) if all(w.isdecimal() for w in words) else 0

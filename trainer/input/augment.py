@@ -6,7 +6,6 @@ vector of DRAWS uniform numbers; its parts are named below.
 """
 
 import math
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -25,87 +24,29 @@ _LUMA = (0.299, 0.587, 0.114)
 _GREY = 127.0
 RATIO = 4 / 3
 """The ratio of a crop's sides is from 1 / this to this, in pixels of the picture."""
-View = dict[str, tf.Tensor]
-"""What happens to one picture, or to each of several (then with one more axis in front).
-seen: int32 [4], top, left, height and width; mirrored, upended: bool; turns: int32, of 90 degrees;
-draws: float32 [DRAWS], for the rest; changes: the numbers of `changing`."""
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """What may happen to a picture; by default nothing."""
-
-    crop: float = 1.0
-    """Least share of the area that is seen; 1: always the whole picture."""
-    cut: int = 0
-    """Pixels of the side of a square that is seen of the stored picture; of a smaller picture, as
-    much as there is. With a cut, `crop` does not count. 0: no cut."""
-    flip: str = "none"
-    """none, horizontal, vertical or both; each with probability 1/2."""
-    turn: bool = False
-    """By 0, 90, 180 or 270 degrees."""
-    brightness: float = 0.0
-    """Random factor in 1 +- this; the same for contrast and saturation."""
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-    """Shifted by up to this share of the colour circle, at most 0.5, either way."""
-    erase: float = 0.0
-    """Share of the area that is made grey in half of the pictures."""
-    trivial: bool = False
-    """TrivialAugment: one change at random."""
-    changes: int = 0
-    """RandAugment: changes of a picture; 0: none."""
-    strength: float = 0.0
-    """RandAugment: from 0 to changes.STRONGEST."""
-
-    @property
-    def none(self) -> bool:
-        return self == Augmentation()
-
-    @property
-    def whole(self) -> bool:
-        """Is all of each picture seen?"""
-        return self.crop >= 1 and not self.cut
-
-    @property
-    def repaints(self) -> bool:
-        """Do pixels change their values, beyond moving?"""
-        return self.colour or self.drawn or self.erase > 0
-
-    @property
-    def drawn(self) -> bool:
-        """Are changes drawn at random, by TrivialAugment or RandAugment?"""
-        return self.trivial or self.changes > 0
-
-    @property
-    def colour(self) -> bool:
-        return any((self.brightness, self.contrast, self.saturation, self.hue))
+def whole(config: Config) -> bool:
+    """Return whether all of each picture is seen."""
+    return config.crop >= 1 and not config.cut
 
 
-NONE = Augmentation()
+def drawn(config: Config) -> bool:
+    """Return whether changes are drawn at random, by TrivialAugment or RandAugment."""
+    return config.trivial_augment or config.rand_augment > 0
 
 
-def of(config: Config) -> Augmentation:
-    """Return the augmentation that the options ask for."""
-    brightness, contrast, saturation, hue = config.color_jitter or (0.0, 0.0, 0.0, 0.0)
-    return Augmentation(
-        crop=config.crop,
-        cut=config.image_size if config.cut else 0,
-        flip=config.flip,
-        turn=config.turn,
-        brightness=brightness,
-        contrast=contrast,
-        saturation=saturation,
-        hue=hue,
-        erase=config.erase,
-        trivial=config.trivial_augment,
-        changes=config.rand_augment,
-        strength=STRENGTH if config.rand_augment else 0.0,
-    )
+def repaints(config: Config) -> bool:
+    """Return whether pixels change their values, beyond moving."""
+    return drawn(config) or any(config.color_jitter) or config.erase > 0
 
 
-def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+def none(config: Config) -> bool:
+    """Return whether pictures are seen as they are."""
+    return whole(config) and config.flip == "none" and not (config.turn or repaints(config))
+
+
+def window(size: tf.Tensor, draws: tf.Tensor, config: Config) -> tf.Tensor:
     """Return int32 [..., (top, left, height, width)]: the part in pixels that is seen of pictures
     of size [..., (height, width)].
 
@@ -113,12 +54,12 @@ def window(size: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
     section 6); a side that would be longer than the picture is cut to it.
     """
     size = tf.cast(size, tf.int32)
-    if how.whole:
+    if whole(config):
         return tf.concat([tf.zeros_like(size), size], -1)
     most = tf.cast(size, tf.float32)
-    if how.cut:
-        return _placed(tf.minimum(most, float(how.cut)), most, draws)
-    area = most[..., 0] * most[..., 1] * (how.crop + (1 - how.crop) * draws[..., _AREA])
+    if config.cut:
+        return _placed(tf.minimum(most, float(config.image_size)), most, draws)
+    area = most[..., 0] * most[..., 1] * (config.crop + (1 - config.crop) * draws[..., _AREA])
     ratio = tf.exp((2 * draws[..., _RATIO] - 1) * math.log(RATIO))
     sides = tf.sqrt(tf.stack([area / ratio, area * ratio], -1))
     return _placed(tf.minimum(tf.maximum(tf.round(sides), 1.0), most), most, draws)
@@ -130,59 +71,72 @@ def _placed(sides: tf.Tensor, most: tf.Tensor, draws: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.concat([tf.minimum(start, most - sides), sides], -1), tf.int32)
 
 
-def views(draws: tf.Tensor, sizes: tf.Tensor | None, how: Augmentation) -> View:
-    """Return what differs among n pictures, from draws float32 [n, DRAWS], and from sizes [n, 2] if
-    known.
+def placing(draws: tf.Tensor, config: Config) -> tf.Tensor:
+    """Return how n pictures lie, from draws [n, DRAWS]: int32 [n, (mirrored, upended, turns)], the
+    first two 0 or 1, then so many turns by 90 degrees."""
+    across, down = (config.flip in (way, "both") for way in ("horizontal", "vertical"))
+    most = tf.constant([2 * across, 2 * down, 4 * config.turn], tf.float32)
+    return tf.cast(draws[:, _FLIP_X : _TURN + 1] * most, tf.int32)
 
-    It has only the keys that are used, because each costs time for each picture.
+
+def changing(draws: tf.Tensor, config: Config) -> tf.Tensor:
+    """Return the numbers that TrivialAugment or RandAugment takes of n pictures with these draws;
+    without either, none: float32 [n, 0]."""
+    if not drawn(config):
+        return draws[:, :0]
+    shape = [3] if config.trivial_augment else [config.rand_augment, 2]
+
+    def of_one(own: tf.Tensor) -> tf.Tensor:
+        seed = tf.bitcast(own[:2], tf.int32)  # so that no other option's numbers change
+        return tf.random.stateless_uniform(shape, seed, alg="philox")
+
+    return tf.map_fn(of_one, draws)
+
+
+def changed(images: tf.Tensor, draws: tf.Tensor, numbers: tf.Tensor, config: Config) -> tf.Tensor:
+    """Return uint8 pictures [n, side, side, 3], changed one by one, as a processor does it fastest.
+
+    `numbers`: see `changing`.
     """
-    views = {}
-    if sizes is not None:
-        views["seen"] = window(sizes, draws, how)
-    if how.flip in ("horizontal", "both"):
-        views["mirrored"] = draws[:, _FLIP_X] >= 0.5
-    if how.flip in ("vertical", "both"):
-        views["upended"] = draws[:, _FLIP_Y] >= 0.5
-    if how.turn:
-        views["turns"] = tf.cast(draws[:, _TURN] * 4, tf.int32)
-    if how.repaints or (sizes is None and not how.whole):
-        views["draws"] = draws
-    return views
+
+    def of_one(one: tuple[tf.Tensor, ...]) -> tf.Tensor:
+        image, own, numbers = (tensor[None] for tensor in one)
+        return uint8(change(tf.cast(image, tf.float32), own, numbers, config))[0]
+
+    if not repaints(config):
+        return images
+    made = tf.map_fn(of_one, (images, draws, numbers), fn_output_signature=tf.uint8)
+    return tf.ensure_shape(made, images.shape)
 
 
-def placed(image: tf.Tensor, view: View) -> tf.Tensor:
-    """Flip and turn the decoded picture, which has fewer bytes than the resized floats."""
-    for name, axis in (("mirrored", 1), ("upended", 0)):
-        if name in view:
-            image = _reversed(image, axis, view[name])
-    return tf.image.rot90(image, view["turns"]) if "turns" in view else image
+def change(images: tf.Tensor, draws: tf.Tensor, numbers: tf.Tensor, config: Config) -> tf.Tensor:
+    """Change the colours of float32 squares [n, side, side, 3], 0 to 255, and erase parts.
 
-
-def _reversed(image: tf.Tensor, axis: int, really: tf.Tensor) -> tf.Tensor:
-    return tf.cond(really, lambda: tf.reverse(image, [axis]), lambda: image)
-
-
-def changing(draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
-    """Return the numbers that TrivialAugment or RandAugment takes of a picture with these draws."""
-    seed = tf.bitcast(draws[:2], tf.int32)  # so that no other option's numbers change
-    shape = [3] if how.trivial else [how.changes, 2]
-    return tf.random.stateless_uniform(shape, seed, alg="philox")
-
-
-def change(images: tf.Tensor, view: View, how: Augmentation) -> tf.Tensor:
-    """Change the colours of float32 squares [n, side, side, 3], 0 to 255, and erase parts."""
-    if how.trivial:
-        images = changes.trivial(images, view["changes"])
-    elif how.changes:
-        images = changes.several(images, view["changes"], how.strength)
-    if how.colour:
-        images = _colours(images, view["draws"], how)
-    if how.erase:
-        images = _erase(images, view["draws"], how.erase)
+    `numbers`: see `changing`.
+    """
+    if config.trivial_augment:
+        images = changes.trivial(images, numbers)
+    elif config.rand_augment:
+        images = changes.several(images, numbers, STRENGTH)
+    if any(config.color_jitter):
+        images = _colours(images, draws, *config.color_jitter)
+    if config.erase:
+        images = _erase(images, draws, config.erase)
     return images
 
 
-def _colours(images: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tensor:
+def uint8(images: tf.Tensor) -> tf.Tensor:
+    return tf.cast(images + 0.5, tf.uint8)
+
+
+def _colours(
+    images: tf.Tensor,
+    draws: tf.Tensor,
+    brightness: float,
+    contrast: float,
+    saturation: float,
+    hue: float,
+) -> tf.Tensor:
     """Return brightness, saturation, hue and contrast as one linear map of each pixel.
 
     Saturation moves towards the pixel's grey, hue turns the plane of the two chrominances, contrast
@@ -194,14 +148,14 @@ def _colours(images: tf.Tensor, draws: tf.Tensor, how: Augmentation) -> tf.Tenso
 
     luma = tf.constant([_LUMA] * 3)  # Rows: each output is the grey value.
     grey = tf.transpose(luma)
-    colours = factor(_SATURATION, how.saturation) * (tf.eye(3) - grey)
-    if how.hue:
-        colours = tf.matmul(colours, _turned(how.hue * (2.0 * draws[:, _HUE] - 1.0)))
-    contrast = factor(_CONTRAST, how.contrast)
-    matrix = factor(_BRIGHT, how.brightness) * (grey + colours)
+    colours = factor(_SATURATION, saturation) * (tf.eye(3) - grey)
+    if hue:
+        colours = tf.matmul(colours, _turned(hue * (2.0 * draws[:, _HUE] - 1.0)))
+    steep = factor(_CONTRAST, contrast)
+    matrix = factor(_BRIGHT, brightness) * (grey + colours)
     pixels = tf.reshape(images, [tf.shape(images)[0], -1, 3])
     mean = tf.reduce_mean(tf.matmul(pixels, tf.matmul(matrix, grey)[..., :1]), (1, 2))
-    changed = tf.matmul(pixels, contrast * matrix) + (1.0 - contrast) * mean[:, None, None]
+    changed = tf.matmul(pixels, steep * matrix) + (1.0 - steep) * mean[:, None, None]
     return tf.clip_by_value(tf.reshape(changed, tf.shape(images)), 0.0, 255.0)
 
 

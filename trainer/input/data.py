@@ -7,16 +7,26 @@ the input, and resuming skips records before they are decoded. Augmentation draw
 same position, so a restarted run sees the same pictures.
 """
 
+import os
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
-from trainer.config import UsageError
-from trainer.input import augment, balance, cache, decoding, device, mixing, parts, reading, targets
-from trainer.input.augment import NONE, Augmentation
+from trainer.config import Config, UsageError
+from trainer.input import (
+    augment,
+    balance,
+    cache,
+    decoding,
+    device,
+    mixing,
+    parts,
+    pictures,
+    targets,
+)
 from trainer.input.parts import Piece, Shard, part
 
-Source = reading.Files | cache.Decoded
 WINDOW = 4096
 """Most examples that are shuffled together."""
 WINDOW_BYTES = 64 << 20
@@ -25,32 +35,33 @@ GROUP, GROUP_BYTES = 256, 8 << 20
 """Most examples that are parsed together, and most bytes of them."""
 CYCLE = 8
 """Most files that are read in turns."""
+_FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+_UNDER_WAY = 8 * len(os.sched_getaffinity(0))
+"""Pictures that TensorFlow decodes at once. AUTOTUNE has about one a core, which then waits
+whenever the next example in order is not ready."""
 
 
 def training(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
+    config: Config,
+    classes: int,
     *,
     batch_size: int,
-    image_size: int,
-    classes: int,
-    seed: int,
     consumed: int,
-    augmentation: Augmentation = NONE,
-    mix: mixing.Mixing = mixing.NONE,
     repeats: balance.Repeats | None = None,
-    keep: str = cache.NONE,
-    whole: bool = False,
+    graph: bool = False,
 ) -> tf.data.Dataset:
     """Return endless batches of one worker: (uint8 images, targets), as targets.read has them, or
-    with `mix` (uint8 images, float32 [n, classes] shares of the classes).
+    mixed (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on. `keep` is --cache. With `whole`, the batches are what device.augmented makes
-    these of. Raises UsageError where this worker has no records, or where they cannot be kept.
+    already trained on. With --augment-on device, the batches are what device.augmented makes these
+    of; with `graph`, too, and TensorFlow alone makes them, so that another process can. Raises
+    UsageError where this worker has no records.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
-    if not mix.none and batch_size < 2:
+    if not mixing.none(config) and batch_size < 2:
         raise UsageError("--mixup and --cutmix: each replica needs a batch of 2 pictures or more")
     pieces = part(shards, worker, workers)
     own = repeats.size(pieces) if repeats else parts.size(pieces)
@@ -58,93 +69,66 @@ def training(
         total = sum(shard.records for shard in shards)
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, workers, own)
-    size, together = window(shards), group(shards)
-    source = _source(pieces, classes, shards, image_size, augmentation, keep, whole)
 
     def epoch(number: tf.Tensor) -> tf.data.Dataset:
-        key = tf.constant([seed, worker], tf.int64)
+        key = tf.constant([config.seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        examples = _shuffled(source, key, size, together, augmentation, repeats)
+        examples = _shuffled(pieces, shards, key, classes, repeats)
         # Encoded records are skipped, so no example before the position is decoded.
         return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
 
     examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
-    canvas = device.canvas(shards, image_size) if whole else 0
-    batches = _batches(examples, source, batch_size, image_size, augmentation, canvas)
-    if not mix.none:
+    if graph:
+        batches = _in_graph(examples, batch_size, config)
+    else:
+        batches = _decoded(examples.batch(batch_size, drop_remainder=True), shards, config)
+    if not mixing.none(config):
 
         def mixed(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
             images, labels = batch
-            if whole:
+            if isinstance(images, Mapping):
                 return {**images, device.MIXING: numbers}, labels
-            return mixing.mixed(images, labels, numbers, mix, classes)
+            return mixing.mixed(images, labels, numbers, config, classes)
 
         made = consumed // workers // batch_size
-        batches = mixing.drawn(batches, mix, seed, worker, made).map(
+        batches = mixing.drawn(batches, config, worker, made).map(
             mixed, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _source(
-    pieces: tuple[Piece, ...],
-    classes: int,
-    shards: tuple[Shard, ...],
-    image_size: int,
-    how: Augmentation,
-    keep: str,
-    whole: bool,
-) -> Source:
-    """Return where the examples come from. Raises UsageError if they cannot be kept as `keep` asks:
-    if they are no JPEGs, of unknown size, or decoded at a half for some crops."""
-    least, most, _ = _jpeg(shards)
-    target = shards[0].target
-    if keep == cache.NONE:
-        # Their sizes are of use for a crop, or to decode at a half.
-        sized = least > 0 and (whole or not how.whole or most >= 2 * image_size)
-        return reading.Files(pieces, classes, target, sized, most)
-    if not least:
-        raise UsageError(
-            f"--cache {keep}: takes records of JPEGs that trainer.records made, with the "
-            "dataset.json beside them"
-        )
-    if min(most, how.cut or most) >= 2 * image_size:
-        raise UsageError(
-            f"--cache {keep}: pictures with a shorter side of {most} are decoded at a half for "
-            f"--image-size {image_size}: make smaller records (trainer.records --resize)"
-        )
-    return cache.decoded(pieces, classes, target, keep)
-
-
-def _batches(
-    examples: tf.data.Dataset,
-    source: Source,
-    batch_size: int,
-    image_size: int,
-    how: Augmentation,
-    canvas: int,
+def _decoded(
+    batches: tf.data.Dataset, shards: tuple[Shard, ...], config: Config
 ) -> tf.data.Dataset:
-    """Return batches of (uint8 images, labels) of what `_shuffled` gives; with a `canvas`, of whole
-    pictures at the top left of squares of so many pixels, for device.augmented."""
+    """Return (images, labels) of batches of (content, label, draws)."""
+    canvas = device.canvas(shards, config.image_size) if config.augment_on == "device" else 0
+    kept = cache.kept().pixels if config.cache == "memory" else pictures.pixels
+    decoder = pictures.Decoder(config, canvas, kept)
 
-    def example(content: tf.Tensor, label: tf.Tensor, view: augment.View) -> tuple[Any, tf.Tensor]:
-        if how.drawn:
-            view = {**view, "changes": augment.changing(view["draws"], how)}
-        if canvas:
-            return {**view, device.WHOLE: source.picture(content)[:canvas]}, label
-        image = augment.placed(source.seen(content, view, image_size, how), view)
-        if not how.repaints:
-            return decoding.square(image, image_size), label
-        one = {name: tensor[None] for name, tensor in view.items()}
-        image = augment.change(decoding.resized(image, image_size)[None], one, how)[0]
-        return decoding.uint8(image), label
+    def made(contents: tf.Tensor, labels: tf.Tensor, draws: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        images, seen = decoder.batch(contents, draws)
+        numbers = augment.changing(draws, config)
+        if not canvas:
+            return augment.changed(images, draws, numbers, config), labels
+        names = (device.WHOLE, device.SEEN, device.DRAWS, device.CHANGES)
+        return dict(zip(names, (images, seen, draws, numbers), strict=True)), labels
 
-    made = examples.map(example, num_parallel_calls=reading.under_way(), deterministic=True)
-    shapes = tf.nest.map_structure(lambda spec: spec.shape, made.element_spec)
-    if not canvas:
-        return made.batch(batch_size, drop_remainder=True)
-    shapes[0][device.WHOLE] = [canvas, canvas, 3]
-    return made.padded_batch(batch_size, shapes, drop_remainder=True)
+    return batches.map(made, num_parallel_calls=2, deterministic=True)
+
+
+def _in_graph(examples: tf.data.Dataset, batch_size: int, config: Config) -> tf.data.Dataset:
+    """Return (what device.augmented takes, labels) of (content, label, draws)."""
+
+    def made(content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor) -> tuple[Any, tf.Tensor]:
+        window = None
+        if not augment.whole(config):
+            window = lambda size: augment.window(size, draws, config)  # noqa: E731
+        image = decoding.decode(content, config.image_size, window)
+        numbers = augment.changing(draws[None], config)[0]
+        return {device.WHOLE: image, device.DRAWS: draws, device.CHANGES: numbers}, label
+
+    batches = examples.map(made, num_parallel_calls=_UNDER_WAY, deterministic=True)
+    return batches.batch(batch_size, drop_remainder=True)
 
 
 def evaluation_batches(
@@ -162,15 +146,11 @@ def evaluation_batches(
 def evaluation(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
-    *,
-    batch_size: int,
-    image_size: int,
+    config: Config,
     classes: int,
-    crop: float = 0.0,
+    batch_size: int,
 ) -> tf.data.Dataset:
     """Return one pass over one worker's records: (uint8 images, targets, float32 weights).
-
-    `crop`: see decoding.decode.
 
     Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
@@ -178,19 +158,19 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
-    target = shards[0].target
+    decoded = config.image_size, classes, shards[0].target, config.evaluate_crop
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
 
-    own = [weighted(reading.records(p.path, p.start, p.count), 1.0) for p in pieces]
-    records = weighted(reading.records(filler.path, 0, 1).repeat(), 0.0)
+    own = [weighted(_records(p.path, p.start, p.count), 1.0) for p in pieces]
+    records = weighted(_records(filler.path, 0, 1).repeat(), 0.0)
     for dataset in reversed(own):
         records = dataset.concatenate(records)
     return (
         records.map(
-            lambda record, weight: (*parse(record, image_size, classes, target, crop), weight),
-            num_parallel_calls=reading.under_way(),
+            lambda record, weight: (*parse(record, *decoded), weight),
+            num_parallel_calls=_UNDER_WAY,
             deterministic=True,
         )
         .batch(batch_size, drop_remainder=True)
@@ -207,8 +187,8 @@ def parse(
     crop: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return image and target of a serialised tf.train.Example, without augmentation."""
-    contents, labels, _ = reading.examples(record[None], classes, target)
-    return decoding.decode(contents[0], image_size, crop), labels[0]
+    contents, labels = _parsed(record[None], classes, target)
+    return decoding.decode(contents[0], image_size, decoding.centre(crop)), labels[0]
 
 
 def window(shards: tuple[Shard, ...]) -> int:
@@ -229,49 +209,57 @@ def _mean(shards: tuple[Shard, ...]) -> int:
     return max(1, size // max(1, records))
 
 
-def _jpeg(shards: tuple[Shard, ...]) -> tuple[int, int, int]:
-    """Shard.jpeg of all shards together."""
-    least, most, longest = zip(*(shard.jpeg for shard in shards if shard.records), strict=True)
-    return (min(least), max(most), max(longest)) if all(least) else (0, 0, 0)
+def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
+    """Return the serialised records [start, start + count) of a file."""
+    start, count = tf.cast(start, tf.int64), tf.cast(count, tf.int64)
+    return tf.data.TFRecordDataset(path).skip(start).take(count)
+
+
+def _parsed(records: tf.Tensor, classes: int, target: str) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return encoded pictures and checked targets of serialised examples."""
+    parsed = tf.io.parse_example(records, _FEATURES | targets.wanted(target, classes))
+    return parsed["image/encoded"], targets.read(parsed, target, classes)
 
 
 def _shuffled(
-    source: Source,
+    pieces: tuple[Piece, ...],
+    shards: tuple[Shard, ...],
     key: tf.Tensor,
-    size: int,
-    group: int,
-    augmentation: Augmentation,
+    classes: int,
     repeats: balance.Repeats | None,
 ) -> tf.data.Dataset:
-    """Return (content, label, augment.View) of the examples of `source`, in the order that `key`
-    (two int64) gives.
+    """Return (encoded picture, label, augment.DRAWS random numbers) of the examples of `pieces`, in
+    the order that `key` (two int64) gives.
 
-    Several files are read at once, in random order, and examples are drawn at random from a window
-    of `size`. Small work that is the same for each example is done for a group at once.
+    Several files are read at once, in random order, and examples are drawn at random from a window.
+    Small work that is the same for each example is done for a group at once.
     """
-    count = len(source.pieces)
-    order = tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
+    columns = zip(*((piece.path, piece.start, piece.count) for piece in pieces), strict=True)
+    order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
 
-    def prepared(number: tf.Tensor, examples: tf.Tensor) -> tuple[Any, ...]:
-        contents, labels, sizes = source.examples(examples)
+    def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        contents, labels = _parsed(records, classes, shards[0].target)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0], augment.DRAWS]
-        draws = tf.random.stateless_uniform(shape, seed, alg="philox")
-        return contents, labels, augment.views(draws, sizes, augmentation)
+        return contents, labels, tf.random.stateless_uniform(shape, seed, alg="philox")
 
-    examples = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.gather(tf.constant(column), order) for column in source.columns)
+    records = tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(tf.constant(column), order) for column in columns)
     ).interleave(
-        source.read,
-        cycle_length=min(CYCLE, count),
-        **source.reading,
+        _records,
+        cycle_length=min(CYCLE, len(pieces)),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
     )
     if repeats:
-        times = tf.constant(repeats.of, tf.int64)
-        examples = examples.flat_map(
-            lambda number: tf.data.Dataset.from_tensors(number).repeat(times[source.label(number)])
-        )
-    together = _drawn(examples, size, key).batch(group)
+        times, feature = tf.constant(repeats.of, tf.int64), targets.wanted(targets.CLASS, classes)
+
+        def repeated(record: tf.Tensor) -> tf.data.Dataset:
+            [label] = tf.io.parse_single_example(record, feature).values()
+            return tf.data.Dataset.from_tensors(record).repeat(times[label])
+
+        records = records.flat_map(repeated)
+    together = _drawn(records, window(shards), key).batch(group(shards))
     return together.enumerate().map(prepared).prefetch(1).unbatch()
 
 

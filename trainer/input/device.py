@@ -1,8 +1,8 @@
 """Augmentation where the model is: a device makes views of whole pictures, a batch at once.
 
 The host only decodes. It sends whole pictures on one canvas, and what happens to each: the same
-windows and random numbers as it would use itself (augment.View). Resizing is two products of
-matrices, which an accelerator does at no cost; its pictures differ from the host's by rounding.
+windows and random numbers as it would use itself. Resizing is two products of matrices, which an
+accelerator does at no cost; its pictures differ from the host's by rounding.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,9 @@ from trainer.config import Config, UsageError
 from trainer.input import augment, mixing
 from trainer.input.parts import Shard
 
-WHOLE, MIXING = "whole", "mixing"
-"""Keys of a batch beside those of augment.View: the pictures, and the numbers of mixing.mixed."""
+WHOLE, SEEN, DRAWS, CHANGES, MIXING = "whole", "seen", "draws", "changes", "mixing"
+"""Keys of a batch: the pictures; augment.window; augment.DRAWS numbers of each; augment.changing;
+the numbers of mixing.mixed. Without SEEN, the pictures are squares of the model's size."""
 
 
 def canvas(shards: tuple[Shard, ...], image_size: int) -> int:
@@ -41,9 +42,9 @@ def settled(config: Config, shards: tuple[Shard, ...], accelerator: str) -> Conf
         )
     if config.augment_on != "auto":
         return config
-    drawn = config.trivial_augment or config.rand_augment > 0
-    works = accelerator == "GPU" or (accelerator == "TPU" and not drawn)  # XLA cannot turn pictures
-    useful = possible and works and not (config.deterministic or augment.of(config).none)
+    turns = augment.drawn(config)  # pictures, which XLA cannot
+    works = accelerator == "GPU" or (accelerator == "TPU" and not turns)
+    useful = possible and works and not (config.deterministic or augment.none(config))
     return replace(config, augment_on="device" if useful else "host")
 
 
@@ -56,41 +57,44 @@ def augmented(
     """
     if not isinstance(batch, Mapping):
         return batch, labels
-    how, mix = augment.of(config), mixing.of(config)
+    draws = batch[DRAWS]
     images = tf.cast(batch[WHOLE], tf.float32)
-    images = augment.change(views(images, batch, config.image_size), dict(batch), how)
-    images = tf.cast(images + 0.5, tf.uint8)
-    if mix.none:
+    if SEEN in batch or config.flip != "none" or config.turn:
+        images = views(images, batch.get(SEEN), draws, config)
+    images = augment.uint8(augment.change(images, draws, batch[CHANGES], config))
+    if mixing.none(config):
         return images, labels
-    return mixing.mixed(images, labels, batch[MIXING], mix, classes)
+    return mixing.mixed(images, labels, batch[MIXING], config, classes)
 
 
-def views(images: tf.Tensor, view: Mapping[str, tf.Tensor], size: int) -> tf.Tensor:
-    """Return the windows `seen` of float32 pictures [n, height, width, 3], flipped, resized and
-    turned as `view` says: [n, size, size, 3].
+def views(images: tf.Tensor, seen: tf.Tensor | None, draws: tf.Tensor, config: Config) -> tf.Tensor:
+    """Return the windows `seen` of float32 pictures [n, height, width, 3], or all of them, flipped,
+    resized and turned as augment.placing has it.
     """
-    n, height, width = images.shape[:3]
-    top, left, tall, wide = tf.unstack(tf.cast(view["seen"], tf.float32), axis=1)
-    rows = _weights(top, tall, view.get("upended"), size, height)
-    columns = _weights(left, wide, view.get("mirrored"), size, width)
+    (n, height, width), size = images.shape[:3], config.image_size
+    mirrored, upended, turns = tf.unstack(augment.placing(draws, config), axis=1)
+    if seen is None:
+        seen = tf.tile([[0, 0, height, width]], [n, 1])
+    top, left, tall, wide = tf.unstack(tf.cast(seen, tf.float32), axis=1)
+    rows = _weights(top, tall, upended, size, height)
+    columns = _weights(left, wide, mirrored, size, width)
     resized = tf.matmul(rows, tf.reshape(images, [n, height, width * 3]))
     resized = tf.reshape(resized, [n, size, width, 3])
-    seen = tf.einsum("nbw,nawc->nabc", columns, resized)
-    for number in (1, 2, 3) if "turns" in view else ():
-        turned = (view["turns"] == number)[:, None, None, None]
-        seen = tf.where(turned, tf.image.rot90(seen, number), seen)
-    return seen
+    made = tf.einsum("nbw,nawc->nabc", columns, resized)
+    for number in (1, 2, 3) if config.turn else ():
+        turned = (turns == number)[:, None, None, None]
+        made = tf.where(turned, tf.image.rot90(made, number), made)
+    return made
 
 
 def _weights(
-    start: tf.Tensor, length: tf.Tensor, backwards: tf.Tensor | None, size: int, of: int
+    start: tf.Tensor, length: tf.Tensor, backwards: tf.Tensor, size: int, of: int
 ) -> tf.Tensor:
     """Return float32 [n, size, of]: what each of `of` pixels counts in each of `size`, as
     tf.image.resize has it (bilinear, half-pixel centres, no smoothing).
     """
     place = (tf.range(size, dtype=tf.float32) + 0.5) * (length / size)[:, None] - 0.5
     place = start[:, None] + tf.clip_by_value(place, 0.0, length[:, None] - 1.0)
-    if backwards is not None:
-        place = tf.where(backwards[:, None], place[:, ::-1], place)
+    place = tf.where(backwards[:, None] > 0, place[:, ::-1], place)
     distance = tf.abs(place[:, :, None] - tf.range(of, dtype=tf.float32))
     return tf.maximum(0.0, 1.0 - distance)

@@ -5,7 +5,6 @@ the order alone, so a restarted run sees the same mixtures.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -15,39 +14,20 @@ _OFFSET = 2**32
 """Added to a worker's number, so that the key is none that draws the examples of a worker."""
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """How the pictures of a batch are mixed; by default not at all."""
-
-    mixup: float = 0.0
-    """The share of a picture is drawn from Beta(this, this); 0: no mixup."""
-    cutmix: float = 0.0
-    """The share of a picture's area is drawn from Beta(this, this); 0: no cutmix."""
-
-    @property
-    def none(self) -> bool:
-        return not (self.mixup or self.cutmix)
+def none(config: Config) -> bool:
+    """Return whether no pictures are mixed."""
+    return not (config.mixup or config.cutmix)
 
 
-NONE = Mixing()
-
-
-def of(config: Config) -> Mixing:
-    """Return the mixing that the options ask for."""
-    return Mixing(mixup=config.mixup, cutmix=config.cutmix)
-
-
-def drawn(
-    batches: tf.data.Dataset, how: Mixing, seed: int, worker: int, first: int
-) -> tf.data.Dataset:
+def drawn(batches: tf.data.Dataset, config: Config, worker: int, first: int) -> tf.data.Dataset:
     """Return (batch, numbers) of each batch: what `mixed` takes.
 
     Batch number `first` is the first one.
     """
-    alphas = [alpha for alpha in (how.mixup, how.cutmix) if alpha]
+    alphas = [alpha for alpha in (config.mixup, config.cutmix) if alpha]
 
     def numbers(number: tf.Tensor) -> tf.Tensor:
-        key = tf.constant([seed, _OFFSET + worker], tf.int64)
+        key = tf.constant([config.seed, _OFFSET + worker], tf.int64)
         seeds = tf.random.split(tf.random.fold_in(key, number, alg="philox"), 4, alg="philox")
         way = tf.random.stateless_uniform([], seeds[3], 0, len(alphas), tf.int32, alg="philox")
         share = tf.stack([_beta(alpha, seeds) for alpha in alphas])[way]
@@ -65,7 +45,7 @@ def mixed(
     images: tf.Tensor,
     labels: tf.Tensor,
     numbers: tf.Tensor,
-    how: Mixing,
+    config: Config,
     classes: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return (uint8 images, float32 [n, classes] shares of the classes) from images and labels, as
@@ -75,9 +55,9 @@ def mixed(
     batch have the same share.
     """
     ways: list[Callable[[], tuple[tf.Tensor, tf.Tensor]]] = []
-    if how.mixup:
+    if config.mixup:
         ways.append(lambda: mixup(images, numbers[1]))
-    if how.cutmix:
+    if config.cutmix:
         ways.append(lambda: cutmix(images, numbers[1], numbers[2:]))
     seen, share = tf.switch_case(tf.cast(numbers[0], tf.int32), ways)
     own = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from trainer.config import Config, UsageError
 from trainer.input import targets
@@ -244,8 +245,9 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
                 if place is None:
                     continue
                 file.seek(place[0] + tfrecord.HEADER)
-                return dict(tfrecord.features(file.read(place[1])))
-            except (tfrecord.Damaged, ValueError):
+                example = tf.train.Example.FromString(file.read(place[1]))
+                return dict(example.features.feature)
+            except (tfrecord.Damaged, DecodeError):
                 continue
     return {}
 

@@ -29,7 +29,7 @@ _MARKER = re.compile(r"step-(\d{8,})\.json")
 
 @dataclass(frozen=True)
 class Position:
-    """How far a run is."""
+    """Says how far a run is."""
 
     step: int = 0
     """Optimizer steps made."""
@@ -44,7 +44,7 @@ class Checkpoint:
     position: Position
     variables: Mapping[str, np.ndarray]
     state: Mapping[str, Any] = field(default_factory=dict)
-    """What observers, ledger and evaluation keep, as JSON."""
+    """What observers, stopwatch and evaluation keep, as JSON."""
 
 
 class Torn(Exception):  # noqa: N818 - not a fault of the program: something cut it short
@@ -166,16 +166,6 @@ class Checkpoints:
         return f"{stem}.npz", f"{stem}.json"
 
 
-@dataclass(frozen=True)
-class Saved:
-    """A checkpoint that is safely written."""
-
-    position: Position
-    path: str
-    seconds: float
-    """From the snapshot to the end of the commit, in the background."""
-
-
 class Background:
     """Writes snapshots one after the other in a thread of its own.
 
@@ -192,7 +182,7 @@ class Background:
         self._allowed = allowed
         self._jobs: queue.Queue[tuple[Position, Mapping[str, Any], dict[str, Any]]]
         self._jobs = queue.Queue()
-        self._saved: queue.Queue[Saved] = queue.Queue()
+        self._saved: queue.Queue[tuple[int, str]] = queue.Queue()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
         self._thread.start()
@@ -203,9 +193,9 @@ class Background:
         self._raise()
         self._jobs.put((position, tensors, state))
 
-    def done(self, wait: bool = False) -> list[Saved]:
-        """Return the checkpoints written since the last call; with `wait`, after all snapshots are
-        written.
+    def done(self, wait: bool = False) -> list[tuple[int, str]]:
+        """Return step and path of each checkpoint written since the last call; with `wait`, after
+        all snapshots are written.
 
         Raises Spoiled, Unwritable, or what `allowed` raises.
         """
@@ -242,7 +232,6 @@ class Background:
     def _commit(
         self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]
     ) -> None:
-        began = time.perf_counter()
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
@@ -260,5 +249,5 @@ class Background:
                     ) from error
                 time.sleep(2.0**number)
             else:
-                self._saved.put(Saved(position, path, time.perf_counter() - began))
+                self._saved.put((position.step, path))
                 return

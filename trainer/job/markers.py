@@ -1,37 +1,33 @@
-"""Markers in a job folder: the job is done, has failed, or its dedicated evaluator's results.
+"""What a job folder says of its job: the options, and that it is done, for which length of the run.
 
-Each marker says for which length of the run it holds. A run that is started again to train longer
-is not done, and what the evaluator found of the shorter run does not stop it.
+A run that is started again to train longer is not done.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config import UNKNOWN, Config
+from trainer.config import UNKNOWN, Config, UsageError
 from trainer.job import storage
+
+RECORD = "config.json"
+"""Every option as the job has it."""
 
 DONE = "DONE"
 """The job is done: everything that was asked for is there."""
-FAILED = "FAILED"
-"""The trainers have ended for good. Removed when they are started again."""
-LEAVING = "LEAVING"
-"""A parameter server has been told to stop. Removed when the chief is started again."""
-EVALUATIONS = "evaluations.json"
-"""The results of a dedicated evaluator."""
 
 
-def read(path: str) -> dict[str, Any]:
-    """Return the JSON object at `path`; {} if there is none."""
+def recorded(job_dir: str) -> dict[str, Any]:
+    """Return the options by a job's RECORD; {}: there is none. Raises UsageError if it cannot be
+    read.
+    """
+    path = f"{job_dir}/{RECORD}"
     try:
         return dict(json.loads(storage.read(path)))
-    except (*storage.NOT_FOUND, ValueError):
+    except storage.NOT_FOUND:
         return {}
-
-
-def write(path: str, content: Mapping[str, Any]) -> None:
-    """Write a JSON object, whole or not at all. Raises one of storage.FAILURES."""
-    storage.write(path, json.dumps(content).encode())
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
 
 
 def requested(config: Config) -> dict[str, float]:
@@ -52,8 +48,11 @@ def more(config: Config, before: Mapping[str, Any]) -> bool:
 
 def finished(config: Config) -> dict[str, Any] | None:
     """Return what DONE says, if this job has done all that `config` asks for; otherwise None."""
-    done = read(f"{config.job_dir}/{DONE}")
-    if not done:
+    try:
+        done = dict(json.loads(storage.read(f"{config.job_dir}/{DONE}")))
+    except (*storage.NOT_FOUND, ValueError, TypeError):
+        return None
+    if "step" not in done:
         return None
     if not config.epochs and (config.steps == UNKNOWN or done["step"] >= config.steps):
         return done  # also where no length was asked for

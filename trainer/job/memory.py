@@ -9,7 +9,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def limit(root: Path = CGROUP, total: int | None = None) -> int:
-    """Bytes of memory that this container may use: its limit, but no more than the machine has."""
+    """Return bytes of memory that this container may use: its limit, or all of the machine."""
     total = total or psutil.virtual_memory().total
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):
@@ -18,7 +18,7 @@ def limit(root: Path = CGROUP, total: int | None = None) -> int:
 
 
 def free(root: Path = CGROUP) -> int:
-    """Bytes that this process could still take without swapping: what the machine has left, but no
-    more than the container's limit leaves."""
+    """Return bytes that this process could still take without swapping: what the machine has left,
+    but no more than the container's limit leaves."""
     left = limit(root) - psutil.Process().memory_info().rss
     return max(0, min(left, psutil.virtual_memory().available))

@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM, Ctrl-C, and announcements of Compute Engine.
+"""Requests to stop: SIGTERM and Ctrl-C.
 
 Spot machines, Vertex AI, Kubernetes and `docker stop` send SIGTERM before they kill. This module
 needs no TensorFlow, so that it also answers a signal during TensorFlow's long import.
@@ -8,21 +8,12 @@ import os
 import signal
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from trainer.report import line
 
 RESTART = 143
 """Exit code 128 + SIGTERM: everything is saved, start the process again."""
-METADATA = {
-    "instance/preempted": ("TRUE",),
-    "instance/maintenance-event": ("TERMINATE_ON_HOST_MAINTENANCE",),
-}
-"""Keys of Compute Engine's metadata server and the values that announce the machine's end (Compute
-Engine's documentation of Spot VMs and of host maintenance events)."""
 
 
 class Preempted(Exception):  # noqa: N818 - nothing went wrong
@@ -106,38 +97,3 @@ class Preemption:
         message = line("preempted", f"told to stop: {why}", "WARNING")
         os.write(1, f"{message}\n".encode())
         os._exit(RESTART)
-
-
-def watch_metadata(request: Callable[[], None], environment: Mapping[str, str]) -> bool:
-    """Call `request` when Compute Engine announces this machine's end. False: not Compute Engine.
-
-    GCE_METADATA_HOST names another metadata server, as for Google's own clients.
-    """
-    host = environment.get("GCE_METADATA_HOST", "")
-    if not host:
-        try:
-            product = Path("/sys/class/dmi/id/product_name").read_text()
-        except OSError:
-            product = ""
-        if "Google Compute Engine" not in product:
-            return False
-        host = "metadata.google.internal"
-    for key, fatal in METADATA.items():
-        threading.Thread(target=_watch, args=(host, key, fatal, request), daemon=True).start()
-    return True
-
-
-def _watch(host: str, key: str, fatal: tuple[str, ...], request: Callable[[], None]) -> None:
-    url = f"http://{host}/computeMetadata/v1/{key}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is link-local
-    suffix = ""
-    while True:
-        question = urllib.request.Request(url + suffix, headers={"Metadata-Flavor": "Google"})
-        try:
-            with opener.open(question, timeout=90) as answer:
-                if answer.read().decode().strip().upper() in fatal:
-                    request()
-                    return
-            suffix = "?wait_for_change=true&timeout_sec=60"
-        except OSError:
-            time.sleep(5.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from trainer.config import UsageError
+from trainer.report import say
 
 gfile = tf.io.gfile
 NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)
@@ -44,6 +45,18 @@ def write(path: str, content: bytes) -> None:
         if gfile.exists(temporary):
             gfile.remove(temporary)
         raise
+
+
+def attempt(path: str, content: bytes) -> bool:
+    """Write a file that a run can do without: a failure, such as a full disk, is a warning. Returns
+    whether it is there.
+    """
+    try:
+        write(path, content)
+    except FAILURES as error:
+        say("summary", f"{path} cannot be written: {error}", "WARNING")
+        return False
+    return True
 
 
 def read(path: str) -> bytes:
@@ -94,7 +107,7 @@ def check_writable(folder: str) -> None:
 
 
 def check_space(folder: str, needed: int, what: str) -> None:
-    """Raises UsageError if a disk has less than `needed` bytes free. A bucket always has room."""
+    """Raise UsageError if a disk has less than `needed` bytes free. A bucket always has space."""
     if remote(folder):
         return
     free = shutil.disk_usage(next(p for p in (Path(folder), *Path(folder).parents) if p.is_dir()))

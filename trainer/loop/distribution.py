@@ -16,17 +16,16 @@ from trainer import guard
 from trainer.config import UsageError
 from trainer.guard import tpu as chips
 from trainer.job.preemption import RESTART
-from trainer.loop import waiting
+from trainer.loop import stalls
 from trainer.report import say
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
-_POOLS["workerpool3"] = "evaluator"
-_OF_PEERS = ("Coordination", "incarnation", "remote target")
+_POOLS["workerpool3"] = _EVALUATOR = "evaluator"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """This process's place among the run's processes."""
+    """Says which of the run's processes this is."""
 
     workers: int = 1
     """Processes that run the training loop, with the chief. With parameter servers this is the
@@ -34,7 +33,7 @@ class Cluster:
     index: int = 0
     """Index of this process among them. 0 is the chief, and only the chief writes."""
     role: str = "chief"
-    """chief, worker, ps or evaluator."""
+    """chief, worker or ps."""
     task: int = 0
     """Index among the tasks of this role."""
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -48,18 +47,13 @@ class Cluster:
     def parameter_servers(self) -> bool:
         return bool(self.tasks.get("ps"))
 
-    @property
-    def evaluator(self) -> bool:
-        """Does the cluster have a dedicated evaluator?"""
-        return self.role == "evaluator" or bool(self.tasks.get("evaluator"))
-
 
 def cluster(environment: Mapping[str, str]) -> Cluster:
     """Read TF_CONFIG, or CLUSTER_SPEC if that is not set. Raises UsageError. Needs no TensorFlow.
 
     Vertex AI, Kubeflow and TensorFlow itself use TF_CONFIG. CLUSTER_SPEC is Vertex AI's own and
     names worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI's
-    documentation of distributed training).
+    documentation of distributed training). An evaluator has nothing to do: the trainers evaluate.
     """
     source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
     tasks, named = _read(source, environment.get(source, "").strip() or "{}")
@@ -67,15 +61,15 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
     if kind not in _POOLS.values():
         known = ", ".join(_POOLS.values())
         raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
-    if kind == "evaluator":  # Some services leave it out of the cluster.
-        return Cluster(index=task, role="evaluator", task=task, tasks=tasks)
+    if kind == _EVALUATOR:
+        raise UsageError(f"{source}: this is an evaluator; the trainers evaluate: leave it out")
     chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
     total = len(chiefs) + len(workers)
     if tasks.get("ps"):
         if not (chiefs and workers):
             raise UsageError(f"{source}: parameter servers need a chief and at least one worker")
     elif total <= 1:
-        return Cluster(tasks=tasks if tasks.get("evaluator") else {})
+        return Cluster()
     if named is None:
         raise UsageError(f'{source}: "task" is missing: it says which process this is')
     if not 0 <= task < len(tasks.get(kind, ())):
@@ -111,14 +105,13 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
             raise refused(f"the addresses of {name} have to be a list of host:port")
         if wrong := [host for host in hosts if not _address(host)]:
             raise refused(f"{wrong[0]!r}, of {name}, is not host:port")
-        if hosts:
+        if hosts and _kind(name) != _EVALUATOR:
             tasks[_kind(name)] = tuple(hosts)
     if unknown := [name for name in tasks if name not in _POOLS.values()]:
         known = ", ".join(_POOLS.values())
         raise UsageError(f"{source}: its cluster has a {unknown[0]!r}, not one of {known}")
-    for name in ("chief", "evaluator"):
-        if len(tasks.get(name, ())) > 1:
-            raise UsageError(f"{source}: {len(tasks[name])} of type {name}, there can be one")
+    if len(tasks.get("chief", ())) > 1:
+        raise UsageError(f"{source}: {len(tasks['chief'])} of type chief, there can be one")
     addresses = [host for hosts in tasks.values() for host in hosts]
     if twice := [host for host in addresses if addresses.count(host) > 1]:
         raise UsageError(f"{source}: {twice[0]} is the address of two processes")
@@ -164,9 +157,7 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
     expected = environment.get(guard.VARIABLE, "").strip() or guard.AUTO
     if cause := guard.unseen(expected, gpus):
         raise UsageError(cause)
-    if choice == "auto":
-        choice = _automatic(place, environment, gpus)
-    _possible(choice, place, environment)
+    choice = _chosen(choice, place, environment, gpus)
     if choice == "tpu":
         # Never run on a TPU.
         tpu = tf.distribute.cluster_resolver.TPUClusterResolver(
@@ -190,22 +181,15 @@ def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -
     return tf.distribute.get_strategy()
 
 
-def _automatic(place: Cluster, environment: Mapping[str, str], gpus: int) -> str:
-    if place.role == "evaluator":
-        return "mirrored" if gpus > 1 else "one"
-    if place.parameter_servers:
-        return "ps"
-    if place.workers > 1:
-        return "multiworker"
-    if has_tpu(environment):
-        return "tpu"
-    return "mirrored" if gpus > 1 else "one"
+def _chosen(choice: str, place: Cluster, environment: Mapping[str, str], gpus: int) -> str:
+    """Return the strategy's name: for `auto`, that of the cluster and the devices.
 
-
-def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> None:
-    together = "multiworker" if place.workers > 1 else ""
-    together = "ps" if place.parameter_servers else together
-    if place.role != "evaluator" and together and choice != together:
+    Raises UsageError for one that does not fit them.
+    """
+    together = "ps" if place.parameter_servers else "multiworker" if place.workers > 1 else ""
+    if choice == "auto":
+        return together or ("tpu" if has_tpu(environment) else "mirrored" if gpus > 1 else "one")
+    if together and choice != together:
         raise UsageError(
             f"--strategy {choice}: the cluster has several processes, which need {together}"
         )
@@ -215,13 +199,14 @@ def _possible(choice: str, place: Cluster, environment: Mapping[str, str]) -> No
         )
     if choice == "tpu" and not has_tpu(environment):
         raise UsageError("--strategy tpu: there is no TPU here, or no libtpu")
+    return choice
 
 
 def resolver(place: Cluster) -> Any:
-    """Return TensorFlow's resolver of the cluster, without evaluators."""
+    """Return TensorFlow's resolver of the cluster."""
     import tensorflow as tf
 
-    hosts = {kind: list(hosts) for kind, hosts in place.tasks.items() if kind != "evaluator"}
+    hosts = {kind: list(hosts) for kind, hosts in place.tasks.items()}
     return tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(hosts),
         task_type=place.role,
@@ -238,13 +223,13 @@ def meet(place: Cluster, seconds: float) -> None:
     then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
-    missing = waiting.others(place.tasks, place.role, place.task)
-    wait = waiting.Wait("the start")
+    missing = stalls.peers(place.tasks, place.role, place.task)
+    wait = stalls.Wait("the start")
     with _listening(own):
-        while missing := {h: n for h, n in missing.items() if waiting.probe(h) != "answers"}:
+        while missing := {h: n for h, n in missing.items() if stalls.probe(h) != "answers"}:
             names = ", ".join(missing.values())
             if wait.due():
-                wait.tell(f"for {names}: no answer")
+                wait.report(f"for {names}: no answer")
             if wait.seconds > seconds:
                 text = f"no answer from {names} in {seconds:g} s: start all again"
                 say("error", text, "ERROR")
@@ -254,29 +239,24 @@ def meet(place: Cluster, seconds: float) -> None:
 
 @contextlib.contextmanager
 def _listening(address: str) -> Iterator[None]:
-    """Answer at the port of `address`, in a thread."""
-    with socket.socket(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET) as mine:
-        mine.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if mine.family == socket.AF_INET6:
-            mine.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            mine.bind(("", int(address.rpartition(":")[2])))
-            mine.listen(1024)
-        except OSError:  # TensorFlow reports what is wrong with the address.
-            yield
-            return
+    """Answer at the port of `address` inside, in a thread."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    place = ("", int(address.rpartition(":")[2]))
+    try:
+        mine = socket.create_server(place, family=family, backlog=1024, dualstack_ipv6=both)
+    except OSError:  # TensorFlow reports what is wrong with the address.
+        yield
+        return
 
-        def answer() -> None:
+    def answer() -> None:
+        with contextlib.suppress(OSError):  # closed
             while True:
-                try:
-                    caller, _ = mine.accept()
-                    with caller:
-                        caller.sendall(b"here")
-                except ConnectionError:
-                    continue
-                except OSError:
-                    return  # closed
+                caller, _ = mine.accept()
+                with caller, contextlib.suppress(ConnectionError):
+                    caller.sendall(b"here")
 
+    with mine:
         thread = threading.Thread(target=answer, name="meet", daemon=True)
         thread.start()
         yield
@@ -284,34 +264,35 @@ def _listening(address: str) -> Iterator[None]:
         thread.join()
 
 
-def lost_peer(error: Exception) -> bool:
-    """Does `error` mean that another process is gone, or was already started again?
+def outside(error: BaseException, stepped: bool) -> bool:
+    """Return whether something outside the program, another process or a device, ended a step.
 
-    Its type says so, and where that is INTERNAL or FAILED_PRECONDITION, a word: a peer that is
-    starting again answers a heartbeat with "Coordination service is not enabled".
+    A peer that is gone has types of its own. A failed GPU, NCCL, and a peer that is starting again
+    have none. So once a step was made (`stepped`), any error of the runtime counts: the program
+    itself would have failed at the first step.
     """
     import tensorflow as tf
 
-    kinds = (
-        tf.errors.UnavailableError,
-        tf.errors.AbortedError,
-        tf.errors.CancelledError,
-        tf.errors.DeadlineExceededError,
-    )
-    message = str(getattr(error, "message", "") or "")
-    return isinstance(error, kinds) or (
-        isinstance(error, tf.errors.OpError) and any(word in message for word in _OF_PEERS)
-    )
+    errors = tf.errors
+    peers = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
+    runtime = (errors.InternalError, errors.UnknownError, errors.FailedPreconditionError)
+    kinds = (*peers, errors.DeadlineExceededError, *(runtime if stepped else ()))
+    return isinstance(error, kinds)
 
 
 def compute_capabilities() -> list[tuple[int, int]]:
-    """Compute capability of each GPU that TensorFlow sees; (0, 0) if it does not say."""
+    """Return the compute capability of each GPU that TensorFlow sees; (0, 0) if it does not say."""
     import tensorflow as tf
 
     return [
         tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
         for gpu in tf.config.list_physical_devices("GPU")
     ]
+
+
+def policy(choice: str, environment: Mapping[str, str]) -> str:
+    """Return the Keras dtype policy of this machine for --precision."""
+    return precision(choice, has_tpu(environment), compute_capabilities())
 
 
 def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
@@ -331,7 +312,7 @@ def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> st
 
 
 def facts(strategy: Any, place: Cluster) -> dict[str, Any]:
-    """Software and devices, for the first event line."""
+    """Return software and devices, for the first event line."""
     import keras
     import tensorflow as tf
 

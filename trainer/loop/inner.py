@@ -7,16 +7,16 @@ fails under MultiWorkerMirroredStrategy, and it cannot resume its input in the m
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import augment, balance, data, device, mixing, targets
+from trainer.input import balance, data, device, targets
 from trainer.input.parts import Shard
-from trainer.model import measures, networks, optimization, scores
+from trainer.model import networks, optimization, scores
 
 METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
 """Metrics of each step: loss and accuracy over the batch of all replicas; the norm of their
@@ -24,14 +24,14 @@ gradient before clipping; seconds until the batch was there (0 with --determinis
 
 
 def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
-    """The metrics of some steps [steps, len(METRICS)] by name. With values there is no accuracy,
-    but their mean absolute error, `mae`."""
+    """Return the metrics of some steps [steps, len(METRICS)] by name. With values there is no
+    accuracy, but their mean absolute error, `mae`."""
     names = ["mae" if metric == "accuracy" else metric for metric in METRICS]
     return dict(zip(names if config.target == targets.VALUES else METRICS, values.T, strict=True))
 
 
 class Trainer:
-    """Model, optimizer and the functions that run on the devices."""
+    """Holds model and optimizer, and the functions that run on the devices."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Trainer:
         labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`labels`: of the training records, by file; --class-weights, --sampling and a model of
-        values need them."""
+        values need them. Raises UsageError."""
         if config.batch_size % strategy.num_replicas_in_sync:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
@@ -69,6 +69,8 @@ class Trainer:
         self.policy = policy
         self.replicas = strategy.num_replicas_in_sync
         self.workers = workers
+        self.readers = workers
+        """Among how many processes the records are divided: an epoch's order depends on it."""
         with strategy.scope():
             self.model = networks.build(config, classes, policy)
             if config.target == targets.VALUES and known:
@@ -98,17 +100,15 @@ class Trainer:
         self._train = tf.function(self._train_steps)
         self._snapshot = tf.function(self._read)
 
-    @property
-    def readers(self) -> int:
-        """Processes among which the records are divided; the order of an epoch depends on it."""
-        return self.workers
+    graph = False
+    """Does TensorFlow alone make the batches, so that another process can?"""
 
     @property
     def replica_batch_size(self) -> int:
         return self.config.batch_size // self.replicas
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
-        """An endless iterator over training batches, after `consumed` examples."""
+        """Return an endless iterator over training batches, after `consumed` examples."""
         return iter(
             self.strategy.distribute_datasets_from_function(
                 lambda context: self._batches_of(context, shards, consumed)
@@ -118,28 +118,24 @@ class Trainer:
     def _batches_of(
         self, context: tf.distribute.InputContext, shards: tuple[Shard, ...], consumed: int
     ) -> tf.data.Dataset:
-        """The endless batches of one worker."""
+        """Return the endless batches of one worker."""
         return data.training(
             shards,
             context,
+            self.config,
+            self.classes,
             batch_size=self.replica_batch_size,
-            image_size=self.config.image_size,
-            classes=self.classes,
-            seed=self.config.seed,
             consumed=consumed,
-            augmentation=augment.of(self.config),
-            mix=mixing.of(self.config),
             repeats=self.repeats,
-            keep=self.config.cache,
-            whole=self.config.augment_on == "device",
+            graph=self.graph,
         )
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
-        """Make `count` steps: METRICS, each with one value a step."""
+        """Make `count` steps, and return METRICS, each with one value a step."""
         return named(self._train(batches, tf.constant(count)).numpy(), self.config)
 
     def vote(self, values: list[float]) -> list[float]:
-        """The sum of each value over all workers. All workers must call it at the same point."""
+        """Return the sum of each value over all workers, which must call it at the same point."""
         if self.workers == 1:
             return values
         local = self.replicas // self.workers
@@ -147,7 +143,7 @@ class Trainer:
         return [float(v) / local for v in self.total(tf.constant(values, tf.float64)).numpy()]
 
     def variables(self) -> dict[str, Any]:
-        """Everything that training changes, by a name that a second process gives it too."""
+        """Return all that training changes, by a name that a second process gives it too."""
         everything = (*self.model.variables, *self.optimizer.variables)
         return {
             f"{number:04d} {v.path}": v
@@ -156,8 +152,8 @@ class Trainer:
         }
 
     def snapshot(self) -> dict[str, tf.Tensor]:
-        """The present values of all variables, without a copy: TensorFlow gives a variable new
-        memory when it changes while its value is held elsewhere (training_op_helpers.h)."""
+        """Return the present values of all variables, without a copy: TensorFlow gives a variable
+        new memory when it changes while its value is held elsewhere (training_op_helpers.h)."""
         return dict(zip(self.variables(), self._snapshot(), strict=True))
 
     def restore(self, values: Mapping[str, Any]) -> None:
@@ -174,10 +170,14 @@ class Trainer:
             for name, variable in variables.items():
                 variable.assign(values[name])
 
+    def averages(self) -> list[tuple[Any, Any]]:
+        """Return each trained variable with its moving average; none without --ema."""
+        return optimization.averages(self.optimizer, self.model)
+
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """With --ema, the model has the moving average of its weights meanwhile."""
-        pairs = optimization.averages(self.optimizer, self.model)
+        """With --ema, give the model the moving average of its weights inside."""
+        pairs = self.averages()
         values = [variable.numpy() for variable, _ in pairs]
         with self.strategy.scope():
             for variable, average in pairs:
@@ -190,16 +190,15 @@ class Trainer:
                     variable.assign(value)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What a SavedModel has: the model's variables by their paths, with --ema averaged."""
+        """Return what a SavedModel has: the variables by their paths, with --ema averaged."""
         values = {variable.path: variable.numpy() for variable in self.model.variables}
-        pairs = optimization.averages(self.optimizer, self.model)
-        return values | {variable.path: average.numpy() for variable, average in pairs}
+        return values | {variable.path: average.numpy() for variable, average in self.averages()}
 
     def _read(self) -> list[tf.Tensor]:
         return [tf.identity(variable.value) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
-        """Variables that differ among replicas: BatchNorm's moving statistics."""
+        """Return the variables that differ among replicas: BatchNorm's moving statistics."""
         if self.replicas == 1:
             return []
         return [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
@@ -238,7 +237,7 @@ class Trainer:
         return metrics.stack()
 
     def _clock(self) -> tf.Tensor:
-        """The time; 0 with --deterministic, because TensorFlow then refuses to read the clock."""
+        """Return the time; 0 with --deterministic, under which TensorFlow refuses to."""
         return tf.constant(0.0) if self.config.deterministic else tf.timestamp()
 
     def _parts(self, batch: Any) -> list[tf.Tensor]:
@@ -256,8 +255,10 @@ class Trainer:
     def _gradients(
         self, images: Any, labels: Any, values: list[Any] | None = None
     ) -> tuple[Any, Any, list[Any]]:
-        """One replica's share of the loss and of the accuracy, and its scaled gradients. `values`:
-        what the trained variables are, where they lie elsewhere; None: the variables themselves."""
+        """Return one replica's share of the loss and of the accuracy, and its scaled gradients.
+
+        `values`: what the trained variables are, where they lie elsewhere; None: themselves.
+        """
         variables = self.model.trainable_variables
         with tf.GradientTape() as tape:
             tape.watch(values or [])
@@ -276,8 +277,8 @@ class Trainer:
         return loss, accuracy, tape.gradient(scaled, values or variables)
 
     def _in_parts(self, images: Any, labels: Any) -> tuple[Any, Any, Any]:
-        """`_gradients` of the batch, part by part with --accumulate: their sum is the batch's. Each
-        part waits for the one before, so that the memory of one is enough."""
+        """Return `_gradients` of the batch, with --accumulate the sum over its parts, each of which
+        waits for the one before, so that the memory of one is enough."""
         parts = self.config.accumulate
         if parts == 1:
             return self._gradients_function(images, labels)
@@ -291,6 +292,13 @@ class Trainer:
             total = [new if old is None else old + new for old, new in pairs]
         return loss, accuracy, total
 
+    def _clipped(self, gradients: Sequence[Any], norm: tf.Tensor) -> list[Any]:
+        """Return the gradients, of which some may be None, with at most --clip-norm."""
+        if not self.config.clip_norm:
+            return list(gradients)
+        factor = tf.minimum(1.0, self.config.clip_norm / tf.maximum(norm, 1e-12))
+        return [g if g is None else g * tf.cast(factor, g.dtype) for g in gradients]
+
     def _train_step(self, batch: tuple[Any, tf.Tensor]) -> tf.Tensor:
         batch = device.augmented(*batch, self.config, self.classes)
         loss, accuracy, gradients = self._in_parts(*batch)
@@ -301,16 +309,14 @@ class Trainer:
             gradients = context.all_reduce(tf.distribute.ReduceOp.SUM, list(gradients))
         scale = self.optimizer.scale_loss(tf.constant(1.0))
         norm = tf.linalg.global_norm(gradients) / scale
-        if self.config.clip_norm:
-            factor = tf.minimum(1.0, self.config.clip_norm / tf.maximum(norm, 1e-12))
-            gradients = [gradient * tf.cast(factor, gradient.dtype) for gradient in gradients]
+        gradients = self._clipped(gradients, norm)
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
-        self.optimizer.apply(list(gradients), list(variables))
+        self.optimizer.apply(gradients, list(variables))
         return tf.stack([loss, accuracy, norm / self.replicas, rate / self.replicas])
 
 
 class Evaluation:
-    """The metrics of a model over the validation records, each counted once."""
+    """Measures a model over the validation records, each counted once."""
 
     CHUNK = 4
     """Batches between two checks whether to stop."""
@@ -327,63 +333,64 @@ class Evaluation:
         self.model = network
         self.config = config
         self.classes = classes
-        self.measure = measures.of(config.target)
-        self.tally: Any = None
-        """Of the last evaluation."""
+        self.kind: Any = scores.OF[config.target or targets.CLASS]
+        self.scores: Any = None
+        """Those of the last evaluation."""
         batch_size = -(-config.batch_size // strategy.num_replicas_in_sync)
         contexts = []
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
             contexts.append(context)
-            return data.evaluation(
-                shards,
-                context,
-                batch_size=batch_size,
-                image_size=config.image_size,
-                classes=classes,
-                crop=config.evaluate_crop,
-            )
+            return data.evaluation(shards, context, config, classes, batch_size)
 
         self._dataset = strategy.distribute_datasets_from_function(make)
         self.batches = data.evaluation_batches(shards, contexts[0], batch_size)
         self._evaluate = tf.function(self._evaluate_batches)
+        self._of_batch = tf.function(self._evaluate_batch)  # Its graph stands there twice.
 
     def run(
         self,
         between: Callable[[], None] = lambda: None,
         on: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> dict[str, float]:
-        """Evaluate; returns trainer.config.METRICS, examples, seconds.
+        """Evaluate, and return trainer.config.METRICS, examples and seconds.
 
         `between` is called every CHUNK batches and may end the evaluation by an exception. The
         devices work inside `on`.
         """
         began = time.perf_counter()
-        total = np.zeros(sum(self.measure.sizes(self.classes).values()))
+        total: dict[str, np.ndarray] = {}
         iterator = iter(self._dataset)
         for first in range(0, self.batches, self.CHUNK):
             if first:
                 between()
-            count = min(self.CHUNK, self.batches - first)
+            count = tf.constant(min(self.CHUNK, self.batches - first))
             with on():
-                total += self._evaluate(iterator, tf.constant(count)).numpy()
-        parts = scores.split(total, self.measure.sizes(self.classes))
-        deviation = networks.deviation(self.config, self.model)
-        self.tally = tally = self.measure.tally(parts, self.classes, deviation)
-        seconds = time.perf_counter() - began
-        examples = int(total[scores.EXAMPLES])
-        return {**tally.metrics(), "examples": examples, "seconds": seconds}
+                counts = {name: n.numpy() for name, n in self._evaluate(iterator, count).items()}
+            total = {name: total.get(name, 0.0) + n.astype(float) for name, n in counts.items()}
+        deviation = np.asarray(optimization.units(self.config, self.model)[1])
+        self.scores = self.kind(total, deviation)
+        examples, seconds = int(self.scores.examples), time.perf_counter() - began
+        return {**self.scores.metrics(), "examples": examples, "seconds": seconds}
 
-    def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> tf.Tensor:
-        size = sum(self.measure.sizes(self.classes).values())
-        totals = tf.zeros([size])
-        for _ in tf.range(batches):
-            per_replica = self.strategy.run(self._evaluate_batch, args=(next(iterator),))
-            totals += self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+    def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> scores.Counts:
+        """Return the counts of so many batches, which stay on the devices until then."""
+        totals = self._of_batch(next(iterator))
+        for _ in tf.range(batches - 1):
+            counts = self._of_batch(next(iterator))
+            totals = {name: totals[name] + counts[name] for name in totals}
         return totals
 
-    def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> tf.Tensor:
-        images, labels, weights = batch
+    def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> scores.Counts:
+        counts = self.strategy.run(self._count, args=batch)
+        local = self.strategy.experimental_local_results
+        return {name: local(count)[0] for name, count in counts.items()}
+
+    def _count(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> scores.Counts:
+        """Return the counts of a batch on all replicas, which are summed at once."""
         logits = self.model(images, training=False)
         units = optimization.units(self.config, self.model)
-        return self.measure.count(labels, logits, weights, units)
+        counts = dict(self.kind.count(labels, logits, weights, units))
+        context = tf.distribute.get_replica_context()
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, list(counts.values()))
+        return dict(zip(counts, total, strict=True))

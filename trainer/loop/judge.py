@@ -1,4 +1,4 @@
-"""What an evaluation says: in words, whether it is the best one, and whether to stop early."""
+"""What follows from an evaluation: a line, whether it is the best one, whether to stop early."""
 
 import math
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Judge:
     """Evaluations since the best one."""
 
     def better(self, step: int, result: dict[str, float]) -> bool:
-        """Add an evaluation. Is it the best so far? With NaN it never is."""
+        """Add an evaluation, and return whether it is the best so far. With NaN it never is."""
         value = result[self.metric]
         sign = 1 if METRICS[self.metric] else -1
         gain = math.inf if self.best is None else sign * (value - self.best)
@@ -34,6 +34,12 @@ class Judge:
     @property
     def stop(self) -> bool:
         return 0 < self.patience <= self.waited
+
+    def report(self) -> dict[str, Any]:
+        """Return metric, value and step of the best evaluation; {}: there is none."""
+        if self.best is None:
+            return {}
+        return {"metric": self.metric, "value": self.best, "step": self.best_step}
 
     def state(self) -> dict[str, Any]:
         return {"best": self.best, "best_step": self.best_step, "waited": self.waited}

@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from trainer.config import Config, UsageError
 from trainer.input import fingerprint
-from trainer.job import markers
+from trainer.job import markers, storage
 from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
 from trainer.job.preemption import Preempted, Preemption
 from trainer.loop import distribution
 from trainer.loop.inner import Evaluation, Trainer
 from trainer.loop.judge import Judge, tell
-from trainer.loop.waiting import Waits
+from trainer.loop.stalls import StallMonitor
 from trainer.observe.observer import Observer, Run, Watch
 from trainer.report import say
 
@@ -40,6 +41,10 @@ class NotFinite(Exception):  # noqa: N818 - named for what the loss is
         self.step = step
 
 
+class Interrupted(Exception):  # noqa: N818 - the program itself is sound
+    """Something outside the program ended a step: another process, a GPU, or NCCL between them."""
+
+
 class Stopped(Exception):  # noqa: N818 - another rank's trouble
     """Raised on the other ranks when the chief cannot go on; the chief's log says why."""
 
@@ -49,7 +54,7 @@ class Stopped(Exception):  # noqa: N818 - another rank's trouble
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """Says how a run ended."""
 
     step: int
     result: dict[str, float]
@@ -58,24 +63,8 @@ class Outcome:
     """True: stopped because the metric no longer improved."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Votes:
-    """What single ranks know, put together: a value is true if any rank says so."""
-
-    preempted: bool
-    """A rank was told to stop."""
-    stop: bool
-    """The dedicated evaluator says that the metric no longer improves."""
-    spoiled: bool
-    """A snapshot holds values that are not finite."""
-    failed: bool
-    """The chief cannot go on."""
-    pace: float
-    """Seconds a step, by the chief's clock."""
-
-
 class Controller:
-    """The outer loop of one rank."""
+    """Runs the outer loop of one rank."""
 
     def __init__(
         self,
@@ -86,11 +75,11 @@ class Controller:
         observers: Sequence[Observer] = (),
         allowed: Callable[[], None] = lambda: None,
         export: Callable[[str, Position], None] = lambda *_: None,
-        waits: Waits | None = None,
+        stalls: StallMonitor | None = None,
     ) -> None:
         """`allowed` raises if this run lost its folder (lease.py). On the chief, `export` writes
-        the SavedModel of that name from the present weights. `waits` tells who is waited for."""
-        self.waits = waits or Waits({})
+        the SavedModel of that name from the present weights. `stalls` tells who is waited for."""
+        self.stalls = stalls or StallMonitor({})
         self.trainer = trainer
         self.evaluation = evaluation
         self.run_ = run
@@ -103,12 +92,9 @@ class Controller:
         self.steps = run.steps
         self.records = sum(shard.records for shard in run.train)
         self.fingerprint = fingerprint.of((*run.train, *run.validation), run.names)
-        self.judge = Judge(self.config.metric, self.config.early_stopping)
+        self.judge = run.judge = Judge(self.config.metric, self.config.early_stopping)
         self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
         self.background = Background(self.checkpoints, allowed) if self.place.chief else None
-        self.inline = self.config.evaluation == "inline" or (
-            self.config.evaluation == "auto" and not self.place.evaluator
-        )
         self.tries, self.factor = 0, 1.0
         self._initial: dict[str, np.ndarray] | None = None
         self._saves: list[int] = []
@@ -117,18 +103,30 @@ class Controller:
         self._pace = 0.0
         self._calls = 0
         self._trouble: Exception | None = None
-        self._looked_at = time.monotonic()
 
     @property
     def position(self) -> Position:
         return self.run_.position
 
     def run(self) -> Outcome:
-        """Train to the last step. Raises NotFinite, Preempted, UsageError, and other errors."""
+        """Train to the last step.
+
+        Raises NotFinite, Preempted, Interrupted, UsageError, and other errors.
+        """
+        try:
+            return self._run()
+        except tf.errors.OpError as error:
+            stepped = self._calls > 0
+            if distribution.outside(error, stepped) and not storage.unwritable(error):
+                raise Interrupted(error) from error
+            raise
+
+    def _run(self) -> Outcome:
         early = False
-        self._restore()
-        self.watch.begin(self.run_)
-        batches = self._batches()
+        with self.stalls.during("the start"):
+            self._restore()
+            self.watch.each(self.run_, lambda observer: observer.begin(self.run_))
+            batches = self._batches()
         if self._due(self.config.evaluate_every) and self._evaluated != self.position.step:
             early = self._inline()  # The last attempt stopped before its evaluation.
         while True:
@@ -138,29 +136,28 @@ class Controller:
                     self._collect(wait=True)  # The loss does not always show spoiled weights.
                 else:
                     self._train(batches, self._count())
-                votes = self._vote()
-                if votes.spoiled:
+                preempted, spoiled, failed = self._vote()
+                if spoiled:
                     raise NotFinite(self.position.step, float("nan"))
             except NotFinite as error:
                 self._recover(error)
-                with self.run_.ledger.spend("input"):
+                with self.run_.stopwatch.measure("input"):
                     batches, early = self._batches(), False
                 continue
-            if votes.failed:
+            if failed:
                 raise self._trouble or Stopped
             if over:
-                with self.run_.ledger.spend("input"):
+                with self.run_.stopwatch.measure("input"):
                     del batches  # Its threads finish their work first, which can take seconds.
                 return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
             saving = self._due(self.config.checkpoint_every) or last or evaluating
-            if saving or votes.preempted or votes.stop:
+            if saving or preempted:
                 self._save()
-            if votes.preempted:
+            if preempted:
                 self._leave()
-            early = votes.stop
-            if evaluating and not last and self.inline:
+            if evaluating and not last:
                 early = self._inline()
 
     # The parts of a run
@@ -214,8 +211,8 @@ class Controller:
             self.judge.waited = 0
             self._evaluated = self.position.step
         if not self._calls:  # A recovery keeps this attempt's account and observers.
-            if "ledger" in state:
-                self.run_.ledger.restore(state["ledger"])
+            if "stopwatch" in state:
+                self.run_.stopwatch.restore(state["stopwatch"])
             self.watch.restore(self.run_, state.get("observers", {}))
         return True
 
@@ -223,7 +220,7 @@ class Controller:
         return self.trainer.batches(self.run_.train, self.position.examples)
 
     def _count(self) -> int:
-        """Steps of the next inner call: up to the next occasion, and no longer than CALL
+        """Return steps of the next inner call: up to the next occasion, and no longer than CALL
         seconds."""
         step = self.position.step
         cadences = (self.config.checkpoint_every, self.config.evaluate_every)
@@ -237,14 +234,14 @@ class Controller:
 
     def _train(self, batches: Any, count: int) -> None:
         """Make `count` steps and pass their metrics to the observers."""
-        with self.run_.ledger.spend("compute"):
+        with self.run_.stopwatch.measure("compute"):
             began = time.perf_counter()
-            with self.waits.on(f"step {self.position.step + 1}", again=self._calls > 0):
+            with self.stalls.during(f"step {self.position.step + 1}", again=self._calls > 0):
                 metrics = self.trainer.train(batches, count)
             seconds = time.perf_counter() - began
         waited = float(np.sum(metrics["input_wait"]))
         if self._calls:
-            self.run_.ledger.move(waited, "compute", "input")
+            self.run_.stopwatch.move(waited, "compute", "input")
             self._pace = seconds / count
         self._calls += 1
         # From here on, an exit would lose work.
@@ -255,9 +252,9 @@ class Controller:
         if made:
             metrics["seconds"] = np.full(count, seconds / count, np.float32)
             self._move(made)
-            with self.run_.ledger.spend("summaries"):
+            with self.run_.stopwatch.measure("summaries"):
                 seen = {name: values[:made] for name, values in metrics.items()}
-                self.watch.steps(self.run_, first, seen)
+                self.watch.each(self.run_, lambda o: o.steps(self.run_, first, seen))
         if made < count:
             raise NotFinite(first + made, float(metrics["loss"][made]))
 
@@ -266,25 +263,25 @@ class Controller:
         step = self.position.step + steps
         self.run_.position = Position(step, examples, examples / self.records)
 
-    def _vote(self) -> Votes:
-        """Agree on what to do after this step."""
-        chief = self.place.chief
+    def _vote(self) -> tuple[bool, bool, bool]:
+        """Return whether any rank was told to stop, whether a snapshot holds values that are not
+        finite, and whether the chief cannot go on."""
         self._collect()
         mine = [
             self.preemption.requested,
-            chief and not self.inline and self._evaluator_stops(),
             isinstance(self._trouble, Spoiled),
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
         ]
-        with self.run_.ledger.spend("compute"):  # The wait for the slowest rank is part of a step.
-            values = self._together([*map(float, mine), self._pace if chief else 0.0])
+        # The wait for the slowest rank is part of a step.
+        with self.run_.stopwatch.measure("compute"):
+            values = self._together([*map(float, mine), self._pace if self.place.chief else 0.0])
         self._pace = values[-1]
-        preempted, stop, spoiled, failed = (value > 0.5 for value in values[:-1])
-        return Votes(preempted, stop, spoiled, failed, pace=values[-1])
+        preempted, spoiled, failed = (value > 0.5 for value in values[:-1])
+        return preempted, spoiled, failed
 
     def _together(self, values: list[float]) -> list[float]:
-        """The sum of each value over all ranks, which wait for each other here."""
-        with self.waits.on(f"step {self.position.step}"):
+        """Return the sum of each value over all ranks, which wait for each other here."""
+        with self.stalls.during(f"step {self.position.step}"):
             return self.trainer.vote(values)
 
     def _collect(self, wait: bool = False) -> None:
@@ -292,16 +289,20 @@ class Controller:
         if self.background is None:
             return
         try:
-            with self.run_.ledger.spend("checkpoint"):
+            with self.run_.stopwatch.measure("checkpoint"):
                 done = self.background.done(wait)
-            for saved in done:
-                say("checkpoint", f"saved {saved.path}", step=saved.position.step)
+            for step, path in done:
+                say("checkpoint", f"saved {path}", step=step)
         except Exception as error:  # The next vote tells all ranks, at the same step.
             self._trouble = error
 
+    def end(self, outcome: str) -> None:
+        """Tell the observers how the run ends."""
+        self.watch.each(self.run_, lambda observer: observer.end(self.run_, outcome))
+
     def rescue(self, seconds: float) -> None:
-        """Before an error ends the process: wait at most `seconds` for the checkpoint that is being
-        written. The variables themselves may be in the middle of a step."""
+        """Wait at most `seconds` for the checkpoint that is being written, before an error ends the
+        process. The variables themselves may be in the middle of a step."""
         if self.background is not None:
             self.background.wait(seconds)
             self._collect()
@@ -311,28 +312,26 @@ class Controller:
         step = self.position.step
         if self._saves[-1:] == [step]:
             return
-        with self.run_.ledger.spend("checkpoint"):
-            began = time.perf_counter()
+        waiting = self.stalls.during(f"the checkpoint of step {step}", again=bool(self._saves))
+        with self.run_.stopwatch.measure("checkpoint"), waiting:
             self.trainer.synchronise()
             if self.background is not None:
                 try:
                     self.background.save(self.position, self.trainer.snapshot(), self._state())
                 except Exception as error:
                     self._trouble = error
-            seconds = time.perf_counter() - began
         self._saves.append(step)
         if len(self._saves) > 1:
             self._initial = None  # The checkpoint before is safely written.
-        with self.run_.ledger.spend("summaries"):
-            self.watch.saved(self.run_, step, seconds)
 
     def _state(self) -> dict[str, Any]:
         return {
             **markers.requested(self.config),
-            "ledger": self.run_.ledger.state(),
+            "stopwatch": self.run_.stopwatch.state(),
             "judge": self.judge.state(),
             "evaluated": self._evaluated,
             "readers": self.trainer.readers,
+            "averages": {v.path: average.path for v, average in self.trainer.averages()},
             "records": self.fingerprint,
             "factor": self.factor,
             "tries": self.tries,
@@ -343,7 +342,7 @@ class Controller:
         """Save and exit; all ranks are at the same step."""
         self._collect(wait=True)
         trouble = self._trouble
-        self.watch.end(self.run_, "preempted")
+        self.end("preempted")
         self._together([0.0])  # No rank may exit while the chief still writes.
         self._part()
         if trouble is not None and not isinstance(trouble, Spoiled):
@@ -351,18 +350,16 @@ class Controller:
         raise Preempted(self.position.step)
 
     def _part(self) -> None:
-        """A rank may come out of a vote and exit before another has its result. So all vote once
-        more; who is gone by then came through the vote before."""
+        """Vote once more before an exit: a rank may come out of a vote and exit before another has
+        its result. Who is gone by then came through the vote before."""
         try:
             self._together([0.0])
         except Exception as error:
-            if not distribution.lost_peer(error):
+            if not distribution.outside(error, stepped=True):
                 raise
 
     def _inline(self) -> bool:
         """Evaluate between two steps. Returns whether to stop early."""
-        if not self.inline:
-            return False
         step = self.position.step
         better = self.judge.better(step, self._evaluate())
         self._evaluated = step
@@ -375,7 +372,7 @@ class Controller:
 
     def _evaluate(self) -> dict[str, float]:
         """Evaluate the present model, on all ranks together."""
-        with self.run_.ledger.spend("evaluation"):
+        with self.run_.stopwatch.measure("evaluation"):
             self.trainer.synchronise()
             with self.trainer.averaged():
                 return self._measure()
@@ -383,12 +380,12 @@ class Controller:
     def _measure(self) -> dict[str, float]:
         """Evaluate the weights that the model has now, and report it."""
         step = self.position.step
-        wait = functools.partial(self.waits.on, f"the evaluation of step {step}")
+        wait = functools.partial(self.stalls.during, f"the evaluation of step {step}")
         result = self.evaluation.run(self._between, wait)
         tell(step, result)
-        self.run_.tally = self.evaluation.tally
-        with self.run_.ledger.spend("summaries"):
-            self.watch.evaluated(self.run_, step, result)
+        self.run_.scores = self.evaluation.scores
+        with self.run_.stopwatch.measure("summaries"):
+            self.watch.each(self.run_, lambda o: o.evaluated(self.run_, step, result))
         return result
 
     def _between(self) -> None:
@@ -414,26 +411,16 @@ class Controller:
 
     def _keep(self, better: bool) -> None:
         """Keep the best checkpoint, and write the SavedModels that follow an evaluation."""
-        with self.run_.ledger.spend("checkpoint"):
+        with self.run_.stopwatch.measure("checkpoint"):
             if better and self.config.evaluate_every:
                 self._collect(wait=True)
                 if self._trouble is None:
                     self.checkpoints.copy(self.position.step, f"{self.checkpoints.folder}/best")
-        with self.run_.ledger.spend("evaluation"):
+        with self.run_.stopwatch.measure("evaluation"):
             if better and "best" in self.config.export:
                 self.export("best", self.position)
             if "latest" in self.config.export:
                 self.export("latest", self.position)
-
-    def _evaluator_stops(self) -> bool:
-        """Does the dedicated evaluator ask to stop this run, not a shorter one before it? Its file
-        is read every two seconds at most."""
-        now = time.monotonic()
-        if now - self._looked_at < 2 or not self.config.early_stopping:
-            return False
-        self._looked_at = now
-        marker = markers.read(f"{self.config.job_dir}/{markers.EVALUATIONS}")
-        return bool(marker.get("stop")) and not markers.more(self.config, marker)
 
     def _recover(self, error: NotFinite) -> None:
         """Return to the last good checkpoint with a smaller learning rate, on all ranks.
@@ -471,17 +458,17 @@ class Controller:
         )
 
     def _finish(self, early: bool) -> Outcome:
-        """The last evaluation, after everything is safely written."""
+        """Make the last evaluation, after everything is safely written."""
         if self.place.workers == 1:
             self.preemption.saved(True)
         result = self._evaluate()
         self.preemption.saved(True)
         better = self.judge.better(self.position.step, result)
-        if self.place.chief and self.inline:
+        if self.place.chief:
             self.attempt(lambda: self._keep(better))
         self.settle()
-        with self.run_.ledger.spend("summaries"):
-            self.watch.end(self.run_, "stopped" if early else "done")
+        with self.run_.stopwatch.measure("summaries"):
+            self.end("stopped" if early else "done")
         return Outcome(self.position.step, result, early)
 
     def _due(self, period: int) -> bool:

@@ -5,14 +5,13 @@ that a restart stays right whatever this version would choose.
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import RECORD, Config, UsageError
-from trainer.job import storage
+from trainer.config import Config
+from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
 from trainer.model import own
 from trainer.report import say
@@ -57,31 +56,7 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
         config = dataclasses.replace(config, **known)
         given = {*given, *known}
         text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
-        say("chosen", f"{text}: as this job began ({RECORD})", **known)
-    return chosen(config, given, facts)
-
-
-def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
-    """Return what a job that has a checkpoint began with, of the options that are not given; {}: it
-    has none. Raises UsageError if its record cannot be read.
-    """
-    path = f"{config.job_dir}/{RECORD}"
-    if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
-        return {}
-    try:
-        values = dict(json.loads(storage.read(path)))
-    except storage.NOT_FOUND:
-        return {}
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    names = [name for name in CHOSEN if not _settled(name, given)]
-    if not _settled("steps", given):
-        names.append("epochs" if values.get("epochs") else "steps")
-    return {name: values[name] for name in names if name in values}
-
-
-def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:
-    """Return `config` with a choice for what was neither given nor recorded; each is reported."""
+        say("chosen", f"{text}: as this job began ({markers.RECORD})", **known)
     for name, value, why in choices(config, given, facts):
         if value != getattr(config, name) or name == "image_size":
             shown = f"{value:g}" if isinstance(value, float) else value
@@ -89,6 +64,19 @@ def chosen(config: Config, given: Collection[str], facts: Facts) -> Config:
             say("chosen", f"{option} {shown}: {why}", **{name: value})
         config = dataclasses.replace(config, **{name: value})
     return config
+
+
+def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
+    """Return what a job that has a checkpoint began with, of the options that are not given; {}: it
+    has none. Raises UsageError if its record cannot be read.
+    """
+    if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
+        return {}
+    values = markers.recorded(config.job_dir)
+    names = [name for name in CHOSEN if not _settled(name, given)]
+    if not _settled("steps", given):
+        names.append("epochs" if values.get("epochs") else "steps")
+    return {name: values[name] for name in names if name in values}
 
 
 def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice]:
@@ -105,17 +93,14 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     if "image_size" not in given:
         size = choose("image_size", *own.image_size(config.model, facts.stored))
     batch = choose("batch_size", *_batch(config, facts, size))
-    free = not _settled("steps", given)
     choose("learning_rate", *_rate(config, batch))
     epochs = config.epochs
-    if free:
+    if not _settled("steps", given):
         epochs, why = _epochs(config, facts.records)
         made.append(("epochs", epochs, why))
     steps = max(1, round(epochs * facts.records / batch)) if epochs else config.steps
-    if free:
-        kind = choose("schedule", "cosine", "the length is known: the rate falls to its end")
-        if kind == "cosine" and steps > 20:
-            choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
+    if choose("schedule", "cosine", "the rate falls to 0 at the end of the run") == "cosine":
+        choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made

@@ -11,7 +11,6 @@ from trainer.config import Config
 from trainer.input import decoding, targets
 from trainer.job import storage
 from trainer.model import networks, optimization
-from trainer.report import say
 
 
 def export(
@@ -41,11 +40,13 @@ def export(
         label = tf.gather(tf.constant(names), tf.argmax(predicted, axis=-1))
         return {"probabilities": predicted, "label": label}
 
+    window = decoding.centre(config.evaluate_crop)
+
     def files(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         square = tf.TensorSpec((size, size, 3), tf.uint8)
         return tensors(
             tf.map_fn(
-                lambda content: decoding.decode(content, size, config.evaluate_crop),
+                lambda content: decoding.decode(content, size, window),
                 encoded,
                 fn_output_signature=square,
             )
@@ -60,16 +61,3 @@ def export(
     temporary = f"{path}.tmp-{os.getpid()}"
     archive.write_out(temporary, verbose=False)
     storage.replace_folder(temporary, path)
-
-
-def save(
-    weights: Mapping[str, np.ndarray],
-    names: tuple[str, ...],
-    config: Config,
-    folder: str,
-    name: str,
-    step: int,
-) -> None:
-    """Export a model with these weights, and report it."""
-    export(weights, names, config, folder)
-    say("exported", f"SavedModel ({name}) in {folder}", step=step, name=name)

@@ -10,6 +10,7 @@ an outer model, it would unfreeze everything.
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import keras
 import numpy as np
 from keras.src.utils.naming import reset_uids
 
-from trainer.config import Config, UsageError, parse
+from trainer.config import Config, UsageError
 from trainer.input import targets
 from trainer.model import optimization, own, pretrained
 from trainer.model.optimization import optimizer
@@ -37,13 +38,11 @@ _NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalizatio
 
 @dataclass(frozen=True)
 class Depth:
-    """How much of a model is trained."""
+    """The sizes of a model, and how much of it is trained."""
 
     backbone_layers: int
     """Layers with weights, without normalisation."""
     trained_layers: int
-    first_trained: str
-    """Name of the first trained layer; "" if only the head is trained."""
     parameters: int
     trained_parameters: int
     frozen_batch_norms: int
@@ -54,7 +53,7 @@ class Depth:
 
 
 def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> keras.Model:
-    """The network that `config` names, with `classes` logits.
+    """Return the network that `config` names, with `classes` logits.
 
     `policy` is a Keras dtype policy; weights and logits are float32 under each of them. `pretrain`
     loads the weights that `config` names; a model whose variables are assigned later does not need
@@ -79,30 +78,21 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     return network
 
 
-def small_cnn(classes: int, image_size: int, policy: str) -> keras.Model:
-    """The small network with fresh weights, all of them trained."""
-    arguments = ["--records", "-", "--job-dir", "-", "--image-size", str(image_size)]
-    return build(parse(arguments, {}), classes, policy)
-
-
 def depth(network: keras.Model) -> Depth:
-    """How much of a model that `build` made is trained."""
+    """Return how much is trained of a model that `build` made."""
     weighty = _weight_layers(network)
-    trained = [layer for layer in weighty if layer.trainable]
-    count = lambda variables: sum(int(np.prod(v.shape)) for v in variables)  # noqa: E731
     norms = [layer for layer in layers_of(network) if type(layer).__name__ == "BatchNormalization"]
     return Depth(
         backbone_layers=len(weighty),
-        trained_layers=len(trained),
-        first_trained=trained[0].name if trained else "",
-        parameters=count(network.weights),
-        trained_parameters=count(network.trainable_weights),
+        trained_layers=sum(layer.trainable for layer in weighty),
+        parameters=network.count_params(),
+        trained_parameters=sum(math.prod(v.shape) for v in network.trainable_weights),
         frozen_batch_norms=sum(not norm.trainable for norm in norms),
     )
 
 
 def layers_of(network: Any) -> list[Any]:
-    """The layers that are not models, nested ones included, in the order in which they were
+    """Return the layers that are not models, nested ones included, in the order in which they were
     made."""
     layers = []
     for layer in network.layers:
@@ -111,7 +101,10 @@ def layers_of(network: Any) -> list[Any]:
 
 
 def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], Any]]:
-    """Constructor and preprocess_input of a model of keras.applications. Raises UsageError."""
+    """Return constructor and preprocess_input of a model of keras.applications.
+
+    Raises UsageError.
+    """
     known = {
         key.lower(): maker
         for key, maker in vars(keras.applications).items()
@@ -130,7 +123,7 @@ def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], 
 
 @keras.saving.register_keras_serializable("trainer")
 class Preprocess(keras.layers.Layer):
-    """pixels x scale + offset, by channel; `reverse` first reverses the channels.
+    """Returns pixels x scale + offset, by channel; `reverse` first reverses the channels.
 
     Every preprocess_input of keras.applications is one of these; see `like`.
     """
@@ -143,7 +136,10 @@ class Preprocess(keras.layers.Layer):
 
     @classmethod
     def like(cls, function: Callable[[Any], Any], **kwargs: Any) -> "Preprocess":
-        """The layer that does what `function` does, found by probing it. Raises ValueError."""
+        """Return the layer that does what `function` does, found by probing it.
+
+        Raises ValueError.
+        """
 
         def ask(pixel: tuple[float, float, float]) -> np.ndarray:
             return np.asarray(function(np.array(pixel, np.float32).reshape(1, 1, 1, 3)))[0, 0, 0]
@@ -174,9 +170,8 @@ class Preprocess(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("trainer")
 class Units(keras.layers.Layer):
-    """Values in the records' units from numbers around 0: x deviation + mean, one of each a value.
-
-    A model learns numbers of any size so; both are of the training records, and not trained.
+    """Returns values in the records' units from numbers around 0: x deviation + mean, one of each a
+    value. So a model learns numbers of any size; both are of the training records, and not trained.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -200,13 +195,6 @@ def learn_units(network: keras.Model, values: np.ndarray) -> None:
     units.deviation.assign(np.where(deviation > 0, deviation, 1.0))
 
 
-def deviation(config: Config, network: keras.Model) -> np.ndarray:
-    """The deviations that a model of values has learnt; 1 where it predicts none."""
-    if config.target != targets.VALUES:
-        return np.ones(1)
-    return np.asarray(network.get_layer(UNITS).deviation.numpy())
-
-
 def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
@@ -228,7 +216,8 @@ def _assemble(config: Config, classes: int) -> keras.Model:
 
 
 def _plain(config: Config, weights: str | None = None) -> keras.Model:
-    """The backbone as Keras itself makes it, in float32: to read a weights file, or `weights`."""
+    """Return the backbone as Keras itself makes it, in float32: to read a weights file, or
+    `weights`."""
     size = config.image_size
     reset_uids()
     if config.model == "small_cnn":
@@ -248,8 +237,8 @@ def _small_cnn(images: Any) -> Any:
 
 
 def _application(config: Config, images: Any) -> Any:
-    """The backbone's features. The network is the same whatever its weights are: pretrained.py
-    copies them into it."""
+    """Return the backbone's features. The network is the same whatever its weights are:
+    pretrained.py copies them into it."""
     maker, preprocess = application(config.model)
     if maker.__module__.endswith(".efficientnet"):
         mean, deviation = np.array(_MEAN), np.array(_DEVIATION)
@@ -297,22 +286,22 @@ def _freeze(network: keras.Model, config: Config) -> None:
 def _drop_paths(network: keras.Model, config: Config) -> None:
     """Let pictures skip blocks at rates that rise to --drop-path with the depth (Huang et al. 2016,
     Deep Networks with Stochastic Depth). Raises UsageError for a network without such blocks."""
-    drops = [
+    skips = [
         layer
         for layer in layers_of(network)
         if type(layer).__name__ == "Dropout" and getattr(layer, "noise_shape", None)
     ]
-    if not drops:
+    if not skips:
         raise UsageError(
             f"--drop-path {config.drop_path:g}: {config.model} has no blocks that a picture may "
             "skip; EfficientNets have"
         )
-    for number, layer in enumerate(drops, start=1):
-        layer.rate = config.drop_path * number / len(drops)
+    for number, layer in enumerate(skips, start=1):
+        layer.rate = config.drop_path * number / len(skips)
 
 
 def _weight_layers(network: keras.Model) -> list[Any]:
-    """The backbone's layers with weights to train, without normalisation and head."""
+    """Return the backbone's layers with weights to train, without normalisation and head."""
     return [
         layer
         for layer in layers_of(network)

@@ -18,7 +18,7 @@ DECAY, DECAY_AT = 0.1, (0.5, 0.75)
 
 @keras.saving.register_keras_serializable("trainer")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-    """Linear warm-up to `peak`, then constant, a cosine, or steps down.
+    """Rises linearly to `peak`, then is constant, a cosine, or steps down.
 
     The warm-up counts from 1, so its first step already learns. The cosine begins where the warm-up
     ends and reaches 0 with the last step of the run.
@@ -29,7 +29,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         self.peak, self.steps, self.kind, self.warmup = peak, steps, kind, warmup
 
     def __call__(self, step: Any) -> Any:
-        """The rate of the next step after `step` steps, as a float32 tensor."""
+        """Return the rate of the next step after `step` steps, as a float32 tensor."""
         done = tf.cast(step, tf.float32)
         rate = tf.constant(self.peak, tf.float32)
         if self.kind == "cosine":
@@ -48,7 +48,7 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def optimizer(config: Config, policy: str) -> Any:
-    """The optimizer of a run, not yet built.
+    """Return the optimizer of a run, not yet built.
 
     The learning rate is a function of the step and the options, not a variable, so a resumed run
     with another --learning-rate uses the new one. Under mixed_float16 the optimizer scales the
@@ -77,7 +77,7 @@ def optimizer(config: Config, policy: str) -> Any:
 
 
 def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
-    """Each trained variable of `network` with its moving average; none without --ema.
+    """Return each trained variable of `network` with its moving average; none without --ema.
 
     `optimizer` is what the function of that name made, built for `network`. Variables that are not
     trained have no average: BatchNorm's statistics are one already.
@@ -98,7 +98,7 @@ def losses(
     weights: np.ndarray | None = None,
     deviation: Any = 1.0,
 ) -> tf.Tensor:
-    """The loss of each example, for training: float32 [batch].
+    """Return the loss of each example, for training: float32 [batch].
 
     Of a class it is the cross entropy with --label-smoothing; `labels` are the classes' numbers
     [batch], or their shares [batch, classes] of mixed pictures, and `weights` has what an example
@@ -119,13 +119,13 @@ def losses(
 
 
 def label_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Mean over the classes of the binary cross entropy, of each example: float32 [batch]."""
+    """Return the mean over the classes of each example's binary cross entropy: float32 [batch]."""
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     return tf.reduce_mean(each, axis=-1)
 
 
 def units(config: Config, network: Any) -> tuple[Any, Any]:
-    """Mean and deviation of a model's values; 0 and 1 where it predicts none."""
+    """Return mean and deviation of a model's values; 0 and 1 where it predicts none."""
     if config.target != targets.VALUES:
         return 0.0, 1.0
     layer = network.get_layer(UNITS)
@@ -133,7 +133,8 @@ def units(config: Config, network: Any) -> tuple[Any, Any]:
 
 
 def value_losses(values: tf.Tensor, outputs: tf.Tensor, deviation: Any) -> tf.Tensor:
-    """Mean over the values of the squared error in deviations, of each example: float32 [batch]."""
+    """Return the mean over the values of each example's squared error, in deviations: float32
+    [batch]."""
     return tf.reduce_mean(tf.square((outputs - values) / deviation), axis=-1)
 
 
@@ -149,10 +150,10 @@ def _smoothed(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor
 
 
 def agreement(config: Config, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-    """What a step reports beside the loss, of each example: float32 [batch].
+    """Return what a step reports of each example beside the loss: float32 [batch].
 
-    Of a class whether it is right; of several labels the share of right ones; of values the mean
-    absolute error.
+    Of a class it is whether it is right; of several labels the share of right ones; of values the
+    mean absolute error.
     """
     if config.target == targets.LABELS:
         same = (outputs >= 0) == (labels >= 0.5)
@@ -163,20 +164,20 @@ def agreement(config: Config, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tenso
 
 
 def right(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """1 for each example whose largest logit is that of its class, or of the class with the largest
-    share, else 0: float32 [batch]."""
+    """Return 1 for each example whose largest logit is that of its class, or of the class with the
+    largest share, else 0: float32 [batch]."""
     if labels.shape.rank == 2:
         labels = tf.argmax(labels, axis=-1)
     return tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float32)
 
 
 def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Cross entropy of each example, as an evaluation measures it: float32 [batch]."""
+    """Return the cross entropy of each example, as an evaluation measures it: float32 [batch]."""
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 def predicted(config: Config, outputs: tf.Tensor) -> tf.Tensor:
-    """What a trained model's outputs mean: probabilities of the classes, or values."""
+    """Return what a trained model's outputs mean: probabilities of the classes, or values."""
     if config.target == targets.VALUES:
         return outputs
     return tf.sigmoid(outputs) if config.target == targets.LABELS else tf.nn.softmax(outputs)

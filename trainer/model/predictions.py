@@ -29,14 +29,8 @@ def write(
     probability of each class. Of several labels, both are joined by |; of values, each has two
     columns, what it is and what is predicted. The lines are in the order of the files.
     """
-    dataset = data.evaluation(
-        shards,
-        tf.distribute.InputContext(),
-        batch_size=_BATCH,
-        image_size=config.image_size,
-        classes=len(names),
-        crop=config.evaluate_crop,
-    )
+    context = tf.distribute.InputContext()
+    dataset = data.evaluation(shards, context, config, len(names), _BATCH)
     predict = tf.function(
         lambda images: optimization.predicted(config, network(images, training=False))
     )

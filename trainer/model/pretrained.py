@@ -1,13 +1,11 @@
 """The weights that a model starts from: ImageNet's, a file's, or another job's checkpoint."""
 
-import hashlib
 import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from trainer.config import WEIGHTS_FILES, Config, UsageError
@@ -54,12 +52,6 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
         content = storage.read(config.weights)
     except tf.errors.OpError as error:
         raise UsageError(f"--weights {config.weights}: cannot be read ({error.message})") from None
-    sha256 = hashlib.sha256(content).hexdigest()
-    if config.weights_sha256 and sha256 != config.weights_sha256:
-        raise UsageError(
-            f"--weights {config.weights}: its SHA-256 is {sha256}, not the {config.weights_sha256} "
-            "of --weights-sha256"
-        )
     with tempfile.TemporaryDirectory() as folder:
         # Keras reads HDF5 only from a disk; `weights` may lie in a bucket.
         path = Path(folder) / Path(config.weights).name
@@ -71,8 +63,7 @@ def _file(network: keras.Model, config: Config, head: str, plain: Plain) -> None
             raise UsageError(
                 f"--weights {config.weights}: not those of {config.model} without its top: {text}"
             ) from error
-    text = f"{copied} variables from {config.weights}, SHA-256 {sha256}"
-    say("weights", text, variables=copied, sha256=sha256)
+    say("weights", f"{copied} variables from {config.weights}", variables=copied)
 
 
 def _read(plain: Plain, path: Path) -> keras.Model:
@@ -91,12 +82,6 @@ def _copy(saved: keras.Model, network: keras.Model, head: str) -> int:
     """Copy all of the backbone by the variables' paths; return how many. Raises ValueError if one
     is missing."""
     values = {variable.path: variable for variable in saved.weights}
-    pixels = values.get(f"{_CONSTANTS}mean")
-    ours = any(layer.name == "preprocess" for layer in saved.layers)
-    if pixels is not None and not ours and not np.any(pixels.numpy()):
-        raise ValueError(
-            "it was trained on pixels less no mean, and so not from ImageNet's weights"
-        )
     wanted = [v for v in network.weights if not v.path.startswith((head, _CONSTANTS))]
     missing = [v.path for v in wanted if v.path not in values]
     if missing:

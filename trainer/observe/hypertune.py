@@ -46,7 +46,7 @@ class Trial(Observer):
         self._tag = environment.get("CLOUD_ML_HP_METRIC_TAG", "")
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        if self._path is None or not (run.place.chief or run.place.role == "evaluator"):
+        if self._path is None or not run.place.chief:
             return
         value, tag = result[run.config.metric], self._tag or run.config.metric
         try:

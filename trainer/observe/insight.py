@@ -1,233 +1,146 @@
-"""The list of a run's observers, and those that report progress, utilisation and the account."""
+"""The list of a run's observers, and those that report progress and the final account."""
 
 import json
 import os
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from trainer.config import METRICS, Config
+from trainer.config import Config
 from trainer.job import storage
-from trainer.model import networks
-from trainer.observe import summaries, utilization
-from trainer.observe.activations import Activations
-from trainer.observe.board import Board
-from trainer.observe.classes import Classes
-from trainer.observe.examples import Mistakes, Pool
+from trainer.model import networks, scores
+from trainer.observe.curves import Report
+from trainer.observe.examples import Mistakes
 from trainer.observe.hypertune import Trial
-from trainer.observe.input_report import InputReport
 from trainer.observe.observer import Observer, Run
-from trainer.observe.page import Page
-from trainer.report import say
+from trainer.observe.summaries import Profile, Scalars
+from trainer.observe.utilization import Utilization
+from trainer.report import finite, say
 
-JOURNAL, SUMMARY = "journal.json", "summary.json"
-"""In the job folder: the account when the attempt last wrote it down; the final account."""
+EVALUATION, SUMMARY = "evaluation.json", "summary.json"
+"""In the job folder: metrics, classes and confusion matrix of the last evaluation; the final
+account."""
+SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
+"""What the input costs is reported after so many steps or seconds, without the first call, which
+compiles."""
+WAITS = 0.1
+"""A larger share of waiting is a warning, and says what helps."""
 
 
-def observers(config: Config, place: Any) -> list[Observer]:
-    """The observers in the order of their calls. Every rank has all of them, because they determine
-    where an inner call ends."""
-    board, pool = Board(), Pool()
-    activations = Activations(board, config, pool)
-    machine = Utilization(board, utilization.SECONDS if place.chief else 0.0)
-    mistakes, account = Mistakes(board, pool), Account(board, machine, activations)
+def observers(config: Config) -> list[Observer]:
+    """Return the observers in the order of their calls. Every rank has all of them, because they
+    determine where an inner call ends."""
+    machine, mistakes = Utilization(), Mistakes()
+    account = Account(machine)
     return [
-        Progress(),
-        summaries.Scalars(board),
-        summaries.Options(board),
-        summaries.Graph(board),
-        summaries.Weights(board, config),
-        activations,
-        mistakes,
-        Classes(),
-        summaries.Profile(board, config),
+        Progress(config),
+        Profile(config),
         machine,
-        InputReport(config),
+        Scalars(machine),
+        mistakes,
         Trial(os.environ),
-        Files(board),
         account,
-        Page(mistakes, account),
+        Report(mistakes, account),
     ]
 
 
 class Progress(Observer):
-    """Reports steps: each of the first calls, then a line every SECONDS."""
+    """Reports steps: each of the first calls, then a line every SECONDS; and once, what share of a
+    step waits for its batch."""
 
     FIRST = 100
     """Inner calls of an attempt that are reported one by one."""
     SECONDS = 10.0
     """Between two lines after that, so that a day has some 9,000 lines, not a million."""
 
-    def __init__(self) -> None:
-        self._calls = 0
-        self._losses: list[float] = []
-        self._accuracies: list[float] = []
-        self._seconds = 0.0
-        self._told = 0.0
+    def __init__(self, config: Config) -> None:
+        self._calls = self._steps = 0
+        self._seconds = self._waited = 0.0
+        # A step's wait is not measured with --deterministic.
+        self._settled = config.deterministic
+        self._since: dict[str, list[float]] = {}
+        """Loss, accuracy and seconds of each step since the last line."""
+        self._reported = 0.0
 
     def begin(self, run: Run) -> None:
         if run.place.chief:
             depth = networks.depth(run.model)
-            layers = {key: getattr(depth, key) for key in depth.__dataclass_fields__}
-            say("model", f"{run.model.name}: {depth}", **layers)
+            say("model", f"{run.model.name}: {depth}", **vars(depth))
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         if not run.place.chief:
             return
-        self._losses += metrics["loss"].tolist()
-        self._accuracies += metrics["accuracy"].tolist() if "accuracy" in metrics else []
-        self._seconds += float(np.sum(metrics["seconds"]))
+        for name in ("loss", "accuracy", "seconds"):
+            if name in metrics:
+                self._since.setdefault(name, []).extend(metrics[name].tolist())
         self._calls += 1
+        # With parameter servers, it is not the chief that waits.
+        if self._calls > 1 and not (self._settled or run.place.parameter_servers):
+            self._report_input(run, metrics)
         now, step = time.monotonic(), run.position.step
-        last = step >= run.steps
-        if self._calls > self.FIRST and now - self._told < self.SECONDS and not last:
+        late = now - self._reported >= self.SECONDS or step >= run.steps
+        if self._calls > self.FIRST and not late:
             return
-        count = len(self._losses)
-        pace = self._seconds / count
-        loss = float(np.mean(self._losses))
+        means = {name: float(np.mean(values)) for name, values in self._since.items()}
+        pace = means.pop("seconds")
         fields: dict[str, Any] = {
-            "loss": loss,
+            **means,
             "epoch": run.position.epoch,
             "examples_per_second": round(run.config.batch_size / pace, 1),
             "steps": run.steps,
             "eta_seconds": round((run.steps - step) * pace, 1),
         }
-        if self._accuracies:
-            fields["accuracy"] = float(np.mean(self._accuracies))
-        say("step", f"step {step} of {run.steps}: loss {loss:.4f}", step=step, **fields)
-        self._losses, self._accuracies, self._seconds, self._told = [], [], 0.0, now
+        say("step", f"step {step} of {run.steps}: loss {means['loss']:.4f}", step=step, **fields)
+        self._since, self._reported = {}, now
 
-
-class Utilization(Observer):
-    """Reports speed, processor, memory and GPUs."""
-
-    def __init__(self, board: Board, seconds: float) -> None:
-        self.board = board
-        self._gpus = utilization.Gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        looks = (utilization.Machine().look, self._gpus.look)
-        self.sampler = utilization.Sampler(seconds, looks)
-        self._examples = 0
-        self._seconds = 0.0
-        self._calls = 0
-
-    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        self._calls += 1
-        if self._calls > 1:  # the first one traces and compiles
-            self._examples += len(metrics["loss"]) * run.config.batch_size
-            self._seconds += float(np.sum(metrics["seconds"]))
-        fresh = self.sampler.fresh()
-        if fresh and self.board.writes:
-            with self.board.spend("scalars"):
-                tags = {f"utilisation/{name}": value for name, value in fresh.items()}
-                self.board.of("train").scalars(run.position.step, tags)
-
-    def end(self, run: Run, outcome: str) -> None:
-        if outcome != "preempted":  # In a preemption every moment counts.
-            self.sampler.fresh(now=True)  # so that a short run has one
-
-    def report(self) -> dict[str, Any]:
-        """Speed and utilisation of this attempt."""
-        speed = self._examples / self._seconds if self._seconds else 0.0
-        return {"examples_per_second": speed, "machine": self.sampler.report()}
-
-
-class Files(Observer):
-    """Closes the event files, after all observers but the account have ended."""
-
-    def __init__(self, board: Board) -> None:
-        self.board = board
-
-    def end(self, run: Run, outcome: str) -> None:
-        self.board.close()
+    def _report_input(self, run: Run, metrics: dict[str, np.ndarray]) -> None:
+        self._steps += len(metrics["seconds"])
+        self._seconds += float(np.sum(metrics["seconds"]))
+        self._waited += float(np.sum(metrics["input_wait"]))
+        if self._steps < SETTLED_STEPS and self._seconds < SETTLED_SECONDS:
+            return
+        self._settled, share = True, self._waited / max(self._seconds, 1e-9)
+        text, severity = f"input: {share:.1%} of a step waited for", "INFO"
+        if share > WAITS:
+            severity, cores = "WARNING", len(os.sched_getaffinity(0))
+            text += (
+                "; what helps: smaller records (trainer.records --resize), --cache memory, or "
+                f"more than the {cores} cores that are here"
+            )
+        say("input", text, severity, step=run.position.step, wait_share=round(share, 4))
 
 
 class Account(Observer):
-    """Writes the account of all attempts: journal.json while it runs, summary.json at the end."""
+    """Writes evaluation.json after each evaluation, and summary.json at the end: the outcome, and
+    where the time of all attempts went."""
 
-    name = "account"
-    SECONDS = 15.0
-    """Between two entries of the journal; up to this much is missing after a kill."""
-
-    def __init__(self, board: Board, machine: Utilization, activations: Activations) -> None:
-        self.board = board
+    def __init__(self, machine: Utilization) -> None:
         self.machine = machine
-        self.activations = activations
-        self._written = 0.0
-        self._reached = 0
-        self._useful: dict[int, float] = {}
-        self._lost_steps = 0
         self._evaluation: dict[str, Any] = {}
-        self._best: dict[str, Any] = {}
         self._outcome = ""
-
-    def state(self) -> dict[str, Any]:
-        return {"lost_steps": self._lost_steps, "best": self._best}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        self._lost_steps = state["lost_steps"]
-        self._best = state["best"]
-
-    def begin(self, run: Run) -> None:
-        if not run.place.chief:
-            return
-        step = run.position.step
-        journal = self._journal(run)
-        if journal:
-            clean = journal["clean"] and journal["step"] == step
-            run.ledger.reconcile(journal["ledger"], clean)
-            self._lost_steps = max(self._lost_steps, journal["lost_steps"])
-            if not clean:
-                self._lost_steps += max(0, journal["step"] - step)
-        self._reached = step
-        self._note(run, clean=False)
-
-    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        if not run.place.chief:
-            return
-        if first_step <= self._reached:  # back to a checkpoint: what came after it is lost
-            again = self._reached - first_step + 1
-            self._lost_steps += again
-            before = self._useful.get(first_step - 1, 0.0)
-            seconds = run.ledger.seconds()["compute"] - before
-            made_anew = float(np.sum(metrics["seconds"]))
-            run.ledger.move(max(0.0, seconds - made_anew), "compute", "lost")
-            self._useful = {k: v for k, v in self._useful.items() if k < first_step}
-        self._reached = run.position.step
-        if time.monotonic() - self._written > self.SECONDS:
-            self._note(run, clean=False)
-
-    def saved(self, run: Run, step: int, seconds: float) -> None:
-        self._useful[step] = run.ledger.seconds()["compute"]
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         self._evaluation = {"step": step, **result}
-        metric = run.config.metric
-        better = 1 if METRICS[metric] else -1
-        if not self._best or better * (result[metric] - self._best["value"]) > 0:
-            self._best = {"metric": metric, "value": result[metric], "step": step}
+        if run.place.chief:
+            matrix = run.scores.confusion
+            classes = {
+                "classes": run.scores.table(run.names),
+                "confusion": None if matrix is None else matrix.tolist(),
+            }
+            self._write(run, EVALUATION, {"step": step, "metrics": result, **classes})
 
     def end(self, run: Run, outcome: str) -> None:
         self._outcome = outcome
-        if run.place.chief:
-            self._conclude(run)
+        self._write(run, SUMMARY, self.summary(run))
+        if outcome in ("done", "stopped") and run.place.chief and run.scores:
+            say("classes", scores.as_text(run.scores.table(run.names)), step=run.position.step)
 
     def closed(self, run: Run) -> None:
-        if run.place.chief:  # again, with the time of the last SavedModel
-            self._conclude(run)
-
-    def _conclude(self, run: Run) -> None:
-        self._note(run, clean=self._outcome in ("done", "stopped", "preempted"))
-        content = json.dumps(_finite(self.summary(run)), indent=1).encode()
-        try:
-            storage.write(f"{run.config.job_dir}/{SUMMARY}", content)
-        except storage.FAILURES as error:  # A full disk is not a fault of this program.
-            say("summary", f"{SUMMARY} cannot be written: {error}", "WARNING")
+        self._write(run, SUMMARY, self.summary(run))  # with the time of the last SavedModel
 
     def summary(self, run: Run) -> dict[str, Any]:
-        """The content of summary.json: times of all attempts, speeds of this one."""
-        depth = networks.depth(run.model)
+        """Return the content of summary.json: times of all attempts, speeds of this one."""
         return {
             "outcome": self._outcome,
             "step": run.position.step,
@@ -235,49 +148,19 @@ class Account(Observer):
             "epoch": run.position.epoch,
             "examples": run.position.examples,
             "evaluation": self._evaluation,
-            "best": self._best,
+            "best": run.judge.report(),
             "model": {
                 "name": run.model.name,
                 "precision": run.policy,
-                **{key: getattr(depth, key) for key in depth.__dataclass_fields__},
+                **vars(networks.depth(run.model)),
             },
-            "time": {
-                **run.ledger.report(),
-                "lost_steps": self._lost_steps,
-            },
+            "time": run.stopwatch.report(),
             "speed": self.machine.report(),
-            "summaries": self.board.costs,
-            "activations": self.activations.latest,
             "software": run.facts,
             "left_out": run.left_out,
         }
 
-    def _note(self, run: Run, clean: bool) -> None:
-        self._written = time.monotonic()
-        content = {
-            "step": run.position.step,
-            "clean": clean,
-            "lost_steps": self._lost_steps,
-            "ledger": run.ledger.state(),
-        }
-        try:
-            storage.write(f"{run.config.job_dir}/{JOURNAL}", json.dumps(content).encode())
-        except storage.FAILURES as error:  # This must not stop the training.
-            say("journal", f"the journal cannot be written: {error}", "WARNING")
-
-    def _journal(self, run: Run) -> dict[str, Any]:
-        try:
-            return dict(json.loads(storage.read(f"{run.config.job_dir}/{JOURNAL}")))
-        except (*storage.FAILURES, ValueError):
-            return {}
-
-
-def _finite(value: Any) -> Any:
-    """`value`, with numbers that JSON lacks as text."""
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else str(value)
-    return value
+    def _write(self, run: Run, name: str, content: dict[str, Any]) -> None:
+        if run.place.chief:
+            text = json.dumps(finite(content), indent=1)
+            storage.attempt(f"{run.config.job_dir}/{name}", text.encode())

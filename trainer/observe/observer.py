@@ -19,34 +19,39 @@ from trainer.report import say
 
 @dataclass
 class Run:
-    """The state of a run, for observers to read. Only the loop writes to it."""
+    """Holds the state of a run, for observers to read. Only the loop writes to it."""
 
     config: Config
     place: Any
     """trainer.loop.distribution.Cluster: role, index, workers, whether this is the chief."""
     strategy: Any
-    model: Any
-    optimizer: Any
+    """tf.distribute.Strategy."""
     names: tuple[str, ...]
     """Names of the classes; label n is names[n]."""
     train: tuple[Any, ...]
     """trainer.input.parts.Shard of the training records; `validation` has those held out."""
     validation: tuple[Any, ...]
-    ledger: Any
-    """trainer.observe.ledger.Ledger: where the time went."""
-    writes: bool
-    """Does this process write for TensorBoard, and the report? The chief and an evaluator do."""
+    stopwatch: Any
+    """trainer.observe.stopwatch.Stopwatch: where the time went."""
     position: Any
     """trainer.job.checkpoints.Position: the present step, examples, epoch."""
-    steps: int
-    """Optimizer steps of the whole run, those before a restart included."""
     policy: str = "float32"
+    """Keras dtype policy."""
     facts: dict[str, Any] = field(default_factory=dict)
     """Software and devices, as in the first log line."""
-    tally: Any = None
-    """trainer.model.scores.Tally of the last evaluation."""
+    model: Any = None
+    """None until it is built."""
+    scores: Any = None
+    """trainer.model.scores.Scores of the last evaluation."""
+    judge: Any = None
+    """trainer.loop.judge.Judge, which knows the best evaluation."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Observers that failed in this attempt: name and error."""
+
+    @property
+    def steps(self) -> int:
+        """Return the optimizer steps of the whole run, those before a restart included."""
+        return self.config.steps
 
 
 class Observer:
@@ -56,51 +61,48 @@ class Observer:
     """Key of its state in a checkpoint; "": it has no state."""
 
     def begin(self, run: Run) -> None:
-        """Called once, after a checkpoint was restored and before the first step."""
+        """Begin, after a checkpoint was restored and before the first step."""
 
     def until(self, step: int) -> int | None:
         """Return the next step (> `step`) after which it must be called; None: any step.
 
-        An inner call never goes past that step, so that a profile or a histogram shows exactly the
-        step that was asked for. The answer may depend on `step` and the options only, because all
+        An inner call never goes past that step, so that a profile shows exactly the steps that
+        were asked for. The answer may depend on `step` and the options only, because all
         ranks must give the same one.
         """
         return None
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        """Called after each inner call with arrays of one value a step, from `first_step` on.
+        """Take the metrics of an inner call: arrays of one value a step, from `first_step` on.
 
-        The metrics are loss, accuracy, gradient_norm, learning_rate, input_wait (seconds in which
+        They are loss, accuracy, gradient_norm, learning_rate, input_wait (seconds in which
         the step waited for data) and seconds (wall time of one step, the same for all steps of a
         call).
         """
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        """Called after an evaluation of the present model: trainer.config.METRICS, examples,
-        seconds. `run.tally` has more."""
-
-    def saved(self, run: Run, step: int, seconds: float) -> None:
-        """Called after a checkpoint was taken, for which training stood still for `seconds`."""
+        """Take the result of an evaluation: trainer.config.METRICS, examples, seconds. `run.scores`
+        has more."""
 
     def end(self, run: Run, outcome: str) -> None:
-        """Called once with "done", "stopped" (early), "preempted", "diverged" or "fault".
+        """End, with "done", "stopped" (early), "preempted", "diverged" or "fault".
 
-        There may be less than a second left. It is not called after kill -9.
+        There may be less than a second left. After kill -9 it is not called.
         """
 
     def closed(self, run: Run) -> None:
-        """Called once after the last SavedModel, at the end of a run that is done or stopped."""
+        """Finish, after the last SavedModel of a run that is done or stopped."""
 
     def state(self) -> dict[str, Any]:
         """Return its state for the checkpoint, in JSON's types."""
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` gave when the checkpoint was taken. Called before `begin`."""
+        """Take over, before `begin`, what `state` gave when the checkpoint was taken."""
 
 
 class Watch:
-    """The observers of a run as one. If one raises, it is reported once and left out from then on.
+    """Calls the observers of a run. If one raises, it is reported once and left out from then on.
 
     An observer must not end a run of hours. One rank alone can leave it out, since it takes part in
     no collective operation. But all ranks must agree where an inner call ends. So an observer that
@@ -119,24 +121,6 @@ class Watch:
             default=None,
         )
 
-    def begin(self, run: Run) -> None:
-        self._each(run, lambda observer: observer.begin(run))
-
-    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        self._each(run, lambda observer: observer.steps(run, first_step, metrics))
-
-    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        self._each(run, lambda observer: observer.evaluated(run, step, result))
-
-    def saved(self, run: Run, step: int, seconds: float) -> None:
-        self._each(run, lambda observer: observer.saved(run, step, seconds))
-
-    def end(self, run: Run, outcome: str) -> None:
-        self._each(run, lambda observer: observer.end(run, outcome))
-
-    def closed(self, run: Run) -> None:
-        self._each(run, lambda observer: observer.closed(run))
-
     def states(self, run: Run) -> dict[str, Any]:
         """Return the observers' states for the checkpoint, by name."""
         kept: dict[str, Any] = {}
@@ -145,18 +129,18 @@ class Watch:
             if observer.name:
                 kept[observer.name] = json.loads(json.dumps(observer.state()))
 
-        self._each(run, ask)
+        self.each(run, ask)
         return kept
 
     def restore(self, run: Run, states: Mapping[str, Any]) -> None:
-        self._each(
-            run,
-            lambda observer: (
-                observer.restore(states[observer.name]) if observer.name in states else None
-            ),
-        )
+        def give(observer: Observer) -> None:
+            if observer.name in states:
+                observer.restore(states[observer.name])
 
-    def _each(self, run: Run, tell: Callable[[Observer], None]) -> None:
+        self.each(run, give)
+
+    def each(self, run: Run, tell: Callable[[Observer], None]) -> None:
+        """Call `tell` with each observer that has not failed."""
         for observer in tuple(self._kept):
             try:
                 tell(observer)

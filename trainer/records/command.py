@@ -4,40 +4,36 @@
     cat/1.jpg                      labels.txt                          cat, dog
     cat/2.png      --->            train-00000-of-00002.tfrecord
     dog/1.jpg                      validation-00000-of-00001.tfrecord
-                                   dataset.json                        counts, statistics, options
+                                   dataset.json                        counts, sizes, options
 
 SOURCE is a folder of class folders (also below train/ and validation/), or a CSV file of paths and
 labels. Pictures are stored as a person sees them, in the form that decodes fastest. The same source
-gives the same bytes, with any number of processes.
+gives the same bytes, with any number of processes. OUT appears in one move when it is complete.
 
-OUT appears in one move when it is complete. Until then the work lies in OUT.partial. After a kill,
-the same command goes on from there: it does not make finished files again.
-
-Exit codes: 0 done; 1 a fault of the program; 2 what was given cannot be right; 130 and 143 stopped,
-start it again to go on.
+Exit codes: 0 done; 1 a fault of the program; 2 what was given cannot be right; 130 and 143 stopped.
 """
 
 import argparse
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 
-from trainer.records.conversion import Conversion, Converted, convert
-from trainer.records.options import Options
+from trainer.records.conversion import convert
 from trainer.records.pictures import ENCODINGS, PictureForm
-from trainer.records.plan import SHARD_SIZE
+from trainer.records.plan import SHARD_SIZE, Options
 from trainer.records.sources import RecordsError
-from trainer.records.statusline import StatusLine
+
+SECONDS = 10.0
+"""Between two lines about progress; on a terminal, one line is written over."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Convert, and turn the outcome into lines and an exit code."""
+    """Convert, print the outcome, and return the exit code."""
     given = _parse(arguments)
-    line = StatusLine(at_once=True)
 
     def stop(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -46,54 +42,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, stop)
     try:
         options = Options(
-            form=given.form,
+            form=PictureForm(given.encoding, given.quality, given.resize, given.square),
             validation=given.validation,
-            split_by=given.split_by,
             shard_size=given.shard_size,
             skip=given.on_error == "skip",
             labels=_labels(given.labels) if given.labels else (),
             workers=given.workers,
         )
-
-        def tell(progress: Conversion) -> None:
-            last = progress.done == progress.total
-            line.show(lambda seconds: status(progress, seconds), last)
-
-        result = convert(given.source, given.out, options, tell)
+        content = convert(given.source, given.out, options, _Progress().show)
     except (RecordsError, OSError) as error:
-        line.end()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nstopped: the same command goes on where it was", file=sys.stderr)
         return 130
-    line.end()
-    _tell(result)
+    for problem in content["skipped"]:
+        print(f"skipped: {problem}", file=sys.stderr)
+    copies = content["copies_in_several_splits"]
+    for first, other, *_ in copies["named"][:1]:
+        text = f"{copies['pictures']} pictures have copies in another split"
+        text += f" ({first} and {other}, for one), which an evaluation flatters"
+        print(f"warning: {text}", file=sys.stderr)
+    counts = [f"{split['records']} {name}" for name, split in content["splits"].items()]
+    skipped = f" and {len(content['skipped'])} skipped" if content["skipped"] else ""
+    print(f"{', '.join(counts)} examples{skipped} in {given.out}")
     return 0
 
 
-def status(progress: Conversion, seconds: float) -> str:
-    """Return how far a conversion is after so many seconds, in words."""
-    made = progress.done - progress.taken_over
-    rate = made / seconds
-    text = f"{progress.phase} {progress.done:,} of {progress.total:,}, {rate:,.0f} a second"
-    if made and progress.done < progress.total:
-        text += f", {(progress.total - progress.done) / rate:,.0f} s left"
-    return text + (f", {progress.skipped} skipped" if progress.skipped else "")
+class _Progress:
+    """Shows on stderr how far a conversion is."""
 
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
 
-def _tell(result: Converted) -> None:
-    for problem in result.skipped:
-        print(f"skipped: {problem}", file=sys.stderr)
-    for warning in result.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    text = ", ".join(f"{count} {split}" for split, count in result.counts.items())
-    if result.skipped:
-        text += f" and {len(result.skipped)} skipped"
-    if result.taken_over:
-        text += f" ({result.taken_over} of them from the run before)"
-    already = ", there already" if result.unchanged else ""
-    print(f"{text} examples in {result.out}{already}")
+    def show(self, done: int, total: int) -> None:
+        now, terminal, last = time.monotonic(), sys.stderr.isatty(), done == total
+        if not (terminal and last) and now - self._last < (0.1 if terminal else SECONDS):
+            return
+        self._last = now
+        rate = done / max(now - self._began, 1e-9)
+        text = f"pictures {done:,} of {total:,}, {rate:,.0f} a second"
+        end = "\n" if last or not terminal else ""
+        sys.stderr.write(("\r\033[K" if terminal else "") + text + end)
+        sys.stderr.flush()
 
 
 def _labels(path: Path) -> tuple[str, ...]:
@@ -103,43 +93,15 @@ def _labels(path: Path) -> tuple[str, ...]:
     return labels
 
 
-# --- the command line ----------------------------------------------------------------------------
-
-
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the checked arguments, with the form of the pictures as `form`."""
+    """Return the checked arguments."""
     parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("source", type=Path, help="folder of class folders, or CSV file")
-    parser.add_argument("out", type=Path, help="new folder")
-    _add_forms(parser)
-    _add_division(parser)
-    given = parser.parse_args(arguments)
-    if not 0 < given.validation < 1:
-        parser.error("--validation is between 0 and 1")
-    for name, least, most in (
-        ("shard_size", 1, 10**9),
-        ("quality", 1, 100),
-        ("resize", 1, 65535),
-        ("workers", 0, 1024),
-    ):
-        value = getattr(given, name)
-        if value is not None and not least <= value <= most:
-            parser.error(f"--{name.replace('_', '-')} is between {least:g} and {most:g}")
-    given.form = _form(parser, given)
-    return given
-
-
-def _add_forms(parser: argparse.ArgumentParser) -> None:
-    """How pictures are stored."""
     add = parser.add_argument
-    add(
-        "--encoding",
-        choices=ENCODINGS,
-        help="jpeg (small, the default), png (no loss), keep (files as they are where they can be)",
-    )
-    add("--quality", type=int, help="of JPEGs, 1 to 100 (90)")
-    add("--subsampling", choices=("4:2:0", "4:2:2", "4:4:4"), help="of a JPEG's colours (4:2:0)")
+    add("source", type=Path, help="folder of class folders, or CSV file")
+    add("out", type=Path, help="new folder")
+    add("--encoding", choices=ENCODINGS, default="jpeg", help="jpeg (small), png (no loss)")
+    add("--quality", type=int, default=90, help="of JPEGs, 1 to 100 (90)")
     add(
         "--resize",
         type=int,
@@ -153,19 +115,7 @@ def _add_forms(parser: argparse.ArgumentParser) -> None:
         help="squares of --resize pixels; training with --image-size of the same number then "
         "resizes nothing",
     )
-    add("--background", help="colour behind transparent pixels (white)")
-
-
-def _add_division(parser: argparse.ArgumentParser) -> None:
-    """Which examples go where, and how they are made."""
-    add = parser.add_argument
     add("--validation", type=float, default=0.1, help="share of each class held out (0.1)")
-    add(
-        "--split-by",
-        choices=("name", "content"),
-        default="name",
-        help="content: copies of a file are on the same side; reads everything twice",
-    )
     add(
         "--labels",
         type=Path,
@@ -179,25 +129,18 @@ def _add_division(parser: argparse.ArgumentParser) -> None:
         help="a picture that cannot be read ends the run, or is named and left out",
     )
     add("--workers", type=int, default=0, help="processes (one a core)")
-
-
-def _form(parser: argparse.ArgumentParser, given: argparse.Namespace) -> PictureForm:
-    """Return the form that was asked for."""
+    given = parser.parse_args(arguments)
+    if not 0 < given.validation < 1:
+        parser.error("--validation is between 0 and 1")
     if given.square and not given.resize:
         parser.error("--square needs --resize: all pictures then have one size")
-    names = [field.name for field in fields(PictureForm)]
-    wanted = {name: vars(given)[name] for name in names if vars(given)[name] not in (None, False)}
-    if given.background:
-        _check_colour(parser, given.background)
-    return PictureForm(**wanted)
-
-
-def _check_colour(parser: argparse.ArgumentParser, colour: str) -> None:
-    try:
-        from PIL import ImageColor
-
-        ImageColor.getrgb(colour)
-    except ImportError:
-        parser.error("--background needs Pillow: pip install pillow")
-    except ValueError:
-        parser.error(f"--background {colour}: is not a colour (white, #ff8800 ...)")
+    for name, least, most in (
+        ("shard_size", 1, 10**9),
+        ("quality", 1, 100),
+        ("resize", 1, 65535),
+        ("workers", 0, 1024),
+    ):
+        value = getattr(given, name)
+        if value is not None and not least <= value <= most:
+            parser.error(f"--{name.replace('_', '-')} is between {least:g} and {most:g}")
+    return given

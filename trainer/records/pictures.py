@@ -6,30 +6,19 @@ rotation, transparency, CMYK, 16 bits a channel, colour profiles, the first fram
 
 import io
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 SUFFIXES = frozenset(
-    [
-        ".bmp",
-        ".gif",
-        ".jfif",
-        ".jpe",
-        ".jpeg",
-        ".jpg",
-        ".mpo",
-        ".png",
-        ".ppm",
-        ".tif",
-        ".tiff",
-        ".webp",
-    ]
+    (
+        *(".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg"),
+        *(".mpo", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+    )
 )
-ENCODINGS = ("jpeg", "png", "keep")
-_AS_SEEN = frozenset(("JPEG", "PNG", "GIF", "BMP"))
-"""Formats that tf.io.decode_image reads in every TensorFlow of the images."""
+ENCODINGS = ("jpeg", "png")
 _ORIENTATION = 0x0112
+_HALVED = [(2, 2), (1, 1), (1, 1)]
+"""Sampling of a JPEG's components in 4:2:0."""
 
 
 class UnreadablePicture(Exception):  # noqa: N818 - named for what was found
@@ -38,39 +27,32 @@ class UnreadablePicture(Exception):  # noqa: N818 - named for what was found
 
 @dataclass(frozen=True)
 class PictureForm:
-    """How pictures are stored."""
+    """Says how pictures are stored."""
 
     encoding: str = "jpeg"
-    """jpeg: baseline JPEG; a JPEG file that already has this form is taken over as it is. png: PNG,
-    without loss. keep: the file as it is if TensorFlow reads it as a person sees it, otherwise
-    jpeg."""
+    """jpeg: baseline JPEG in 4:2:0; png: PNG, without loss. A file that needs no change is taken
+    over as it is."""
     quality: int = 90
     """Of a JPEG, 1 to 100, on libjpeg's scale."""
-    subsampling: str = "4:2:0"
-    """Of a JPEG's colours. 4:2:0 has half the samples of 4:4:4."""
     resize: int | None = None
     """Pixels of the shorter side, never enlarged; for squares, pixels of each side."""
     square: bool = False
     """Squeeze the whole picture into a square of `resize` pixels."""
-    background: str = "white"
-    """Colour behind transparent pixels."""
 
 
 @dataclass(frozen=True)
 class StoredPicture:
-    """A picture as it is stored, and facts about it."""
+    """Holds a picture as it is stored."""
 
     content: bytes
     width: int
     height: int
-    facts: tuple[str, ...]
-    """Its format and what was done to it; `dataset.json` counts these."""
     jpeg: bool
     """The content is a JPEG file."""
 
 
 def prepare(content: bytes, form: PictureForm) -> StoredPicture:
-    """Decode, correct and encode a picture. Raises UnreadablePicture."""
+    """Return a picture decoded, corrected and encoded. Raises UnreadablePicture."""
     from PIL import Image
 
     try:
@@ -85,97 +67,62 @@ def prepare(content: bytes, form: PictureForm) -> StoredPicture:
 def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
     from PIL import Image, ImageOps
 
-    image: Any
-    with Image.open(io.BytesIO(content)) as image:
-        facts = [f"format {image.format}"]
-        original, size = image, image.size
-        jpeg = image.format == "JPEG" and image.mode in ("RGB", "L")
-        if form.resize and jpeg:
-            # Decode at a half, a quarter or an eighth if that is still twice the wanted size.
-            scale = 2 * form.resize / min(size)
-            if scale < 1:
-                image.draft(image.mode, (round(size[0] * scale), round(size[1] * scale)))
-        rotated = image.getexif().get(_ORIENTATION, 1) not in (0, 1)
-        image.load()  # This rotates a TIFF file's picture; a PNG file may note EXIF at its end.
-        rotated |= image.getexif().get(_ORIENTATION, 1) not in (0, 1)
-        if rotated:
-            image = ImageOps.exif_transpose(image)
-            facts.append("EXIF rotation applied")
-        animated = getattr(original, "n_frames", 1) > 1 and original.format != "MPO"
-        if animated:
-            facts.append("first frame of an animation")
-        image, changed = _flat(image, form.background)
-        facts += changed
-        image = _resized(image, form)
-        untouched = not (changed or rotated or animated) and image.size == size
-
-        if untouched and (kept := _as_it_is(content, original, form)):
-            encoded = kept
-            facts.append("taken over as it is")
+    original: Any
+    with Image.open(io.BytesIO(content)) as original:
+        size, smallest = original.size, min(original.size)
+        if form.resize and smallest > 2 * form.resize:
+            # A JPEG is decoded at a half, a quarter or an eighth; other formats ignore it.
+            scale = 2 * form.resize / smallest
+            original.draft(original.mode, (round(size[0] * scale), round(size[1] * scale)))
+        original.load()  # A PNG file may note EXIF at its end.
+        image: Any = original
+        if original.getexif().get(_ORIENTATION, 1) not in (0, 1):
+            image = ImageOps.exif_transpose(original)
+        image = _resized(_flat(image), form)
+        if image is original and image.size == size and _fits(original, form):
+            encoded = without_metadata(content) if form.encoding == "jpeg" else content
         elif form.encoding == "png":
             encoded = _saved(image, "PNG")
         else:
-            options: dict[str, Any] = {"quality": form.quality, "optimize": True}
-            if image.mode == "RGB":
-                options["subsampling"] = form.subsampling
-            encoded = _saved(image, "JPEG", **options)
-        if image.mode == "L":
-            facts.append("grey")
-        jpeg = encoded.startswith(b"\xff\xd8\xff")
-        return StoredPicture(encoded, image.width, image.height, tuple(facts), jpeg)
+            encoded = _saved(
+                image, "JPEG", quality=form.quality, optimize=True, subsampling="4:2:0"
+            )
+        return StoredPicture(encoded, image.width, image.height, form.encoding == "jpeg")
 
 
-def _flat(image: Any, background: str) -> tuple[Any, list[str]]:
-    """Return the picture made opaque, in RGB or L, and what was done."""
+def _flat(image: Any) -> Any:
+    """Return the picture made opaque, in RGB or L; the same object where nothing was to do."""
     from PIL import Image
 
-    done = []
-    if image.mode in ("I;16", "I;16L", "I;16B", "I", "F"):
-        done.append(f"mode {image.mode} to 8 bits")
-        if image.mode == "F":
-            raise ValueError("floating-point pixels: which value is white is not known")
+    if image.mode == "F":
+        raise ValueError("floating-point pixels: which value is white is not known")
+    if image.mode.startswith("I"):
         # A 16-bit PNG: `convert` would clip it, and everything above 255 would be white.
         image = image.convert("I").point(lambda value: value / 256).convert("L")
     profile = image.info.get("icc_profile")
-    if profile and image.mode in ("RGB", "RGBA", "CMYK", "L") and (how := _to_srgb(image, profile)):
-        image = how
-        done.append("colour profile applied")
+    if profile and image.mode in ("RGB", "RGBA", "CMYK"):
+        image = _to_srgb(image, profile)
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         image = image.convert("RGBA")
-        low, _ = image.getchannel("A").getextrema()
-        if low < 255:
-            done.append(f"transparency on {background}")
-            under = Image.new("RGBA", image.size, background)
-            image = Image.alpha_composite(under, image)
-        else:
-            done.append("alpha channel dropped")
-    if image.mode == "CMYK":
-        done.append("CMYK to RGB")
-    if image.mode in ("1", "LA", "La"):
-        image = image.convert("L")
-    if image.mode not in ("RGB", "L"):
-        image = image.convert("RGB")
-    return image, done
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    if image.mode == "1":
+        return image.convert("L")
+    return image if image.mode in ("RGB", "L") else image.convert("RGB")
 
 
 def _to_srgb(image: Any, profile: bytes) -> Any:
-    """Return the picture in sRGB; None if it already is, or if its profile cannot be used."""
+    """Return the picture in sRGB; as it is, if its profile says that or cannot be used."""
     try:
         from PIL import ImageCms
-    except ImportError:
-        return None
-    try:
+
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         if "sRGB" in ImageCms.getProfileDescription(source):
-            return None
-        mode = {"CMYK": "RGB"}.get(image.mode, image.mode)
-        if mode == "L":
-            return None
-        return ImageCms.profileToProfile(
-            image, source, ImageCms.createProfile("sRGB"), outputMode=mode
-        )
-    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return None
+            return image
+        mode = "RGB" if image.mode == "CMYK" else image.mode
+        srgb = ImageCms.createProfile("sRGB")
+        return ImageCms.profileToProfile(image, source, srgb, outputMode=mode)
+    except (ImportError, ImageCms.PyCMSError, OSError, ValueError, TypeError):
+        return image
 
 
 def _resized(image: Any, form: PictureForm) -> Any:
@@ -183,35 +130,23 @@ def _resized(image: Any, form: PictureForm) -> Any:
 
     if not form.resize:
         return image
-    scale = form.resize / min(image.size)
+    scale = min(1.0, form.resize / min(image.size))
+    size = tuple(max(1, round(side * scale)) for side in image.size)
     if form.square:
         size = (form.resize, form.resize)
-    elif scale < 1:
-        size = tuple(max(1, round(side * scale)) for side in image.size)
-    else:
-        return image
     if image.size == size:
         return image
     return image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3)
 
 
-def _as_it_is(content: bytes, image: Any, form: PictureForm) -> bytes | None:
-    """Return the file's own bytes without metadata, if they can be stored; None if not."""
-    if form.encoding == "keep":
-        if image.format == "JPEG":
-            return without_metadata(content) if image.mode in ("RGB", "L") else None
-        return content if image.format in _AS_SEEN else None
+def _fits(image: Any, form: PictureForm) -> bool:
+    """Return whether a picture's file is in the form that is wanted."""
+    if image.format != form.encoding.upper() or getattr(image, "is_animated", False):
+        return False
     if form.encoding == "png":
-        return content if image.format == "PNG" else None
-    if form.encoding != "jpeg" or image.format != "JPEG" or image.info.get("progressive"):
-        return None
-    layers = getattr(image, "layer", ())  # (id, horizontal, vertical sampling, table) of each
-    sampling = [layer[1:3] for layer in layers]
-    wanted = {"4:2:0": (2, 2), "4:2:2": (2, 1), "4:4:4": (1, 1)}[form.subsampling]
-    if image.mode == "RGB" and sampling != [wanted, (1, 1), (1, 1)]:
-        return None
-    finer = sum(image.quantization[0]) < sum(_table(form.quality))
-    return None if finer else without_metadata(content)
+        return True
+    sampling = [layer[1:3] for layer in image.layer]  # (id, horizontal, vertical, table) of each
+    return not image.info.get("progressive") and (image.mode == "L" or sampling == _HALVED)
 
 
 def without_metadata(jpeg: bytes) -> bytes:
@@ -233,20 +168,6 @@ def without_metadata(jpeg: bytes) -> bytes:
             out.append(jpeg[position:end])
         position = end
     return b"".join(out) + jpeg[position:]
-
-
-_tables: dict[int, Mapping[int, list[int]]] = {}
-
-
-def _table(quality: int) -> list[int]:
-    """Return libjpeg's table of luminance quantisation for a quality."""
-    from PIL import Image
-
-    if quality not in _tables:
-        grey = _saved(Image.new("L", (8, 8)), "JPEG", quality=quality)
-        with Image.open(io.BytesIO(grey)) as image:
-            _tables[quality] = image.quantization  # type: ignore[attr-defined]
-    return _tables[quality][0]
 
 
 def _saved(image: Any, kind: str, **options: Any) -> bytes:

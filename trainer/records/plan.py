@@ -1,12 +1,12 @@
-"""Which picture goes into which file: a function of names, and of contents if asked."""
+"""Which picture goes into which file: a function of the pictures' names."""
 
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from trainer.records.options import Options
+from trainer.records.pictures import PictureForm
 from trainer.records.sources import SEPARATOR, Item, RecordsError
 from trainer.records.writing import Target, file_name
 
@@ -18,8 +18,27 @@ have fewer examples than the second number."""
 
 
 @dataclass(frozen=True)
+class Options:
+    """Says what a conversion makes of its pictures."""
+
+    form: PictureForm = field(default_factory=PictureForm)
+    validation: float = 0.1
+    """Share of each class that is held out, where the source has no splits of its own."""
+    shard_size: int | None = None
+    """Most examples in a file; None: SHARD_SIZE, or fewer so that there are MANY_SHARDS files."""
+    skip: bool = False
+    """Name and leave out pictures that cannot be read; otherwise the first one ends the run."""
+    labels: tuple[str, ...] = ()
+    """Class names in the order of their numbers; (): those found, sorted."""
+    target: str = "class"
+    """What a label is: see sources.Source."""
+    workers: int = 0
+    """Processes; 0: one for each core that this process may use."""
+
+
+@dataclass(frozen=True)
 class PlannedFile:
-    """A file that is to be written."""
+    """Describes a file that is to be written."""
 
     name: str
     items: tuple[tuple[Item, Target], ...]
@@ -30,38 +49,30 @@ class PlannedFile:
         return self.name.split("-")[0]
 
 
-def plan(
-    items: Sequence[Item],
-    names: Sequence[str],
-    keys: Mapping[str, str],
-    options: Options,
-) -> list[PlannedFile]:
-    """Return the files of all splits. `names` are the classes; `keys` has a hash by each item's
-    name.
+def plan(items: Sequence[Item], names: Sequence[str], options: Options) -> list[PlannedFile]:
+    """Return the files of all splits. `names` are the classes.
 
     The same share of each class is held out, or of all items where they have several labels or
-    values: the items with the smallest keys. Each split is
-    shuffled by the hash of the names, and dealt out to its files in turn.
+    values: the items with the smallest hashes of their names. Each split is shuffled by the same
+    hash, and dealt out to its files in turn.
     """
     numbers = {name: number for number, name in enumerate(names)}
     files = []
-    for split, members in _splits(items, keys, options).items():
-        members.sort(key=lambda item: (digest(item.name), item.name))
+    for split, members in _splits(items, options).items():
+        members.sort(key=_rank)
         size = options.shard_size or SHARD_SIZE
         count = -(-len(members) // size)
         if not options.shard_size:
             count = max(count, min(MANY_SHARDS, -(-len(members) // SMALL_SHARD)))
         for number in range(count):
             chosen = tuple(
-                (item, _told(item, options.target, numbers)) for item in members[number::count]
+                (item, _label(item, options.target, numbers)) for item in members[number::count]
             )
             files.append(PlannedFile(file_name(split, number, count), chosen))
     return files
 
 
-def _splits(
-    items: Sequence[Item], keys: Mapping[str, str], options: Options
-) -> dict[str, list[Item]]:
+def _splits(items: Sequence[Item], options: Options) -> dict[str, list[Item]]:
     splits: dict[str, list[Item]] = {"train": [], "validation": []}
     by_class: dict[str, list[Item]] = {}
     for item in items:
@@ -72,17 +83,18 @@ def _splits(
             by_class.setdefault(alike, []).append(item)
     divided = bool(splits["validation"])  # By the source; what it leaves open is for training.
     for group in by_class.values():
-        ranked = sorted(group, key=lambda item: (keys[item.name], item.name))
+        ranked = sorted(group, key=_rank)
         count = 0 if divided else min(max(1, round(len(group) * options.validation)), len(group))
-        # All items with the key of the last one, so that equal contents stay together.
-        last = keys[ranked[count - 1].name] if count else ""
-        held_out = [item for item in ranked if keys[item.name] <= last]
-        splits["validation"] += held_out
-        splits["train"] += ranked[len(held_out) :]
+        splits["validation"] += ranked[:count]
+        splits["train"] += ranked[count:]
     return splits
 
 
-def _told(item: Item, target: str, numbers: Mapping[str, int]) -> Target:
+def _rank(item: Item) -> tuple[str, str]:
+    return hashlib.sha256(item.name.encode(errors="surrogateescape")).hexdigest(), item.name
+
+
+def _label(item: Item, target: str, numbers: Mapping[str, int]) -> Target:
     if target == "values":
         return values(item)
     if target == "labels":
@@ -106,14 +118,13 @@ def values(item: Item) -> tuple[float, ...]:
     return numbers
 
 
-def class_names(
-    source: Path, items: Sequence[Item], given: tuple[str, ...], target: str
-) -> tuple[str, ...]:
+def class_names(source: Path, items: Sequence[Item], options: Options) -> tuple[str, ...]:
     """Return the classes in the order of their numbers: those given, or those found, sorted; or the
     names of the values.
 
     Raises RecordsError where there are too few, or one that was not given.
     """
+    given, target = options.labels, options.target
     if target == "values":
         return _value_names(source, items, given)
     names = {name for item in items for name in several(item)}
@@ -145,16 +156,3 @@ def _value_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) ->
     if given and len(given) != count:
         raise RecordsError(f"{source}: has {count} values, --labels names {len(given)}")
     return given or (("value",) if count == 1 else tuple(f"value{n}" for n in range(count)))
-
-
-def digest(name: str) -> str:
-    """Return SHA-256 of a name, in hex."""
-    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()
-
-
-def content_digest(item: Item) -> str:
-    """Return SHA-256 of an item's bytes; of its name where it cannot be read."""
-    try:
-        return hashlib.sha256(item.path.read_bytes()).hexdigest()
-    except OSError:
-        return digest(item.name)

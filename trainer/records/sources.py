@@ -6,7 +6,6 @@ own.
 
 import csv
 import os
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +40,7 @@ class RecordsError(Exception):
 
 @dataclass(frozen=True)
 class Item:
-    """One picture, and where its bytes lie."""
+    """Names one picture, and where its bytes lie."""
 
     name: str
     """Relative, with slashes; unique."""
@@ -49,14 +48,11 @@ class Item:
     split: str
     """"train", "validation" or "test"; "": the source does not say."""
     path: Path
-    size: int
-    version: str
-    """Changes with the content: the time of the last change."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a source has."""
+class Source:
+    """Lists what a source has."""
 
     items: tuple[Item, ...]
     ignored: int
@@ -66,22 +62,22 @@ class Found:
     be several, SEPARATOR is between them."""
 
 
-def find(source: Path) -> Found:
+def find(source: Path) -> Source:
     """Return all pictures of a source, in the order of their names. Raises RecordsError."""
     if source.is_dir():
-        found = _folder(source)
+        content = _folder(source)
     elif not source.exists():
         raise RecordsError(f"{source}: there is no such file or folder")
     elif source.suffix.lower() == ".csv":
-        found = _csv(source)
+        content = _csv(source)
     else:
         raise RecordsError(f"{source}: is not a folder or CSV file; unpack an archive first")
-    if not found.items:
+    if not content.items:
         raise RecordsError(f"{source}: no pictures found ({_KINDS})")
-    return replace(found, items=tuple(sorted(found.items, key=lambda item: item.name)))
+    return replace(content, items=tuple(sorted(content.items, key=lambda item: item.name)))
 
 
-def _folder(folder: Path) -> Found:
+def _folder(folder: Path) -> Source:
     """Return the items of class folders, which may lie below folders of splits."""
     tops = {child.name for child in folder.iterdir() if child.is_dir() and not _hidden(child.name)}
     # With a folder for training alone, the validation split is made here, as without folders.
@@ -101,10 +97,10 @@ def _folder(folder: Path) -> Found:
         items = [replace(item, split=item.split.replace("train", "")) for item in items]
     if empty := sorted(set() if divided else tops - {item.label for item in items}):
         raise RecordsError(f"{folder}/{empty[0]}: no pictures in this class ({_KINDS})")
-    return Found(tuple(items), ignored)
+    return Source(tuple(items), ignored)
 
 
-def _csv(path: Path) -> Found:
+def _csv(path: Path) -> Source:
     """Return the items of a CSV file, whose header names the columns: path, label, split.
 
     Paths are relative to the file. A column `labels` has several classes of each, also none, and
@@ -137,10 +133,10 @@ def _csv(path: Path) -> Found:
         if name in seen:
             raise RecordsError(f"{where}: {name} is on line {seen[name]} already")
         seen[name] = number
-        if not (path.parent / name).is_file():
+        if not (path.parent / name).exists():
             raise RecordsError(f"{where}: there is no {path.parent / name}")
         items.append(_item(name, label, SPLITS.get(split.lower(), ""), path.parent / name))
-    return Found(tuple(items), 0, target)
+    return Source(tuple(items), 0, target)
 
 
 def _column(header: Sequence[str], known: Sequence[str] | dict[str, str]) -> int:
@@ -149,10 +145,9 @@ def _column(header: Sequence[str], known: Sequence[str] | dict[str, str]) -> int
 
 
 def _item(name: str, label: str, split: str, path: Path) -> Item:
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
+    if not path.is_file():
         raise RecordsError(f"{path}: is not a regular file")
-    return Item(name, label, split, path, about.st_size, str(about.st_mtime_ns))
+    return Item(name, label, split, path)
 
 
 def _hidden(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""The parts of the TFRecord and tf.train.Example formats that the trainer uses, in plain Python.
+"""TFRecords, and tf.train.Examples to write, in plain Python.
 
-So the tools that make and upload records start at once and need no TensorFlow. What they write is
-byte for byte what TensorFlow writes (tests/trainer/records/test_tfrecord.py).
+So the tool that makes records starts at once and needs no TensorFlow. What it writes is byte for
+byte what TensorFlow writes (tests/trainer/records/test_tfrecord.py).
 
 A record: 8 bytes length, 4 bytes masked CRC-32C of it, payload, 4 bytes masked CRC-32C of the
 payload, all little-endian (TensorFlow, tsl/lib/io/record_writer.h).
@@ -15,7 +15,7 @@ HEADER, FOOTER = 12, 4
 """Bytes before and after a payload."""
 _MASK = 0xA282EAD8
 Value = bytes | int | tuple[int, ...] | tuple[float, ...]
-"""Of a feature; a tuple has several, and whole numbers if it is empty."""
+"""A feature's value; a tuple has several, and whole numbers if it is empty."""
 
 
 class Damaged(Exception):  # noqa: N818 - named for what was found
@@ -83,20 +83,6 @@ def example(features: Mapping[str, Value]) -> bytes:
     return _field(1, entries)
 
 
-def features(serialised: bytes) -> dict[str, Value | None]:
-    """Return the first value of each feature of a tf.train.Example; None of one that is empty or
-    float.
-
-    Raises ValueError if it is not such a message.
-    """
-    values: dict[str, Value | None] = {}
-    for _, entries in _fields(serialised):
-        for _, entry in _fields(entries):
-            parts = dict(_fields(entry))
-            values[parts.get(1, b"").decode()] = _value(parts.get(2, b""))
-    return values
-
-
 def checksum() -> Callable[[bytes], int]:
     """Return a function for CRC-32C: google-crc32c's, which uses the hardware, or a slow one."""
     try:
@@ -120,37 +106,9 @@ def _feature(value: Value) -> bytes:
     return _field(3, _field(1, packed) if packed else b"")
 
 
-def _value(feature: bytes) -> Value | None:
-    for kind, values in _fields(feature):
-        for _, value in _fields(values):
-            if kind == 1:
-                return value
-            if kind == 3:
-                return _read_varint(value, 0)[0]
-    return None
-
-
 def _field(number: int, content: bytes) -> bytes:
     """Return a length-delimited field of a protocol buffer."""
     return bytes([number << 3 | 2]) + _varint(len(content)) + content
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (number, content) of each field; an integer's content is its varint."""
-    position = 0
-    while position < len(message):
-        tag, position = _read_varint(message, position)
-        kind, start = tag & 7, position
-        if kind == 0:
-            _, position = _read_varint(message, position)
-        elif kind == 2:
-            length, start = _read_varint(message, position)
-            position = start + length
-        else:
-            raise ValueError(f"field {tag >> 3} has wire type {kind}")
-        if position > len(message):
-            raise ValueError(f"field {tag >> 3} is cut short")
-        yield tag >> 3, message[start:position]
 
 
 def _varint(value: int) -> bytes:
@@ -160,17 +118,6 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(message) and shift < 70:
-        byte = message[position]
-        value |= (byte & 0x7F) << shift
-        position, shift = position + 1, shift + 7
-        if byte < 0x80:
-            return value, position
-    raise ValueError("a number is cut short")
 
 
 def _crc_table() -> tuple[int, ...]:

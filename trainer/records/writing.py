@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trainer.records import tfrecord
-from trainer.records.pictures import StoredPicture
 
 Target = int | tuple[int, ...] | tuple[float, ...]
 """The number of a class, those of several labels, or values; values are never empty."""
@@ -36,22 +35,8 @@ def write(
 
 def serialise(image: bytes, label: Target, **more: tfrecord.Value) -> bytes:
     """Return a tf.train.Example of an encoded image; the names in `more` are put below image/."""
-    features: dict[str, tfrecord.Value] = {"image/encoded": image, **told(label)}
-    return tfrecord.example(features | {f"image/{name}": value for name, value in more.items()})
-
-
-def told(target: Target) -> dict[str, tfrecord.Value]:
-    """Return the feature that says what an example is."""
-    if isinstance(target, int):
-        return {"image/class/label": target}
-    values = bool(target) and isinstance(target[0], float)
-    return {"image/values" if values else "image/class/labels": target}
-
-
-def example(made: StoredPicture, label: Target, name: str) -> bytes:
-    """Return a tf.train.Example of a stored picture with its file's `name`.
-
-    It has the picture's size, which lets a reader choose what it decodes before it looks at it.
-    """
-    size: dict[str, tfrecord.Value] = {"height": made.height, "width": made.width}
-    return serialise(made.content, label, filename=name.encode(), **size)
+    target = "class/label" if isinstance(label, int) else "class/labels"
+    if isinstance(label, tuple) and label and isinstance(label[0], float):
+        target = "values"
+    features = {"encoded": image, target: label, **more}
+    return tfrecord.example({f"image/{name}": value for name, value in features.items()})

@@ -1,11 +1,14 @@
 """Records for tests to read."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 from PIL import Image
 
+from trainer.config import Config, parse
 from trainer.input import data, splits
 from trainer.input.parts import Shard
 from trainer.records import command
@@ -62,10 +65,20 @@ def context(worker: int, workers: int, replicas: int = 1) -> tf.distribute.Input
     return tf.distribute.InputContext(workers, worker, workers * replicas)
 
 
+def options(**chosen: Any) -> Config:
+    """The options of a run on pictures of 16 pixels."""
+    return replace(parse(("--records", "r", "--job-dir", "j", "--image-size", "16"), {}), **chosen)
+
+
 def labels(
-    files: tuple[Shard, ...], count: int, worker: int = 0, workers: int = 1, **options: int
+    files: tuple[Shard, ...],
+    count: int,
+    worker: int = 0,
+    workers: int = 1,
+    seed: int = 0,
+    consumed: int = 0,
 ) -> list[int]:
     """The first `count` labels that a worker trains on."""
-    defaults = {"batch_size": 1, "image_size": 8, "classes": 10**6, "seed": 0, "consumed": 0}
-    dataset = data.training(files, context(worker, workers), **{**defaults, **options})
+    config, place = options(image_size=8, seed=seed), context(worker, workers)
+    dataset = data.training(files, place, config, 10**6, batch_size=1, consumed=consumed)
     return [int(label) for _, batch in dataset.take(count) for label in batch]

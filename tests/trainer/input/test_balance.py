@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
+from tests.trainer.input.samples import context, options  # noqa: E402
 from trainer.input import balance, data, splits  # noqa: E402
 from trainer.records import tfrecord, writing  # noqa: E402
 
@@ -35,16 +37,9 @@ def records(tmp_path: Path) -> Path:
 def read(records: Path, consumed: int, count: int, worker: int = 0, workers: int = 1) -> list:
     shards = splits.find(str(records), "train")
     repeats = balance.Repeats.balanced(splits.labels(shards, 3), 3)
-    batches = data.training(
-        shards,
-        tf.distribute.InputContext(workers, worker, workers),
-        batch_size=1,
-        image_size=8,
-        classes=3,
-        seed=5,
-        consumed=consumed,
-        repeats=repeats,
-    )
+    config, place = options(image_size=8, seed=5), context(worker, workers)
+    given: dict[str, Any] = {"batch_size": 1, "consumed": consumed, "repeats": repeats}
+    batches = data.training(shards, place, config, 3, **given)
     return [(int(i[0, 0, 0, 0]), int(n[0])) for i, n in batches.take(count).as_numpy_iterator()]
 
 

@@ -1,8 +1,6 @@
 """Each example once an epoch, for any files and workers, in an order that a restart resumes."""
 
 import io
-import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,12 @@ from tests.trainer.input.samples import (  # noqa: E402
     context,
     labels,
     made,
+    options,
     photographs,
     shards,
 )
-from trainer.config import UsageError  # noqa: E402
-from trainer.input import augment, data, decoding, splits  # noqa: E402
+from trainer.config import Config, UsageError  # noqa: E402
+from trainer.input import data, decoding, device, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
 from trainer.records import command  # noqa: E402
 
@@ -73,7 +72,7 @@ def test_each_record_is_evaluated_once_and_every_replica_has_the_same_number_of_
     seen: list[int] = []
     for worker in range(workers):
         place = context(worker, workers, replicas)
-        batches = list(data.evaluation(files, place, batch_size=batch, image_size=8, classes=99))
+        batches = list(data.evaluation(files, place, options(image_size=8), 99, batch))
         assert len(batches) == replicas * data.evaluation_batches(files, place, batch)
         for images, numbers, weights in batches:
             assert images.shape == (batch, 8, 8, 3)
@@ -91,11 +90,11 @@ def test_what_the_records_tool_writes_is_trained_and_evaluated_on(tmp_path: Path
     out = made(tmp_path)
     for split in ("train", "validation"):
         files = splits.find(str(out), split)
-        common = {"batch_size": 4, "image_size": 16, "classes": 2}
         if split == "train":
-            batches = data.training(files, context(0, 1), seed=0, consumed=0, **common).take(9)
+            batches = data.training(files, context(0, 1), options(), 2, batch_size=4, consumed=0)
+            batches = batches.take(9)
         else:
-            batches = data.evaluation(files, context(0, 1), **common)
+            batches = data.evaluation(files, context(0, 1), options(), 2, 4)
         for images, numbers, *_ in batches:
             assert images.shape == (4, 16, 16, 3)
             assert images.dtype == tf.uint8
@@ -105,49 +104,36 @@ def test_what_the_records_tool_writes_is_trained_and_evaluated_on(tmp_path: Path
                 assert image[8, 12, 1] < 60
 
 
-def pictures(files: tuple[Shard, ...], count: int, size: int, **options: Any) -> list[np.ndarray]:
-    """The first `count` batches of 8."""
-    dataset = data.training(
-        files,
-        context(0, 1),
-        **{"batch_size": 8, "image_size": size, "classes": 2, "seed": 5, "consumed": 0, **options},
-    )
-    return [images.numpy() for images, _ in dataset.take(count)]
+def pictures(
+    files: tuple[Shard, ...], count: int, config: Config, consumed: int = 0, batch: int = 8
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first batches and their labels."""
+    dataset = data.training(files, context(0, 1), config, 2, batch_size=batch, consumed=consumed)
+    return [(images.numpy(), numbers.numpy()) for images, numbers in dataset.take(count)]
 
 
-@pytest.mark.parametrize(
-    ("options", "known"), [((), (50, 60, 90)), (("--resize", "48", "--square"), (48, 48, 48))]
-)
+@pytest.mark.parametrize("encoding", ["jpeg", "png"])
 @pytest.mark.parametrize("size", [16, 48])
-@pytest.mark.parametrize(
-    "how",
-    [
-        augment.NONE,
-        augment.Augmentation(crop=0.3, flip="both", turn=True),
-        augment.Augmentation(cut=48, erase=0.1, hue=0.1),
-        augment.Augmentation(cut=55, flip="horizontal"),
-    ],
-)
-def test_what_is_known_of_the_files_makes_it_faster_and_changes_no_picture(
-    tmp_path: Path,
-    options: tuple[str, ...],
-    known: tuple[int, int, int],
-    size: int,
-    how: augment.Augmentation,
+@pytest.mark.parametrize("how", [{}, {"crop": 0.3, "turn": True}, {"cut": True}])
+def test_tensorflow_alone_makes_the_same_pictures(
+    tmp_path: Path, encoding: str, size: int, how: dict[str, Any]
 ) -> None:
-    """JPEGs of 90 x 60 and 50 x 70, which are decoded at a half for 16 pixels; squares of 48 need
-    no resize for 48."""
+    """Pictures of 90 x 60 and 50 x 70, of which JPEGs are decoded at a half for 16 pixels."""
     source = photographs(tmp_path / "in", (90, 60), (50, 70))
-    assert command.main([str(source), str(tmp_path / "out"), "--workers", "1", *options]) == 0
+    given = ("--workers", "1", "--encoding", encoding)
+    assert command.main([str(source), str(tmp_path / "out"), *given]) == 0
     files = splits.find(str(tmp_path / "out"), "train")
-    assert [shard.jpeg for shard in files] == [known] * len(files)
-    others = tuple(replace(shard, jpeg=(0, 0, 0)) for shard in files)  # without dataset.json
-    for picture, other in zip(
-        pictures(files, 9, size, augmentation=how),
-        pictures(others, 9, size, augmentation=how),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(picture, other)
+    config = options(image_size=size, flip="both", **how)
+    common: dict[str, Any] = {"batch_size": 8, "consumed": 0, "graph": True}
+    theirs = data.training(files, context(0, 1), config, 2, **common)
+    for (images, numbers), batch in zip(pictures(files, 9, config), theirs, strict=False):
+        others, same = device.augmented(*batch, config, 2)
+        np.testing.assert_array_equal(numbers, same)
+        far = abs(images.astype(int) - others.numpy()) > 2
+        if how:  # A crop that TensorFlow decodes alone lacks the neighbours' colours at its edge.
+            assert far[:, 2:-2, 2:-2].mean() < 1e-3
+        else:
+            assert not far.any()
 
 
 def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(tmp_path: Path) -> None:
@@ -160,33 +146,14 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(tmp_path: Path) -> None
             ramp.save(tmp_path / "in" / kind / f"{number}.jpg", quality=100)
     assert command.main([*map(str, (tmp_path / "in", tmp_path / "out"))]) == 0
     files = splits.find(str(tmp_path / "out"), "train")
-    how = augment.Augmentation(cut=24, flip="horizontal")
-    ramps = np.concatenate(pictures(files, 5, 24, augmentation=how))[:, 3, :, 0].astype(int)
+    config = options(image_size=24, cut=True, flip="horizontal")
+    ramps = np.concatenate([images for images, _ in pictures(files, 5, config)])
+    ramps = ramps[:, 3, :, 0].astype(int)
     steps = (ramps[:, -1] - ramps[:, 0]) / 23
-    np.testing.assert_allclose(abs(steps), 4, atol=0.1)  # Not resized,
-    assert min(steps) < 0 < max(steps)  # flipped,
+    # Not resized: TensorFlow's fast decoder is off by 3 levels where a block begins.
+    np.testing.assert_allclose(abs(steps), 4, atol=3.5 / 23)
+    assert min(steps) < 0 < max(steps)  # Flipped,
     assert len({min(row) // 4 for row in ramps.tolist()}) > 8  # and elsewhere each time.
-
-
-@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_a_crop_is_what_cutting_it_from_the_whole_picture_gives(subsampling: str) -> None:
-    """libjpeg-turbo has separate code for crops of subsampled pictures."""
-    buffer = io.BytesIO()
-    noise = [Image.effect_noise((141, 97), 60 + channel) for channel in range(3)]
-    Image.merge("RGB", noise).save(buffer, "jpeg", quality=90, subsampling=subsampling)
-    encoded = tf.constant(buffer.getvalue())
-    whole = tf.io.decode_jpeg(encoded, 3).numpy()
-    chance = random.Random(0)
-    for _ in range(60):
-        height, width = chance.randint(1, 97), chance.randint(1, 141)
-        top, left = chance.randint(0, 97 - height), chance.randint(0, 141 - width)
-        seen = tf.constant([top, left, height, width])
-        ours = decoding.jpeg(encoded, seen, 200, 97, whole=False).numpy()
-        theirs = whole[top : top + height, left : left + width]
-        # At the edge there is no neighbour from which to interpolate the colours.
-        edge = 0 if subsampling == "4:4:4" else 1
-        inside = (slice(edge, height - edge), slice(edge, width - edge))
-        np.testing.assert_array_equal(ours[inside], theirs[inside])
 
 
 def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
@@ -194,33 +161,16 @@ def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
 ) -> None:
     files = splits.find(str(made(tmp_path)), "train")
     own = sum(shard.records for shard in files)
-    how = augment.Augmentation(
-        crop=0.3,
-        flip="both",
-        turn=True,
-        brightness=0.3,
-        contrast=0.3,
-        saturation=0.3,
-        hue=0.1,
-        erase=0.2,
-    )
+    how: dict[str, Any] = {"crop": 0.3, "flip": "both", "turn": True, "erase": 0.2}
+    config = options(seed=3, color_jitter=(0.3, 0.3, 0.3, 0.1), **how)
 
-    def pictures(consumed: int, count: int) -> list[tuple[bytes, int]]:
-        dataset = data.training(
-            files,
-            context(0, 1),
-            batch_size=1,
-            image_size=16,
-            classes=2,
-            seed=3,
-            consumed=consumed,
-            augmentation=how,
-        )
-        return [(i.numpy().tobytes(), int(n[0])) for i, n in dataset.take(count)]
+    def seen(consumed: int, count: int) -> list[tuple[bytes, int]]:
+        made = pictures(files, count, config, consumed, batch=1)
+        return [(images.tobytes(), int(numbers[0])) for images, numbers in made]
 
-    unbroken = pictures(0, 2 * own)
+    unbroken = seen(0, 2 * own)
     assert len({image for image, _ in unbroken}) > 1.9 * own
-    assert pictures(own - 5, 10) == unbroken[own - 5 : own + 5]
+    assert seen(own - 5, 10) == unbroken[own - 5 : own + 5]
 
 
 @pytest.mark.parametrize(
@@ -231,37 +181,20 @@ def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
             lambda image: image[:, :4].min() > 230 or image[:, -4:].min() > 230,
         ),
         ({"turn": True}, lambda image: image[6:10].max() > 230),
-        ({"brightness": 0.5}, lambda image: image[8, 2].min() > 100),
+        ({"color_jitter": (0.5, 0.0, 0.0, 0.0)}, lambda image: image[8, 2].min() > 100),
         ({"erase": 0.3}, lambda image: True),
     ],
 )
 def test_each_augmentation_does_what_it_says(tmp_path: Path, how: dict, check) -> None:
-    files = splits.find(str(made(tmp_path)), "train")
-    common = {"batch_size": 1, "image_size": 16, "classes": 2, "seed": 0, "consumed": 0}
-    seen = set()
-    augmentation = augment.Augmentation(**how)
-    for images, _ in data.training(files, context(0, 1), augmentation=augmentation, **common).take(
-        40
-    ):
-        image = images.numpy()[0]
+    files, seen = splits.find(str(made(tmp_path)), "train"), set()
+    for [image], _ in pictures(files, 40, options(**how), batch=1):
         assert check(image)
         seen.add(image.tobytes())
     assert len(seen) > 2  # Two classes, without it.
 
 
-def test_a_large_jpeg_is_decoded_smaller_and_looks_the_same() -> None:
-    image = Image.radial_gradient("L").resize((640, 480)).convert("RGB")
-    buffer = io.BytesIO()
-    image.save(buffer, "jpeg", quality=95)
-    for side in (16, 64, 200, 400):
-        ours = decoding.decode(tf.constant(buffer.getvalue()), side).numpy().astype(int)
-        whole = tf.io.decode_jpeg(buffer.getvalue(), 3)
-        theirs = tf.image.resize(whole, (side, side), antialias=True).numpy()
-        assert abs(ours - theirs).mean() < 2
-
-
 def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
-    for kind, options in (
+    for kind, written in (
         ("jpeg", {}),
         ("png", {}),
         ("gif", {}),
@@ -270,7 +203,7 @@ def test_pictures_of_any_format_and_colour_decode_to_one_shape() -> None:
     ):
         buffer = io.BytesIO()
         Image.new("L", (27, 12), 95).convert("L" if kind != "webp" else "RGB").save(
-            buffer, kind, **options
+            buffer, kind, **written
         )
         image = decoding.decode(tf.constant(buffer.getvalue()), 16)
         assert image.shape == (16, 16, 3)
@@ -282,7 +215,7 @@ def test_an_evaluation_can_see_the_central_square(kind: str) -> None:
     grey = np.add.outer(np.arange(20) * 4, np.arange(40) * 4).astype(np.uint8)
     file = io.BytesIO()
     Image.fromarray(np.stack([grey] * 3, axis=-1)).save(file, kind, quality=100, subsampling=0)
-    seen = decoding.decode(tf.constant(file.getvalue()), 10, 0.5).numpy()
+    seen = decoding.decode(tf.constant(file.getvalue()), 10, decoding.centre(0.5)).numpy()
     np.testing.assert_allclose(seen[..., 0].astype(int), grey[5:15, 15:25], atol=4)
-    whole = decoding.decode(tf.constant(file.getvalue()), 20, 1.0).numpy()
+    whole = decoding.decode(tf.constant(file.getvalue()), 20, decoding.centre(1.0)).numpy()
     np.testing.assert_allclose(whole[..., 0].astype(int), grey[:, 10:30], atol=4)

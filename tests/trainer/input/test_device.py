@@ -1,7 +1,7 @@
 """What a device makes of whole pictures is what the host makes of them, but for rounding."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 from tests.trainer.input.samples import context, photographs  # noqa: E402
 from tests.trainer.runs import SMOKE, weights  # noqa: E402
 from trainer.config import Config, UsageError, parse  # noqa: E402
-from trainer.input import augment, data, device, mixing, splits  # noqa: E402
+from trainer.input import data, device, splits  # noqa: E402
 from trainer.records import command  # noqa: E402
 
 MIXED = ("--mixup", "0.4", "--cutmix", "1")
@@ -27,22 +27,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
-def batches(
-    records: Path, config: Config, whole: bool, keep: str
-) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The first batches of a run, augmented by the host or, where they are `whole`, after it."""
-    options: dict[str, Any] = {"batch_size": 8, "image_size": config.image_size, "classes": 2}
-    dataset = data.training(
-        splits.find(str(records), "train"),
-        context(0, 1),
-        **options,
-        seed=3,
-        consumed=16,
-        augmentation=augment.of(config),
-        mix=mixing.of(config),
-        keep=keep,
-        whole=whole,
-    )
+def batches(records: Path, config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The first batches of a run, wherever they are augmented."""
+    shards = splits.find(str(records), "train")
+    dataset = data.training(shards, context(0, 1), config, 2, batch_size=8, consumed=16)
     made = (device.augmented(*batch, config, 2) for batch in dataset.take(4))
     return [(images.numpy().astype(int), labels.numpy()) for images, labels in made]
 
@@ -60,15 +48,16 @@ def batches(
 def test_the_device_makes_the_host_s_pictures(records: Path, options: tuple[str, ...]) -> None:
     given = ("--records", str(records), "--job-dir", "j", "--image-size", "40")
     config = parse((*given, *options), {})
-    # A host that decodes the crop of a JPEG alone lacks the neighbours' colours at its edge.
-    host = batches(records, config, False, "memory")
-    other = batches(records, config, True, "memory" if "--turn" in options else "none")
+    host = batches(records, config)
+    other = batches(records, replace(config, augment_on="device"))
     for (images, labels), (again, same) in zip(host, other, strict=True):
         assert images.shape == again.shape == (8, 40, 40, 3)
         np.testing.assert_allclose(labels, same, atol=1e-6)
-        # A change such as posterize or a turn by nearest neighbours makes much of a rounding.
+        # A change such as posterize or a turn by nearest neighbours makes much of a rounding, and
+        # colours of their own something.
+        drawn = {"--rand-augment", "--trivial-augment"} & {*options}
         far = abs(images - again) > 2
-        assert far.mean() < (0.03 if {"--rand-augment", "--trivial-augment"} & {*options} else 1e-4)
+        assert far.mean() < (0.06 if drawn else 1e-3 if "--color-jitter" in options else 1e-4)
 
 
 def test_a_run_learns_the_same_with_either(tmp_path: Path, records: Path, task) -> None:

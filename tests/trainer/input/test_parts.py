@@ -1,7 +1,5 @@
 """Each record once an epoch, for any files, workers and restarts: the arithmetic."""
 
-from collections import Counter
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,35 +43,3 @@ def test_a_position_is_where_as_many_steps_from_the_start_lead(
     assert epoch * own + place == steps
     following = position((steps + 1) * workers, workers, own)
     assert following == ((epoch, place + 1) if place + 1 < own else (epoch + 1, 0))
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(sum),
-    WORKERS,
-    st.integers(1, 3),
-    st.lists(st.integers(1, 60), max_size=8),
-    st.integers(0, 2**31),
-)
-def test_epochs_are_whole_however_often_a_run_is_restarted(
-    sizes: list[int], workers: int, epochs: int, restarts: list[int], seed: int
-) -> None:
-    """Workers that go through their parts in an order of (seed, epoch, worker), as
-    trainer.input.data does, killed after so many steps each time, and taken up by how much was
-    consumed."""
-    files = named(sizes)
-    seen: list[Counter[tuple[str, int]]] = [Counter() for _ in range(epochs)]
-    for worker in range(workers):
-        own = records(part(files, worker, workers))
-        steps, end = 0, epochs * len(own)
-        for length in (*restarts, end):
-            if steps == end:
-                break
-            epoch, place = position(steps * workers, workers, len(own))
-            for _ in range(min(length, end - steps)):
-                turned = seed * (epoch + 1) + worker + place
-                seen[epoch][own[turned % len(own)]] += 1
-                epoch, place = (epoch, place + 1) if place + 1 < len(own) else (epoch + 1, 0)
-                steps += 1
-    once = Counter((file.path, n) for file in files for n in range(file.records))
-    assert all(epoch == once for epoch in seen)

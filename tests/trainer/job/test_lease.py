@@ -1,48 +1,27 @@
-"""One run at a time on a folder: by the kernel's lock on a disk, by a rewritten file in a
-bucket."""
+"""One run at a time on a folder, by the kernel's lock; and what is asked of a folder."""
 
 import errno
 import shutil
-import uuid
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
+
+from trainer.config import UsageError
+from trainer.job import storage
+from trainer.job.lease import Lease, Lost
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import UsageError  # noqa: E402
-from trainer.job import storage  # noqa: E402
-from trainer.job.lease import Lease, Lost  # noqa: E402
 
 
-@pytest.fixture(params=["disk", "bucket"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """TensorFlow's in-memory files stand in for a bucket: they have no locks, either."""
-    return str(tmp_path) if request.param == "disk" else f"ram://{uuid.uuid4().hex}"
-
-
-def test_a_second_run_is_refused_until_the_first_lets_go(folder: str) -> None:
-    first, second = (Lease(folder, beat=0.1) for _ in range(2))
+def test_a_second_run_is_refused_until_the_first_lets_go(tmp_path: Path) -> None:
+    first, second = (Lease(str(tmp_path)) for _ in range(2))
     first.take()
     with pytest.raises(UsageError, match=r"another run \(process \d+ on .*\) is at work in"):
         second.take()
     first.check()
     first.release()
     second.take()
-    second.check()
-    second.release()
-
-
-def test_in_a_bucket_a_dead_run_is_taken_over_and_learns_of_it() -> None:
-    folder = f"ram://{uuid.uuid4().hex}"
-    first, second = (Lease(folder, beat=0.1) for _ in range(2))
-    first.take()
-    first._stop.set()  # as if it were asleep: no sign of life any more
-    second.take()
-    with pytest.raises(Lost, match="this one stops without writing"):
-        first.check()
-    first.release()  # which leaves the successor's lease alone
     second.check()
     second.release()
 

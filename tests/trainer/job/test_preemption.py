@@ -3,14 +3,8 @@
 import signal
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler
 
-import pytest
-
-from tests.emulators.web import LoopbackServer
 from tests.trainer.runs import ROOT
-from trainer.job.preemption import watch_metadata
 
 
 def run(code: str, *signals: int) -> tuple[int, str]:
@@ -56,47 +50,3 @@ def test_a_process_that_is_stuck_leaves_at_the_end_of_its_grace() -> None:
     code, text = run("p.saved(False)\nprint('here', flush=True)\nthreading.Event().wait()")
     assert code == 143
     assert "no step ended within 0.3 s; the last checkpoint counts" in text
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "ends"),
-    [
-        ("instance/preempted", "TRUE", True),
-        ("instance/maintenance-event", "TERMINATE_ON_HOST_MAINTENANCE", True),
-        ("instance/maintenance-event", "MIGRATE_ON_HOST_MAINTENANCE", False),
-    ],
-)
-def test_compute_engine_s_announcements_are_heard(key: str, value: str, ends: bool) -> None:
-    values = {"instance/preempted": "FALSE", "instance/maintenance-event": "NONE"}
-    asked_again = threading.Event()
-
-    class Metadata(BaseHTTPRequestHandler):
-        """The keys of Compute Engine's metadata server that the trainer reads."""
-
-        def do_GET(self) -> None:
-            path, _, query = self.path.partition("?")
-            name = path.removeprefix("/computeMetadata/v1/")
-            answered = self.headers["Metadata-Flavor"] == "Google" and name in values
-            if name == key and "wait_for_change=true" in query:
-                if values[key] == value:
-                    asked_again.set()
-                    threading.Event().wait(5)
-                values[key] = value
-            self.send_response(200 if answered else 403)
-            self.end_headers()
-            self.wfile.write(values.get(name, "").encode())
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = LoopbackServer(("127.0.0.1", 0), Metadata)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    told = threading.Event()
-    environment = {"GCE_METADATA_HOST": f"127.0.0.1:{server.server_port}"}
-    assert watch_metadata(told.set, environment)
-    if ends:
-        assert told.wait(10)
-    else:
-        assert asked_again.wait(10)
-        assert not told.is_set()
-    server.shutdown()

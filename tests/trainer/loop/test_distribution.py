@@ -22,44 +22,41 @@ def spelt(cluster: object, **task: object) -> dict[str, str]:
     return {"TF_CONFIG": json.dumps({"cluster": cluster, **told})}
 
 
-def test_without_tf_config_there_is_one_worker() -> None:
-    assert distribution.cluster({}) == Cluster(workers=1, index=0)
-    assert distribution.cluster({}).chief
-    assert distribution.cluster({"TF_CONFIG": ""}).chief
-    assert distribution.cluster(tf_config("chief", 0, chief=1)) == Cluster()
+def test_without_tf_config_or_with_one_task_there_is_one_worker() -> None:
+    for environment in ({}, {"TF_CONFIG": ""}, tf_config("chief", 0, chief=1)):
+        assert distribution.cluster(environment) == Cluster(workers=1, index=0)
+    assert Cluster().chief
 
 
-def test_the_chief_comes_first_and_workers_after_it() -> None:
-    chief = distribution.cluster(tf_config("chief", 0, chief=1, worker=2))
-    assert (chief.workers, chief.index, chief.role, chief.task) == (3, 0, "chief", 0)
-    worker = distribution.cluster(tf_config("worker", 0, chief=1, worker=2))
-    assert (worker.workers, worker.index, worker.role, worker.task) == (3, 1, "worker", 0)
-    assert not distribution.cluster(tf_config("worker", 0, chief=1, worker=2)).chief
+@pytest.mark.parametrize(
+    ("kind", "number", "cluster", "workers", "index", "chief"),
+    [
+        ("chief", 0, {"chief": 1, "worker": 2}, 3, 0, True),
+        ("worker", 0, {"chief": 1, "worker": 2}, 3, 1, False),
+        ("worker", 0, {"worker": 2}, 2, 0, True),
+        ("worker", 1, {"worker": 2}, 2, 1, False),
+        ("chief", 0, {"chief": 1, "worker": 2, "ps": 2}, 1, 0, True),
+        ("worker", 1, {"chief": 1, "worker": 2, "ps": 2}, 1, 1, False),
+        ("ps", 1, {"chief": 1, "worker": 2, "ps": 2}, 1, 1, False),
+    ],
+)
+def test_the_chief_comes_first_and_with_parameter_servers_it_alone_runs_the_loop(
+    kind: str, number: int, cluster: dict[str, int], workers: int, index: int, chief: bool
+) -> None:
+    place = distribution.cluster(tf_config(kind, number, **cluster))
+    assert (place.workers, place.index, place.chief) == (workers, index, chief)
+    assert (place.role, place.task) == (kind, number)
+    assert place.parameter_servers is ("ps" in cluster)
 
 
-def test_without_a_chief_worker_0_is_it() -> None:
-    assert distribution.cluster(tf_config("worker", 0, worker=2)).chief
-    assert not distribution.cluster(tf_config("worker", 1, worker=2)).chief
-
-
-def test_an_evaluator_is_beside_the_ranks_that_train() -> None:
-    for hosts in ({"chief": 1, "worker": 1}, {"chief": 1, "worker": 1, "evaluator": 1}):
-        place = distribution.cluster(tf_config("evaluator", 0, **hosts))
-        assert (place.role, place.workers, place.chief) == ("evaluator", 1, False)
+@pytest.mark.parametrize("listed", [0, 1])
+def test_an_evaluator_is_refused_and_of_the_others_it_is_no_part(listed: int) -> None:
+    evaluator = {"evaluator": 1} if listed else {}
+    with pytest.raises(UsageError, match="the trainers evaluate: leave it out"):
+        distribution.cluster(tf_config("evaluator", 0, chief=1, worker=1, **evaluator))
     place = distribution.cluster(tf_config("worker", 0, chief=1, worker=1, evaluator=1))
-    assert (place.workers, place.index, place.evaluator) == (2, 1, True)
-    assert distribution.cluster(tf_config("chief", 0, chief=1, evaluator=1)).evaluator
-
-
-def test_with_parameter_servers_the_chief_alone_runs_the_loop() -> None:
-    cluster = {"chief": 1, "worker": 2, "ps": 2}
-    chief, worker, ps = (
-        distribution.cluster(tf_config(kind, index, **cluster))
-        for kind, index in (("chief", 0), ("worker", 1), ("ps", 1))
-    )
-    assert (chief.chief, chief.workers, chief.parameter_servers) == (True, 1, True)
-    assert (worker.role, worker.task, worker.chief) == ("worker", 1, False)
-    assert (ps.role, ps.task, ps.chief) == ("ps", 1, False)
+    assert (place.workers, place.index, place.tasks.keys()) == (2, 1, {"chief", "worker"})
+    assert distribution.cluster(tf_config("chief", 0, chief=1, evaluator=1)) == Cluster()
 
 
 def test_vertex_s_worker_pools_are_roles_and_tf_config_wins() -> None:
@@ -67,15 +64,15 @@ def test_vertex_s_worker_pools_are_roles_and_tf_config_wins() -> None:
     task = {"type": "workerpool1", "index": 1}
     spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task, "environment": "cloud"})}
     place = distribution.cluster(spec)
-    assert (place.workers, place.index, place.role, place.evaluator) == (3, 2, "worker", True)
+    assert (place.workers, place.index, place.role) == (3, 2, "worker")
     assert distribution.cluster({**spec, **tf_config("chief", 0, chief=1, worker=1)}).chief
     pools["workerpool2"] = ["e:1", "f:1"]
-    for pool, role in zip(sorted(pools), ("chief", "worker", "ps", "evaluator"), strict=True):
+    for pool, role in zip(sorted(pools)[:3], ("chief", "worker", "ps"), strict=True):
         task = {"type": pool, "index": len(pools[pool]) - 1}
         spec = {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task})}
         place = distribution.cluster(spec)
         assert (place.role, place.task, place.chief) == (role, task["index"], role == "chief")
-        assert (place.parameter_servers, place.evaluator, place.workers) == (True, True, 1)
+        assert (place.parameter_servers, place.workers) == (True, 1)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +91,7 @@ def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
     kind = "chief" if "chief" in cluster else "worker"
     place = distribution.cluster(tf_config(kind, 0, **cluster))
     with pytest.raises(UsageError, match=message):
-        distribution._possible(choice, place, {})
+        distribution._chosen(choice, place, {}, 0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +111,6 @@ def test_a_strategy_that_the_cluster_is_not_made_for_is_refused(
         (spelt({"worker": ["a:1", "b:1"]}, index=-1), "index -1 is not a number"),
         (spelt(["a:1"]), "have to be JSON objects"),
         (spelt({"chief": ["a:1", "b:1"]}), "2 of type chief, there can be one"),
-        (spelt({"worker": ["a:1"], "evaluator": ["b:1", "c:1"]}), "2 of type evaluator"),
         (spelt({"worker": ["a:1"], "sidecar": ["b:1"]}), "has a 'sidecar', not one of chief"),
         (tf_config("worker", 5, worker=2), "no task worker/5"),
         (tf_config("sidecar", 0, worker=2), "'sidecar' is not one of chief, worker, ps, evaluator"),
@@ -141,10 +137,7 @@ def test_a_tf_config_that_cannot_work_is_refused(environment: dict[str, str], me
 def test_precision_follows_the_device(capabilities: list[tuple[int, int]], policy: str) -> None:
     assert distribution.precision("auto", False, capabilities) == policy
     assert distribution.precision("float32", False, capabilities) == "float32"
-
-
-def test_a_tpu_computes_in_bfloat16() -> None:
-    assert distribution.precision("auto", True, []) == "mixed_bfloat16"
+    assert distribution.precision("auto", True, capabilities) == "mixed_bfloat16", "a TPU"
 
 
 # --- meeting --------------------------------------------------------------------------------------
@@ -181,26 +174,21 @@ def test_processes_that_come_one_after_the_other_meet() -> None:
     late.join()
 
 
-NO_SERVICE = (
-    "Collective ops is aborted by: Coordination service is not enabled.\n\n"
-    "RPC: /tensorflow.CoordinationService/Heartbeat"
-)
-"""The error of a survivor whose heartbeat reached a chief that was just starting again."""
-
-
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
-    ("kind", "message", "lost"),
+    ("kind", "before", "after"),
     [
-        ("UnavailableError", "Socket closed", True),
-        ("InternalError", NO_SERVICE, True),
-        ("InternalError", "cuDNN launch failure: input shape ([32])", False),
-        ("InvalidArgumentError", "Unknown image file format", False),
+        ("UnavailableError", True, True),
+        ("InternalError", False, True),
+        ("FailedPreconditionError", False, True),
+        ("InvalidArgumentError", False, False),
+        ("ResourceExhaustedError", False, False),
     ],
 )
-def test_what_a_lost_peer_says_is_told_from_a_fault_of_the_program(
-    kind: str, message: str, lost: bool
+def test_what_ends_a_step_from_outside_is_told_by_its_type_and_by_the_steps_before(
+    kind: str, before: bool, after: bool
 ) -> None:
-    errors = pytest.importorskip("tensorflow").errors
-    assert distribution.lost_peer(getattr(errors, kind)(None, None, message)) is lost
-    assert not distribution.lost_peer(RuntimeError(message))
+    error = getattr(pytest.importorskip("tensorflow").errors, kind)(None, None, "some words")
+    assert distribution.outside(error, stepped=False) is before
+    assert distribution.outside(error, stepped=True) is after
+    assert not distribution.outside(RuntimeError("Socket closed"), stepped=True)

@@ -3,17 +3,16 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored
+from trainer.config import Config, parse
+from trainer.loop import inner
+from trainer.model import networks
+from trainer.task import sized
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import Config, parse  # noqa: E402
-from trainer.loop import inner  # noqa: E402
-from trainer.model import networks  # noqa: E402
-from trainer.task import sized  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 
@@ -95,13 +94,3 @@ def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
 def test_epochs_become_steps() -> None:
     assert sized(config("--epochs", 2.5), records=1000).steps == 312
     assert sized(config("--steps", 7), records=1000).steps == 7
-
-
-def test_a_dedicated_evaluator_can_stop_the_run(tmp_path, task) -> None:
-    (tmp_path / "evaluations.json").write_text('{"stop": true}')
-    stopping = ("--evaluation", "dedicated", "--early-stopping", 1, "--steps", 10_000_000)
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, *stopping, "--image-size", 8)
-    assert code == 0
-    assert lines[-1]["event"] == "done"
-    assert ", early" in lines[-1]["message"]
-    assert 0 < lines[-1]["step"] < 10_000_000

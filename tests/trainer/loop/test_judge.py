@@ -21,13 +21,6 @@ def test_what_is_not_finite_is_never_the_best(value: float) -> None:
     assert judged(Judge("loss"), value, 1.0, value) == [False, True, False]
 
 
-def test_without_patience_it_never_stops() -> None:
-    judge = Judge("loss")
-    judged(judge, *range(9))
-    assert judge.waited == 8
-    assert not judge.stop
-
-
 def test_patience_counts_from_the_best_and_survives_a_restart() -> None:
     judge = Judge("loss", patience=2)
     judged(judge, 1.0, 2.0)

@@ -3,15 +3,14 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer.runs import mirrored
+from trainer.config import UsageError, parse
+from trainer.loop import inner
+from trainer.model import networks
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import UsageError, parse  # noqa: E402
-from trainer.loop import inner  # noqa: E402
-from trainer.model import networks  # noqa: E402
 
 mirrored()  # Before TensorFlow touches the first device, or there is no second one.
 

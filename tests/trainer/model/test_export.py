@@ -1,30 +1,32 @@
 """The SavedModel returns what evaluation computes, from files and from tensors."""
 
-import json
+import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer.runs import SMOKE
+from trainer.config import parse
+from trainer.input import decoding, splits
+from trainer.loop import inner
+from trainer.model import export, networks, predictions
+from trainer.records import writing
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import parse  # noqa: E402
-from trainer.input import decoding, reading  # noqa: E402
-from trainer.model import export, networks  # noqa: E402
 
 NAMES = tuple("abcdefghij")
-CONFIG = parse(["--records", "-", "--job-dir", "-", "--image-size", "16"], {})
+SIZE, CROP = ("--image-size", "16"), ("--evaluate-crop", "0.5")
+CONFIG = parse(["--records", "-", "--job-dir", "-", *SIZE], {})
 
 
 @pytest.fixture(scope="module")
 def trained() -> object:
     """A network with weights that no initializer gives."""
-    network = networks.small_cnn(10, 16, "float32")
+    network = networks.build(CONFIG, 10, "float32")
     for number, variable in enumerate(network.variables):
         values = np.random.default_rng(number).normal(0, 0.2, variable.shape)
         variable.assign(values.astype(np.float32))
@@ -44,9 +46,10 @@ def saved(trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def digits() -> list[bytes]:
     path = str(SMOKE / "validation-00000-of-00001.tfrecord")
+    examples = map(tf.train.Example.FromString, tf.data.TFRecordDataset(path).as_numpy_iterator())
     return [
-        tf.io.parse_single_example(record, reading.FEATURES)["image/encoded"].numpy()
-        for record in tf.data.TFRecordDataset(path).take(20)
+        example.features.feature["image/encoded"].bytes_list.value[0]
+        for example in itertools.islice(examples, 20)
     ]
 
 
@@ -63,18 +66,41 @@ def test_files_and_tensors_give_what_evaluation_gives(trained, saved: Path, digi
     assert len(set(expected.argmax(axis=-1))) > 1
 
 
-def test_jpeg_files_of_other_sizes_are_served(saved: Path) -> None:
-    serve = tf.saved_model.load(str(saved)).signatures["serving_default"]
-    files = [
-        tf.io.encode_jpeg(tf.fill((side, 30, 3), tf.constant(90, tf.uint8))) for side in (9, 40)
-    ]
-    first, second = serve(image_bytes=tf.stack(files))["probabilities"].numpy()
-    np.testing.assert_allclose(first, second, atol=1e-2)
-    assert first.sum() == pytest.approx(1, abs=1e-5)
+def test_the_central_square_alone_is_evaluated_predicted_and_served(
+    trained, tmp_path: Path
+) -> None:
+    """Pictures with a frame of noise around them give what the pictures alone give."""
+    random = np.random.default_rng(5)
+    pictures = random.integers(0, 256, (40, 16, 16, 3)).astype(np.uint8)
+    framed = random.integers(0, 256, (40, 32, 32, 3)).astype(np.uint8)
+    framed[:, 8:24, 8:24] = pictures
+    weights = {variable.path: variable.numpy() for variable in trained.variables}
+    measured = {}
+    for name, pixels, more in (
+        ("plain", pictures, []),
+        ("framed", framed, CROP),
+        ("all", framed, []),
+    ):
+        files = [tf.io.encode_png(picture).numpy() for picture in pixels]
+        examples = list(zip(files, (number % 10 for number in range(40)), strict=True))
+        writing.write(tmp_path / name, NAMES, {"validation": examples}, 10)
+        job = ["--records", str(tmp_path / name), "--job-dir", str(tmp_path), *SIZE, *more]
+        config = parse(job, {})
+        shards = splits.find(config.records, "validation")
+        strategy = tf.distribute.get_strategy()
+        result = inner.Evaluation(strategy, trained, config, 10, shards).run()
+        path = predictions.write(trained, NAMES, config, shards, str(tmp_path / f"{name}.csv"))
+        export.export(weights, NAMES, config, str(tmp_path / "model"))
+        serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
+        served = serve(image_bytes=tf.constant(files))["probabilities"].numpy()
+        measured[name] = (result["loss"], Path(path).read_text(), served.tolist())
+    assert measured["framed"] == measured["plain"]
+    for cropped, whole in zip(measured["framed"], measured["all"], strict=True):
+        assert cropped != whole
 
 
 def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path) -> None:
-    network = networks.small_cnn(10, 16, "mixed_bfloat16")
+    network = networks.build(CONFIG, 10, "mixed_bfloat16")
     weights = {variable.path: variable.numpy() for variable in network.variables}
     export.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
     images = tf.zeros((1, 16, 16, 3), tf.uint8)
@@ -85,27 +111,14 @@ def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_processes_that_know_nothing_of_this_package_get_the_same_numbers(
+def test_a_process_that_knows_nothing_of_this_package_gets_the_same_numbers(
     trained, saved: Path, digits, tmp_path: Path
 ) -> None:
     images = tf.stack([decoding.decode(tf.constant(png), 16) for png in digits]).numpy()
     expected = tf.nn.softmax(trained(images, training=False)).numpy()
     np.save(tmp_path / "images.npy", images)
-    cli = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
-    cli += ["--tag_set", "serve", "--signature_def", "tensors", "--outdir", tmp_path]
-    cli += ["--inputs", f"images={tmp_path}/images.npy"]
-    (tmp_path / "0.png").write_bytes(digits[0])
-    plain = "import sys, json, tensorflow as tf; f = tf.saved_model.load(sys.argv[1]).signatures"
-    plain += "['serving_default'](image_bytes=tf.constant([open(sys.argv[2], 'rb').read()]));"
-    plain += "print(json.dumps(f['probabilities'].numpy()[0].tolist()));"
-    plain += "assert 'trainer' not in sys.modules"
-    load = [sys.executable, "-I", "-c", plain, saved, tmp_path / "0.png"]
-    processes = [
-        subprocess.Popen(list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, text=True)
-        for command in (cli, load)
-    ]
-    texts = [process.communicate(timeout=200)[0] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0]
+    command = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
+    command += ["--tag_set", "serve", "--signature_def", "tensors", "--outdir", tmp_path]
+    command += ["--inputs", f"images={tmp_path}/images.npy"]
+    subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=200)
     np.testing.assert_array_equal(np.load(tmp_path / "probabilities.npy"), expected)
-    alone = np.asarray(json.loads(texts[1].splitlines()[-1]), np.float32)
-    np.testing.assert_allclose(alone, expected[0], rtol=1e-6)

@@ -5,14 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.trainer.runs import SMOKE, same_weights
+from trainer.config import UsageError, parse
+from trainer.model import networks, own
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-
-from trainer.config import UsageError, parse  # noqa: E402
-from trainer.model import networks, own  # noqa: E402
 
 PROGRAM = """
 import keras
@@ -47,7 +46,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_is_trained_resumed_and_served(tmp_path: Path, task) -> None:
     common = ("--records", SMOKE, "--model", "my_models:tiny", "--image-size", 8)
-    common += ("--learning-rate", 0.002)
+    common += ("--learning-rate", 0.002, "--schedule", "constant")
     for job, lengths in (("whole", (40,)), ("parts", (15, 40))):
         for steps in lengths:
             code, lines = task(*common, "--job-dir", tmp_path / job, "--steps", steps)
@@ -104,13 +103,3 @@ def test_the_image_size_is_the_model_s_unless_it_is_given(
 def test_the_sizes_name_models_of_keras() -> None:
     known = {name.lower() for name in dir(tf.keras.applications)}
     assert own._SIZES.keys() <= known
-
-
-def test_a_run_says_the_size_that_it_picked(tmp_path: Path, task) -> None:
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, "--steps", 1, "--export", "none")
-    assert code == 0
-    [said] = [line for line in lines if "image_size" in line and line["event"] == "chosen"]
-    assert said["message"] == (
-        "--image-size 32: small_cnn's, since the size of the pictures is not known"
-    )
-    assert json.loads((tmp_path / "config.json").read_text())["image_size"] == 32

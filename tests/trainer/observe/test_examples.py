@@ -6,9 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.runs import SMOKE
-from trainer.config import parse
-from trainer.input import splits
 from trainer.observe import examples
 
 pytestmark = pytest.mark.tensorflow
@@ -28,15 +25,3 @@ def test_the_surest_mistakes_come_first() -> None:
         (4, "is c, 60% a"),
         (2, "is b, 50% c"),
     ]
-
-
-def test_the_pool_is_of_real_examples_alone() -> None:
-    """There are 200; batches are filled up with examples that do not count."""
-    config = parse(["--records", str(SMOKE), "--job-dir", "-", "--image-size", "8"], {})
-    run: Any = types.SimpleNamespace(
-        validation=splits.find(str(SMOKE), "validation"), config=config, names=tuple("0123456789")
-    )
-    images, labels = examples.Pool().examples(run)
-    assert (len(images), len(labels)) == (200, 200)
-    assert images.max(axis=(1, 2, 3)).min() > 0
-    assert set(labels) == set(range(10))

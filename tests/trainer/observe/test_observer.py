@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from tests.trainer.runs import SMOKE
+from trainer.observe import examples, hypertune, insight, page, utilization
+from trainer.observe.observer import Observer, Run, Watch
 
 pytestmark = pytest.mark.tensorflow
-pytest.importorskip("tensorflow")
 
-from trainer.observe import examples, input_report, insight, ledger, page, utilization  # noqa: E402
-from trainer.observe.observer import Observer, Run, Watch  # noqa: E402
-
-OCCASIONS = ("begin", "steps", "evaluated", "saved", "end", "closed", "state")
+OCCASIONS = ("begin", "steps", "evaluated", "end", "closed", "state")
 
 
 def failing(occasion: str) -> Observer:
@@ -64,7 +62,7 @@ def test_one_that_fails_is_told_of_once_and_the_others_go_on(
     first, second, third = Counting(), Counting(fails_at=3), Counting()
     watch, run = Watch([first, second, third]), run_at(7)
     for step in range(1, 6):
-        watch.steps(run, step, {})
+        watch.each(run, lambda observer, step=step: observer.steps(run, step, {}))
     assert (first.seen, second.seen, third.seen) == ([*range(1, 6)], [1, 2, 3], [*range(1, 6)])
     [line] = told(capsys)
     assert (line["event"], line["severity"], line["step"]) == ("observer", "WARNING", 7)
@@ -78,45 +76,27 @@ def test_one_that_is_left_out_still_says_where_a_call_ends() -> None:
     """The other ranks, on which it did not fail, end their calls there."""
     here, there = (Watch([Counting(fails_at=step, every=5), Counting(every=7)]) for step in (1, 0))
     for watch in (here, there):
-        watch.steps(run_at(), 1, {})
+        watch.each(run_at(), lambda observer: observer.steps(run_at(), 1, {}))
     assert [here.until(step) for step in range(20)] == [there.until(step) for step in range(20)]
     assert [here.until(step) for step in (0, 5, 7, 10)] == [5, 7, 10, 14]
-
-
-def test_where_a_call_ends_is_no_matter_of_one_rank_s_faults() -> None:
-    with pytest.raises(ValueError, match="no until"):
-        Watch([failing("until")]).until(0)
-
-
-def test_a_state_that_json_does_not_know_is_not_left_to_the_checkpoint(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    odd, good = Counting(), Counting()
-    odd.name, odd.seen = "odd", [np.int64(1)]  # type: ignore[list-item]
-    watch, run = Watch([odd, good]), run_at()
-    assert watch.states(run) == {"counting": {"seen": []}}
-    assert "not JSON serializable" in told(capsys)[0]["message"]
-    watch.restore(run, {"odd": {}, "another": {}})  # which nobody here knows, or wants any more
 
 
 def test_a_run_with_observers_that_fail_is_done_and_says_which(
     tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One observer for each occasion, and five of the trainer's own."""
+    """One observer for each occasion, and four of the trainer's own."""
 
     def broken(*_: object, **__: object) -> Any:
         raise OSError("broken for the test")
 
     monkeypatch.setattr(examples, "worst", broken)
     monkeypatch.setattr(page, "confusion", broken)
-    monkeypatch.setattr(input_report.InputReport, "_say", broken)
-    monkeypatch.setattr(utilization.Machine, "look", broken)
-    monkeypatch.setattr(ledger.Ledger, "reconcile", broken)
+    monkeypatch.setattr(hypertune.Trial, "evaluated", broken)
+    monkeypatch.setattr(utilization, "use_of", broken)
     monkeypatch.setattr(utilization, "SECONDS", 0.01)
     made = insight.observers
     failures = [failing(occasion) for occasion in OCCASIONS]
     monkeypatch.setattr(insight, "observers", lambda *given: [*failures, *made(*given)])
-    (tmp_path / "journal.json").write_text('{"clean": true, "step": 0, "ledger": {}}')
     options = ("--image-size", 8, "--checkpoint-every", 40, "--evaluate-every", 40)
     code, lines = task(
         *("--records", SMOKE, "--job-dir", tmp_path, "--steps", 120),
@@ -124,18 +104,10 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     )
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)
     warned = [line["observer"] for line in lines if line["event"] == "observer"]
-    own = {"Mistakes", "InputReport", "Utilization", "Account", "Page"}
+    own = {"Mistakes", "Trial", "Utilization", "Report"}
     assert sorted(warned) == sorted(own | {type(failure).__name__ for failure in failures})
     assert [line["step"] for line in lines if line["event"] == "evaluated"] == [40, 80, 120]
     assert (tmp_path / "model/saved_model.pb").exists()
-
-
-def test_the_summary_names_what_was_left_out(
-    tmp_path: Path, task: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examples, "worst", failing("begin").begin)
-    options = ("--steps", 10, "--image-size", 8)
-    assert task("--records", SMOKE, "--job-dir", tmp_path, *options)[0] == 0
     found = json.loads((tmp_path / "summary.json").read_text())
-    assert found["left_out"] == {"Mistakes": "ValueError: no begin and more"}
+    assert found["left_out"]["Mistakes"] == "OSError: broken for the test"
     assert found["outcome"] == "done"

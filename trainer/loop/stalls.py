@@ -1,4 +1,4 @@
-"""Who is waited for: a process that waits long for another one says so.
+"""A process that waits long for another one says for whom, and gives up one that hangs.
 
 TensorFlow waits for a process that is frozen or late without a word. Here a thread looks on: after
 FIRST seconds of waiting, and every AGAIN seconds from then on, it names the processes that are
@@ -21,6 +21,8 @@ from trainer.report import say
 
 FIRST, AGAIN = 20.0, 60.0
 """Seconds until the first line about a wait, and from one line to the next."""
+FROZEN = 5.0
+"""Seconds of silence that make a process that is connected to a frozen one."""
 LOOK = 1.0
 """Seconds between two looks of the thread."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
@@ -47,18 +49,18 @@ def probe(address: str, seconds: float = 1.0) -> Presence:
         return "gone"
 
 
-def others(tasks: Mapping[str, tuple[str, ...]], role: str, task: int) -> dict[str, str]:
-    """Return the other processes that a run waits for, evaluators left out: address and name."""
+def peers(tasks: Mapping[str, tuple[str, ...]], role: str, task: int) -> dict[str, str]:
+    """Return the other processes that a run waits for: address and name."""
     return {
         host: f"{kind} {number} at {host}"
         for kind, hosts in tasks.items()
         for number, host in enumerate(hosts)
-        if kind != "evaluator" and (kind, number) != (role, task)
+        if (kind, number) != (role, task)
     }
 
 
 class Wait:
-    """One wait, and when to tell about it."""
+    """One wait for other processes, which knows when to report itself."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.what = what
@@ -72,69 +74,62 @@ class Wait:
         return self._clock() - self._began
 
     def due(self) -> bool:
-        """Is it time for a line? True once for each line."""
+        """Return whether it is time for a line: true once for each line."""
         if self.seconds < self._next:
             return False
         self._next = self.seconds + AGAIN
         return True
 
-    def tell(self, who: str, severity: str = "WARNING") -> None:
-        """Say who is waited for."""
+    def report(self, who: str, severity: str = "WARNING") -> None:
+        """Report who is waited for."""
         text = f"{self.what} waits since {self._since} ({self.seconds:.0f} s) {who}"
         say("waiting", text, severity, seconds=round(self.seconds, 1))
 
 
-class Waits:
-    """Looks on while the training thread waits for other processes."""
+class StallMonitor:
+    """Looks on, in a thread, while the training thread waits for other processes."""
 
     def __init__(self, named: Mapping[str, str], patience: float = 0.0) -> None:
-        """`named`: the others, as `others` gives them. patience: seconds after which a step hangs,
+        """`named`: the others, as `peers` gives them. patience: seconds after which a step hangs,
         and the process exits to be started again; 0: never.
         """
         self.named = named
         self._patience = patience
         self._wait: tuple[Wait, bool] | None = None
         if named or patience:
-            threading.Thread(target=self._watch, name="waits", daemon=True).start()
+            threading.Thread(target=self._watch, name="stalls", daemon=True).start()
 
     @contextlib.contextmanager
-    def on(self, what: str, again: bool = False) -> Iterator[None]:
-        """Inside, this process waits for the others. again: it has done the same before, so that
-        nothing has to be compiled."""
-        self._wait = Wait(what), again
+    def during(self, what: str, again: bool = False) -> Iterator[None]:
+        """Look on while this process waits for the others inside. again: it has done the same
+        before, so that nothing has to be compiled, and it may hang."""
+        before, self._wait = self._wait, (Wait(what), again)
         try:
             yield
         finally:
-            self._wait = None
+            self._wait = before
+
+    def look(self, wait: Wait, again: bool) -> None:
+        """Report a wait where it is time for that; end the process where it has lasted too long.
+
+        NCCL's kernels wait on the GPU for one that does not answer, and nothing in this process can
+        end them (tensorflow#60847); a coordinator waits for its workers and servers. What may have
+        to be compiled first takes as long as it takes, unless a process is frozen.
+        """
+        if self.named and wait.due():
+            silent = [name for host, name in self.named.items() if probe(host) != "answers"]
+            if silent:
+                wait.report(f"for {', '.join(silent)}: no answer")
+            else:
+                wait.report("and all other processes answer", "INFO")
+        late = 0 < self._patience < wait.seconds
+        if late and (again or any(probe(host, FROZEN) == "silent" for host in self.named)):
+            text = f"{wait.what} has not ended in {wait.seconds:.0f} s: a process or a GPU hangs"
+            say("error", f"{text}; start all again", "ERROR", seconds=round(wait.seconds, 1))
+            os._exit(RESTART)
 
     def _watch(self) -> None:
         while True:
             time.sleep(min(LOOK, FIRST / 10))
-            if (waited := self._wait) is not None:
-                wait, again = waited
-                if self.named:
-                    self.look(wait)
-                if again and self.hangs(wait):
-                    give_up(wait)
-
-    def hangs(self, wait: Wait) -> bool:
-        """Has a wait lasted too long for one whose work was done before?"""
-        return 0 < self._patience < wait.seconds
-
-    def look(self, wait: Wait) -> None:
-        """Tell about a wait, where it is time for that."""
-        if not wait.due():
-            return
-        silent = [name for host, name in self.named.items() if probe(host) != "answers"]
-        if silent:
-            wait.tell(f"for {', '.join(silent)}: no answer")
-        else:
-            wait.tell("and all other processes answer", "INFO")
-
-
-def give_up(wait: Wait) -> None:
-    """Exit to be started again. NCCL's kernels wait on the GPU for one that does not answer, and
-    nothing in this process can end them (tensorflow#60847)."""
-    text = f"{wait.what} has not ended in {wait.seconds:.0f} s: a GPU hangs, or NCCL waits for one"
-    say("error", f"{text}; start all again", "ERROR", seconds=round(wait.seconds, 1))
-    os._exit(RESTART)
+            if (current := self._wait) is not None:
+                self.look(*current)

@@ -1,0 +1,65 @@
+"""The decoder of training gives TensorFlow's pixels, and refuses what TensorFlow refuses."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.tensorflow
+tf = pytest.importorskip("tensorflow")
+
+from tests.trainer.input.samples import options  # noqa: E402
+from trainer.input import augment, pictures  # noqa: E402
+
+
+def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (141, 97), **options) -> bytes:
+    buffer = io.BytesIO()
+    noise = [Image.effect_noise(size, 40 + 10 * channel) for channel in range(3)]
+    Image.merge("RGB", noise).convert(mode).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("ratio", [1, 2, 4, 8])
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_a_jpeg_is_decoded_to_the_same_bits(subsampling: str, ratio: int) -> None:
+    for mode, progressive in (("RGB", False), ("RGB", True), ("L", False)):
+        content = encoded("jpeg", mode, subsampling=subsampling, progressive=progressive)
+        theirs = tf.io.decode_jpeg(content, channels=3, ratio=ratio).numpy()
+        np.testing.assert_array_equal(pictures.pixels(content, ratio), theirs)
+        assert pictures.size(content) == (97, 141)
+
+
+def test_a_jpeg_is_decoded_where_it_shall_lie() -> None:
+    content, canvas = encoded("jpeg"), np.zeros((141, 141, 3), np.uint8)
+    image = pictures.pixels(content, 1, canvas)
+    assert np.may_share_memory(image, canvas)
+    np.testing.assert_array_equal(canvas[:97], pictures.pixels(content))
+    assert not canvas[97:].any()
+
+
+@pytest.mark.parametrize("kind", ["png", "gif", "bmp", "webp"])
+def test_other_formats_are_tensorflow_s(kind: str) -> None:
+    content = encoded(kind)
+    theirs = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
+    np.testing.assert_array_equal(pictures.pixels(content), theirs)
+    assert pictures.size(content) == (97, 141)
+
+
+@pytest.mark.parametrize("content", [encoded("jpeg")[:3000], encoded("png")[:3000], b"no picture"])
+def test_what_is_corrupt_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        pictures.pixels(content)
+    draws = tf.zeros([2, augment.DRAWS])
+    batches = tf.data.Dataset.from_tensors(tf.constant([encoded("jpeg"), content]))
+    decoder = pictures.Decoder(options(image_size=8))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(iter(batches.map(lambda contents: decoder.batch(contents, draws))))
+
+
+@pytest.mark.parametrize(("height", "width"), [(97, 141), (30, 200), (64, 64), (7, 5)])
+def test_a_picture_is_resized_as_tensorflow_does_it(height: int, width: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    theirs = tf.image.resize(image, (64, 64)).numpy()
+    ours = pictures._resized(image, 64)
+    np.testing.assert_allclose(ours.astype(float), theirs, atol=2)
