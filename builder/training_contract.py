@@ -20,7 +20,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,10 @@ class Job:
     """One run of a program: its options, where it stands, and what it says.
 
     step: the steps that are done. checkpoint: the newest of an earlier run, its path, or "". more:
-    the arguments that are not of the contract. suffix: how a checkpoint's name ends, where the
-    framework asks for it (".weights.h5"). report_every: steps between two lines.
+    the arguments that are not of the contract. first: whether this process is the only one, or the
+    first of a cluster: no other one prints lines or writes into the job's folder. suffix: how a
+    checkpoint's name ends, where the framework asks for it (".weights.h5"). report_every: steps
+    between two lines.
     """
 
     def __init__(self, suffix: str = "", report_every: int = 10) -> None:
@@ -45,7 +48,7 @@ class Job:
         parser.add_argument("--batch", "--batch-size", type=int, default=32)
         parser.add_argument("--checkpoint-every", type=int, default=100)
         self.options, self.more = parser.parse_known_args()
-        self.step, self.checkpoint = 0, ""
+        self.step, self.checkpoint, self.first = 0, "", _first(os.environ)
         self._suffix, self._report_every = suffix, report_every
         self._asked = self._stopping = False
         self._folder = self.options.job_dir / "checkpoints"
@@ -80,9 +83,18 @@ class Job:
         if not math.isfinite(loss):
             sys.exit(NOT_FINITE)
 
-    def save(self, write: Callable[[str], object]) -> None:
-        """Keep a checkpoint, if it is time for one: a file or a folder that `write` makes."""
+    def save(self, write: Callable[[str], object], together: bool = False) -> None:
+        """Keep a checkpoint, if it is time for one: a file or a folder that `write` makes.
+
+        together: whether every process of a cluster has to call `write` (Keras with a strategy);
+        what the others make is thrown away.
+        """
         if self.step % self.options.checkpoint_every and not self._last:
+            return
+        if not self.first:
+            if together:
+                with tempfile.TemporaryDirectory() as folder:
+                    write(str(Path(folder, f"other{self._suffix}")))
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         new = self._folder / f".new{self._suffix}"
@@ -103,12 +115,25 @@ class Job:
         self._asked = True
 
     def _say(self, event: str, message: str, **values: Any) -> None:
+        if not self.first:
+            return
         for name, value in values.items():
             if isinstance(value, float) and not math.isfinite(value):
                 values[name] = str(value)  # JSON has no NaN
         line = {"severity": "INFO", "message": message, "event": event, **values}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
+
+
+def _first(variables: Mapping[str, str]) -> bool:
+    """Return whether this is the first process, by the variables of torchrun, JAX or TF_CONFIG."""
+    rank = variables.get("RANK") or variables.get("JAX_PROCESS_ID")
+    if rank:
+        return int(rank) == 0
+    cluster = json.loads(variables.get("TF_CONFIG") or "{}")
+    task, roles = cluster.get("task") or {}, cluster.get("cluster") or {}
+    leads = next((role for role in ("chief", "master") if role in roles), "worker")
+    return not task or (task.get("type"), int(task.get("index", 0))) == (leads, 0)
 
 
 def _folder(name: str) -> Path:

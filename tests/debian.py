@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.config.debian import host_suite
 from builder.core import files
+from builder.core.apt import host_suite
 from builder.core.errors import OutsideError
 from builder.engine.private.packages import Packages, unpack
 
@@ -19,20 +19,22 @@ def tool(program: str, packages: Sequence[str] = (), suite: str | None = None) -
 
     `packages` defaults to the package of the same name, `suite` to the host's own.
     """
-    source = Packages(suite or host_suite())
-    fetched = source.download(packages or (program,), dependencies=True)
-    versions = sorted((package.name, package.version) for package in fetched)
-    folder = files.cache_home() / "tools" / f"{program}-{_short(versions)}"
+    suite, wanted = suite or host_suite(), packages or (program,)
+    folder = files.cache_home() / "tools" / f"{program}-{suite}"
     run = folder / "bin" / program
-    with files.locked(folder.parent / f".{program}.lock"):
+    with (
+        files.locked(folder.parent / f".{program}.lock"),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         if not run.exists():
             shutil.rmtree(folder, ignore_errors=True)
+            fetched = Packages(suite, Path(scratch)).download(wanted, dependencies=True)
             unpack(fetched, folder / "root")
             places = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
             real = next((path for path in places if path.exists()), None)
             if real is None:
                 raise OutsideError(
-                    f"Debian {source.suite}: {', '.join(packages or (program,))} has no {program}",
+                    f"Debian {suite}: {', '.join(wanted)} has no {program}",
                     "name the package that has it",
                 )
             files.write(run, launcher(folder / "root", real), 0o755)
@@ -42,9 +44,12 @@ def tool(program: str, packages: Sequence[str] = (), suite: str | None = None) -
 def static(package: str) -> Path:
     """Return a folder with the files of a package whose programs need no library."""
     folder = files.cache_home() / "tools" / package
-    with files.locked(folder.parent / f".{package}.lock"):
+    with (
+        files.locked(folder.parent / f".{package}.lock"),
+        tempfile.TemporaryDirectory() as scratch,
+    ):
         if not folder.exists():
-            unpack(Packages(host_suite()).download([package]), folder)
+            unpack(Packages(host_suite(), Path(scratch)).download([package]), folder)
     return folder
 
 
@@ -65,7 +70,3 @@ def launcher(root: Path, program: Path) -> str:
             f" --library-path {shlex.quote(':'.join(paths))} {shlex.quote(str(program))}"
         )
     return f'#!/bin/sh\n{call} "$@"\n'
-
-
-def _short(value: object) -> str:
-    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]

@@ -58,7 +58,7 @@ class User:
             capture_output=True,
             text=True,
             check=False,
-            **_identity(),
+            **identity(),
         )
 
     def builder(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -71,52 +71,67 @@ class User:
 
     def owns(self, folder: Path) -> None:
         """Give the folders below one to the user; the files stay whose they are."""
-        if os.geteuid() == 0:
-            for path in (folder, *folder.rglob("*")):
-                if path.is_dir():
-                    os.chown(path, UID, UID)
+        owns(folder)
+
+
+def owns(folder: Path) -> None:
+    """Give the folders below one to the user; the files stay whose they are."""
+    if os.geteuid() == 0:
+        for path in (folder, *folder.rglob("*")):
+            if path.is_dir():
+                os.chown(path, UID, UID)
+
+
+@contextmanager
+def home() -> Iterator[Path]:
+    """An empty home of the user, which is gone afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="ordinary-"))
+    try:
+        owns(folder)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
 def user() -> Iterator[User]:
     """The user; the home is gone afterwards. Skips where this machine does not let one be."""
-    home = Path(tempfile.mkdtemp(prefix="ordinary-"))
-    try:
-        programs = home / "bin"
+    with home() as folder:
+        programs = folder / "bin"
         programs.mkdir()
         (programs / "git").symlink_to(str(shutil.which("git")))
         site = sysconfig.get_path("purelib")
         known = {name: text for name, text in os.environ.items() if not name.startswith(_OURS)}
-        own = {"HOME": str(home), "PATH": str(programs), "PYTHONPATH": site}
-        _cloned(home / "project")
+        own = {"HOME": str(folder), "PATH": str(programs), "PYTHONPATH": site}
+        _cloned(folder / "project")
         if os.geteuid() == 0:
-            for path in (home, *home.rglob("*")):
+            for path in (folder, *folder.rglob("*")):
                 os.chown(path, UID, UID, follow_symlinks=False)
-        yield User(home, _python(home, {**known, **own}), {**known, **own})
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
+        needed = "typer, pydantic, docker"
+        yield User(folder, python(folder, {**known, **own}, needed), {**known, **own})
 
 
-def _identity() -> dict[str, Any]:
+def identity() -> dict[str, Any]:
+    """Return who a process of the user is, for subprocess.run."""
     return {"user": UID, "group": UID, "extra_groups": []} if os.geteuid() == 0 else {}
 
 
-def _python(home: Path, environment: Mapping[str, str]) -> str:
-    """A Python that the user may start, with this environment's packages.
+def python(home: Path, environment: Mapping[str, str], modules: str = "sys") -> str:
+    """Return a Python that the user may start, and that can import modules.
 
     That of the tests may lie in root's own home; the system's then does the same.
     """
     ours = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    for python in (sys.executable, f"/usr/bin/{ours}", f"/usr/local/bin/{ours}"):
+    for path in (sys.executable, f"/usr/bin/{ours}", f"/usr/local/bin/{ours}"):
         try:
             done = subprocess.run(
-                [python, "-c", "import typer, pydantic, docker"],
-                cwd=home, env=environment, capture_output=True, check=False, **_identity(),
+                [path, "-c", f"import {modules}"],
+                cwd=home, env=environment, capture_output=True, check=False, **identity(),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError):
             continue
         if done.returncode == 0:
-            return python
+            return path
     pytest.skip(f"no {ours} on this machine that a user other than root may start")
 
 

@@ -10,7 +10,7 @@ import yaml
 from builder import contract
 from builder.contract import TrainerEvent, options, parse, step_of, words
 from builder.facts.cuda import OldestDriver
-from builder.jobs import expected, machines
+from builder.jobs import machines
 from trainer import config, guard, report, task
 
 TRAINER = Path(task.__file__).parent
@@ -109,7 +109,7 @@ def test_the_trainer_reads_what_a_place_gives_to_it() -> None:
 
 def test_every_accelerator_on_offer_can_be_read_by_the_trainer() -> None:
     for placement in machines.combinations():
-        for value in expected.on_a_machine(placement, OldestDriver("555", "12.5")).values():
+        for value in placement.promise(OldestDriver("555", "12.5")).values():
             found = guard.expected(value, "")
             assert (found is None) == (placement.device is None)
             if found is None or placement.device is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.config.image_yaml import ImageSpec
 from builder.core.project import find_root
 
 ROOT = find_root(Path(__file__).parent)
@@ -75,6 +76,13 @@ def test_paths_are_found_in_backticks_and_expanded() -> None:
     assert exists("images/<target>/image.lock")
     assert exists("builder/cli/") and exists("build/v100/receipt.json")
     assert not exists("builder/no_such_module.py")
+
+
+def test_every_field_of_image_yaml_is_explained() -> None:
+    text = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+    _, _, table = text.partition("\n## What image.yaml may say\n")
+    first = re.findall(r"^\| (`.*?) \|", table.partition("\n## ")[0], re.MULTILINE)
+    assert re.findall(r"`(\w+)`", " ".join(first)) == list(ImageSpec.file_keys())
 
 
 def test_the_tests_to_copy_exist() -> None:

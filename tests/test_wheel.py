@@ -1,104 +1,162 @@
-"""The wheel in an empty environment, in an empty repository: nothing of the checkout is needed."""
+"""The wheel, installed from the index into an empty environment, in an empty repository, by a user
+who is not root: nothing of the checkout is needed, nor any package of the tests' environment."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
-import sysconfig
-import venv
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
-from tests import test_your_program
+from builder.config import network, uv
+from builder.engine import Engine
+from tests import ordinary, test_your_program
 from tests.jobs import jobset_rules
+from tests.pipeline.test_layout import linked
 from tests.registry import server as registry_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 ROOT = Path(__file__).parents[1]
 
 
+@dataclass(frozen=True)
+class Installed:
+    """The factory as a user has it. home: the user's; wheel: that it was installed from."""
+
+    home: Path
+    wheel: Path
+    environment: Mapping[str, str]
+
+    def repository(self, name: str) -> Path:
+        """Return a new, empty repository of the user."""
+        self.run(self.home, "git", "init", "--quiet", name)
+        return self.home / name
+
+    def run(self, folder: Path, *words: object, engine: Engine | None = None, **more: str) -> str:
+        """Run a command as the user, who may use an engine's socket. Return all that it printed."""
+        identity, environment = ordinary.identity(), {**self.environment, **more}
+        if engine:
+            environment |= {"DOCKER_HOST": engine.host, "BUILDER_ENGINE": "machine"}
+            if identity:  # as a member of the group that the socket belongs to
+                identity["extra_groups"] = [Path(engine.host[len("unix://") :]).stat().st_gid]
+        done = subprocess.run(
+            [str(word) for word in words],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            **identity,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program `builder` of a wheel that was built from this tree.
-
-    Its environment has the dependencies of this one, but not this checkout.
-    """
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """A wheel that was built from this tree, installed with the versions that the lock has."""
     folder = tmp_path_factory.mktemp("wheel")
-    pip = (sys.executable, "-m", "pip")
-    plain = ("--quiet", "--no-deps", "--disable-pip-version-check")
-    source = folder / "source"
-    files = run(ROOT, "git", "ls-files", "-z").split("\0")
-    for name in filter(None, files):
-        if (ROOT / name).is_file() and name.startswith(
-            ("builder/", "trainer/", "images/", "setup.py", "pyproject.toml", "README", "LICENSE")
-        ):
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            (source / name).write_bytes((ROOT / name).read_bytes())
-    run(folder, *pip, "wheel", *plain, "--no-build-isolation", "--wheel-dir", ".", source)
-    venv.create(folder / "venv", with_pip=False)
-    python = folder / "venv/bin/python"
-    (wheel,) = folder.glob("*.whl")
-    run(folder, *pip, "--python", python, "install", *plain, wheel)
-    site = next((folder / "venv/lib").glob("python3*/site-packages"))
-    # a line of a .pth file brings a folder, not the .pth files in it: this checkout stays outside
-    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder / "venv/bin/builder"
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    parts = ("builder/", "trainer/", "images/", "setup.py", "pyproject.toml", "README", "LICENSE")
+    for name in names:
+        if name.startswith(parts) and (ROOT / name).is_file():
+            (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "source" / name)
+    pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation")
+    subprocess.run([*pip, "--wheel-dir", folder, folder / "source"], check=True)
+    with ordinary.home() as home:
+        for tool in (uv.uv_program(), ROOT / "requirements/build.txt", *folder.glob("*.whl")):
+            shutil.copy(tool, home / Path(tool).name)
+        environment = {
+            **network.discover().host_environment(),
+            **{name: text for name, text in os.environ.items() if name.startswith("SSL_CERT")},
+            "HOME": str(home),
+            "PATH": f"{home}/venv/bin:{os.environ['PATH']}",
+            "LANG": "C.UTF-8",
+        }
+        (wheel,) = home.glob("*.whl")
+        user = Installed(home, wheel, environment)
+        user.run(home, home / "uv", "venv", "--python", ordinary.python(home, environment), "venv")
+        install = ("uv", "pip", "install", "--python", "venv", "--constraint", "build.txt", wheel)
+        user.run(home, home / install[0], *install[1:])
+        yield user
 
 
-def run(folder: Path, *words: object) -> str:
-    done = subprocess.run(
-        [str(word) for word in words], cwd=folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.network
-def test_an_empty_repository_is_locked_as_the_factory_was_tested(
-    builder: Path, tmp_path: Path
-) -> None:
-    run(tmp_path, "git", "init", "--quiet")
-    run(tmp_path, builder, "init")
-    run(tmp_path, builder, "lock")
-    run(tmp_path, builder, "render")
+def test_an_empty_repository_is_locked_as_the_factory_was_tested(installed: Installed) -> None:
+    repository = installed.repository("locked")
+    installed.run(repository, "builder", "init")
+    installed.run(repository, "builder", "lock")
+    installed.run(repository, "builder", "render")
     for name in ("cpu/image.lock", "cpu/tensorflow.lock", "cpu/Dockerfile", "os-bookworm.lock"):
-        assert (tmp_path / "images" / name).read_bytes() == (ROOT / "images" / name).read_bytes()
+        assert (repository / "images" / name).read_bytes() == (ROOT / "images" / name).read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.network
+def test_cloud_build_gets_the_wheel_that_was_installed_and_a_second_run_changes_nothing(
+    installed: Installed,
+) -> None:
+    repository = installed.repository("cloud")
+    shown = installed.run(repository, "builder", "init", "--cloud-build")
+    brought = repository / "requirements" / installed.wheel.name
+    assert f"wrote        requirements/{brought.name}" in shown
+    with zipfile.ZipFile(installed.wheel) as ours, zipfile.ZipFile(brought) as theirs:
+        assert sorted(theirs.namelist()) == sorted(ours.namelist())
+        for name in ours.namelist():
+            assert name.endswith("/RECORD") or theirs.read(name) == ours.read(name), name
+    older = brought.with_name("training_image_factory-0.0.1-py3-none-any.whl")
+    shutil.copy(brought, older)
+    before = {path: path.stat().st_mtime_ns for path in repository.rglob("*") if path.is_file()}
+    assert "nothing to write" in installed.run(repository, "builder", "init", "--cloud-build")
+    after = {path: path.stat().st_mtime_ns for path in repository.rglob("*") if path.is_file()}
+    assert after == before
+    installed.run(repository, "builder", "init", "--cloud-build", "--force")
+    assert brought.is_file() and not older.exists()
+    installed.run(repository, "builder", "lock")
+    installed.run(repository, "builder", "render")
+    assert f"COPY {brought.name} /opt/" in (repository / "builder.Dockerfile").read_text()
+
+
 @pytest.mark.engine
-def test_an_empty_repository_gets_a_proven_image(builder: Path, tmp_path: Path) -> None:
-    run(tmp_path, "git", "init", "--quiet")
-    run(tmp_path, builder, "init")
-    shown = run(tmp_path, builder, "image")
+def test_an_empty_repository_gets_a_proven_image(installed: Installed, engine: Engine) -> None:
+    linked(installed.home / ".cache")  # the layers that this machine has made
+    ordinary.owns(installed.home / ".cache")
+    repository = installed.repository("proven")
+    installed.run(repository, "builder", "init")
+    shown = installed.run(repository, "builder", "image", engine=engine)
     assert "cpu: proven on CPU" in shown
     assert "no size_budget" in shown
-    assert "nothing to do" in run(tmp_path, builder, "image")
+    assert "nothing to do" in installed.run(repository, "builder", "image", engine=engine)
 
 
-@pytest.mark.slow
-@pytest.mark.network
 @pytest.mark.engine
 def test_a_program_becomes_a_jobset_in_four_commands(
-    builder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installed: Installed, engine: Engine, tmp_path: Path
 ) -> None:
     """The fourth is `kubectl apply`. Nobody has written a digest, an image.yaml or a Dockerfile."""
-    test_your_program.write(tmp_path)
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs/digits.yaml").write_text("image: cpu\nmachine: n1-standard-8\n")
+    repository = installed.repository("program")
+    test_your_program.write(repository)
+    (repository / "jobs").mkdir()
+    (repository / "jobs/digits.yaml").write_text("image: cpu\nmachine: n1-standard-8\n")
+    ordinary.owns(repository)
     with registry_server.registry(tmp_path / "registry") as server:
-        repository = f"{server.host}/team/digits"
-        monkeypatch.setenv("BUILDER_REGISTRY", repository)
-        run(tmp_path, builder, "init")
-        run(tmp_path, builder, "image", "--push")
+        where = {"BUILDER_REGISTRY": f"{server.host}/team/digits"}
+        installed.run(repository, "builder", "init")
+        shown = installed.run(repository, "builder", "image", "--push", engine=engine, **where)
+        assert "not asked: steps, checkpoints, a saved result" in shown
         words = ("job", "render", "digits", "--on", "kubernetes", "--pushed", "-o", "job.yaml")
-        run(tmp_path, builder, *words)
+        installed.run(repository, "builder", *words, **where)
         digest = server.tags("team/digits")["cpu"]
-    manifest = YAML(typ="safe").load(tmp_path / "job.yaml")
+    manifest = yaml.safe_load((repository / "job.yaml").read_text())
     assert jobset_rules.problems(manifest) == []
     (role,) = manifest["spec"]["replicatedJobs"]
     (container,) = role["template"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"{repository}@{digest}"
+    assert container["image"] == f"{where['BUILDER_REGISTRY']}@{digest}"

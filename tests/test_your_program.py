@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder import contract, training_contract
-from builder.cli import app
+from builder.cli.group import app
 from builder.config import image_yaml, init
 from builder.contract import TrainerEvent
 from builder.prove import judge
@@ -41,14 +42,18 @@ def write(repository: Path) -> None:
     (repository / "digits/training_contract.py").write_text(shown.stdout)
 
 
-def run(repository: Path, job: str, steps: int, stop: str = "") -> Run:
+def run(repository: Path, job: str, steps: int, stop: str = "", **variables: str) -> Run:
     """Run the program as the proof does, and stop it once it went on behind a checkpoint."""
     command = [sys.executable, "-m", "digits.train", "--records=x", f"--job-dir={job}"]
     options = [f"--steps={steps}", "--batch=16", "--checkpoint-every=40"]
     events: list[TrainerEvent] = []
     began, sent = time.monotonic(), False
     with subprocess.Popen(
-        [*command, *options], cwd=repository, stdout=subprocess.PIPE, text=True
+        [*command, *options],
+        cwd=repository,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout
         for line in process.stdout:
@@ -64,7 +69,7 @@ def run(repository: Path, job: str, steps: int, stop: str = "") -> Run:
 
 def test_the_program_of_the_page_survives_a_kill_and_learns(repository: Path) -> None:
     first = run(repository, "job", 400, "SIGKILL")
-    assert judge.judge_first(first, 400) == []
+    assert judge.judge_first(first, 400) is None
     second = run(repository, "job", 400)
     assert judge.judge_second(first, second, 400) == []
 
@@ -91,6 +96,30 @@ def test_what_is_no_number_ends_the_program_and_the_newest_two_checkpoints_stay(
     assert (words[0], words[-1]) == (contract.RESUMED, "done")
     assert contract.RESTART == training_contract.RESTART
     assert str(training_contract._folder("gs://bucket/a/b")) == "/gcs/bucket/a/b"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "variable", "first", "other"),
+    [
+        (".pt", "RANK", "0", "1"),  # PyTorch
+        (".npz", "JAX_PROCESS_ID", "0", "3"),
+        (".weights.h5", "TF_CONFIG", '{"cluster": {"worker": []}, "task": {"type": "worker"}}',
+         '{"cluster": {"worker": [], "chief": []}, "task": {"type": "worker", "index": 0}}'),
+    ],
+)  # fmt: skip
+def test_in_a_cluster_the_first_process_alone_reports_and_writes(
+    repository: Path, suffix: str, variable: str, first: str, other: str
+) -> None:
+    """What the others write together with it goes nowhere."""
+    program = repository / "digits/train.py"
+    text = program.read_text().replace("Job()", f'Job(suffix="{suffix}")')
+    program.write_text(text.replace("json.dumps(weight)))", "json.dumps(weight)), together=True)"))
+    assert run(repository, "job", 80, **{variable: first}).events[-1].name == "done"
+    names = sorted(path.name for path in (repository / "job/checkpoints").iterdir())
+    assert names == [f"step-0000000040{suffix}", f"step-0000000080{suffix}"]
+    silent = run(repository, "other", 80, **{variable: other})
+    assert (silent.exit_code, silent.events) == (0, ())
+    assert not (repository / "other").exists()
 
 
 def test_init_names_it_as_the_page_says(repository: Path) -> None:

@@ -1,6 +1,7 @@
 """The command line: each command parses, calls one function and prints. No logic stands here.
 
-A command's module is imported when the command is called, so that `builder --help` is quick.
+A command's module is imported when the command is called, and typer when any is. So `builder
+--help` takes what Python itself takes.
 """
 
 from __future__ import annotations
@@ -8,24 +9,23 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
-import importlib
 import io
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
-
-import typer
-from typer.core import TyperGroup
+from typing import TYPE_CHECKING, Final, NoReturn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from builder.core.errors import OutsideError
 
-HELP: Final = """From one small file per accelerator to a proven TensorFlow training image.
+HELP: Final = """Usage: builder [OPTIONS] COMMAND [ARGS]...
+
+From one small file per accelerator to a proven training image.
 
 The steps of an image, each a command:
 
-\b
   images/v100/image.yaml     what you write, about ten lines    builder schema, explain
     -> lock                  every version and hash             builder lock
     -> render                a plain Dockerfile, committed      builder render
@@ -34,6 +34,13 @@ The steps of an image, each a command:
     -> push                  by digest, with its receipt        builder push, verify, promote
 
 `builder image v100` builds and proves in one go. It does nothing when nothing changed.
+
+Options:
+  --debug               Show the traceback of an error.
+  -v, --verbose         Show every line of output.
+  -q, --quiet           Show results and errors only.
+  --install-completion  Install completion for the current shell; --show-completion shows it.
+  -h, --help            Show this page, or a command's.
 """
 
 COMMANDS: Final = {
@@ -55,7 +62,7 @@ COMMANDS: Final = {
         "audit:prove",
         "Prove an image that anybody made, from its layers; one in the engine is started, too.",
     ),
-    "report": ("audit:report", "List what an image holds, by package and library."),
+    "report": ("audit:report", "Write one page about an image, for a colleague."),
     "explain": ("inputs:explain", "Say why each version is what it is."),
     "check": ("inputs:check", "Check that tables, targets, locks, jobs and schemas agree."),
     "schema": ("inputs:schema", "Write images/schema.json, for editors of image.yaml."),
@@ -68,7 +75,7 @@ COMMANDS: Final = {
     "cache": ("machine:cache", "Show what the factory keeps on this machine; remove old layers."),
     "show": (
         "show:show_app",
-        "Show a target's layers and accepted advisories, and the contract.",
+        "Show a target's layers, and the contract.",
     ),
     "engine": ("machine:engine_app", "The private engine: for machines without Docker."),
     "cloud": ("cloud:cloud_app", "Google Cloud Build: in the cloud, and on every push to git."),
@@ -78,92 +85,25 @@ COMMANDS: Final = {
 """By its name: where a command or a group of commands is (MODULE:NAME), and its first sentence."""
 
 
-class Commands(TyperGroup):
-    """The commands of COMMANDS, each imported when it is called."""
-
-    def list_commands(self, _: object) -> list[str]:
-        """Return their names, in the order of the help."""
-        return list(COMMANDS)
-
-    def get_command(self, _: object, cmd_name: str) -> Any:
-        """Return a command by its name, None for none."""
-        if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.commands[cmd_name] = _imported(cmd_name)
-        return self.commands.get(cmd_name)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that the arguments name; for another name, the ones that are near."""
-        if old := {"--package", "--module"} & {word.partition("=")[0] for word in _own(args)}:
-            from builder.core.errors import InputError
-
-            raise InputError(f"{min(old)} is now --program", "write --program FOLDER:MODULE")
-        for name in COMMANDS if args[0] not in COMMANDS else ():
-            self.get_command(ctx, name)
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, _: object, formatter: Any) -> None:
-        """Write their names and first sentences, without importing any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
-def _own(args: list[str]) -> list[str]:
-    """Return the words that are the command's, not those for a program after `--`."""
-    return args[: args.index("--")] if "--" in args else args
-
-
-def _imported(name: str) -> Any:
-    module, _, attribute = COMMANDS[name][0].partition(":")
-    command = getattr(importlib.import_module(f"builder.cli.{module}"), attribute)
-    alone = typer.Typer(rich_markup_mode=None)
-    alone.callback()(lambda: None)
-    if isinstance(command, typer.Typer):
-        alone.add_typer(command, name=name)
-    else:
-        alone.command(name)(command)
-    group: Any = typer.main.get_command(alone)
-    return group.commands[name]
-
-
-app = typer.Typer(
-    name="builder",
-    cls=Commands,
-    help=HELP,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-@app.callback()
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every line of output.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show results and errors only.")
-    ] = False,
-) -> None:
-    """Keep the options that stand before the command."""
-    from builder.cli.common import OPTIONS
-
-    OPTIONS.debug, OPTIONS.verbose, OPTIONS.quiet = debug, verbose, quiet
+def page() -> str:
+    """Return what `builder --help` shows."""
+    width = max(map(len, COMMANDS))
+    rows = (f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+    return "\n".join([HELP, "Commands:", *rows, ""])
 
 
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def main(program: typer.Typer = app) -> NoReturn:
-    """Run the command line. An error becomes two lines and an exit code."""
+def main(program: Callable[[], object] | None = None) -> NoReturn:
+    """Run the command line, or another program. An error becomes two lines and an exit code."""
     gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would look into every package
     _prepare_streams()
     signal.signal(signal.SIGTERM, _stop)
     try:
         try:
-            program()
+            (program or _program())()
         except SystemExit as end:
             if isinstance(end.__context__, BrokenPipeError):  # typer calls that 1
                 raise end.__context__ from None
@@ -177,6 +117,15 @@ def main(program: typer.Typer = app) -> NoReturn:
         code, lines = _explained(error)
         _leave(code, *lines)
     _leave(0)
+
+
+def _program() -> Callable[[], object]:
+    """Return what carries out the arguments of this process."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        return lambda: sys.stdout.write(page()) and sys.stdout.flush()
+    from builder.cli.group import app
+
+    return app
 
 
 def _stop(*_: object) -> NoReturn:

@@ -1,20 +1,22 @@
-"""`builder audit` and `report`: which GPUs libraries have kernels for, and what an image holds.
+"""`builder audit`, `prove` and `report`: which GPUs libraries run on, and what an image is.
 
-The package device-code-audit installs `builder audit` as a program of its own (`main`).
+The package device-code-audit installs `builder audit` as a program of its own.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from builder.cli.common import (
     EngineChoice,
     Json,
+    Osv,
     Registry,
+    Target,
     out,
+    project,
     reporter,
     results,
     root,
@@ -22,23 +24,12 @@ from builder.cli.common import (
     settings,
     show,
 )
-from builder.cli.console import size
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.core.settings import Settings
     from builder.devicecode.images import ImageContent
-    from builder.pipeline.any_image import Answer
-    from builder.prove.report import PackageSize
-    from builder.prove.waste import Waste
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from builder import __version__
-
-        show(__version__)
-        raise typer.Exit
+    from builder.prove.any_image import Result
 
 
 Sources = Annotated[
@@ -59,9 +50,6 @@ Ptx = Annotated[
 Github = Annotated[
     bool, typer.Option("--github", help="Write annotations for GitHub instead of a table.")
 ]
-Version = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which.")
-]
 
 
 def audit(
@@ -73,7 +61,6 @@ def audit(
     engine: EngineChoice = None,
     github: Github = False,
     as_json: Json = False,
-    _version: Version = False,
 ) -> None:
     """Say which GPUs the libraries have kernels for.
 
@@ -97,16 +84,14 @@ def audit(
     """
     from functools import cache
 
-    from builder.core.settings import load
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
     from builder.prove import report
 
-    project = root() if everything else _project()
+    where = settings(registry, engine, anywhere=not everything)
     with reporter() as shown:
-        where = load(project or Path.cwd(), registry=registry, engine=engine)
         audited = auditing.audit(
-            project,
+            project(),
             where,
             cache(lambda start: connect(where, start, shown.on_event)),
             sources or (),
@@ -121,25 +106,40 @@ def audit(
     auditing.require(audited)
 
 
+Image = Annotated[
+    str, typer.Argument(help="An image (registry, engine, docker save, OCI layout), or a target.")
+]
+Gpu = Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")]
+Run = Annotated[
+    str | None, typer.Option(help="Start this in a shell of the image, not its own command.")
+]
+Html = Annotated[Path | None, typer.Option(help="Write one page for people, too.")]
+PushReceipt = Annotated[
+    bool, typer.Option("--push-receipt", help="Attach the receipt to the image.")
+]
+Key = Annotated[str | None, typer.Option(help="Sign the receipt with this key.")]
+Sarif = Annotated[bool, typer.Option("--sarif", help="Write SARIF, which code scanning reads.")]
+OnGithub = Annotated[
+    bool,
+    typer.Option(
+        "--github",
+        envvar="GITHUB_ACTIONS",
+        help="Write annotations for GitHub, too; there it is set by itself.",
+    ),
+]
+
+
 def prove(
-    image: Annotated[
-        str,
-        typer.Argument(help="An image (registry, engine, docker save, OCI layout), or a target."),
-    ],
-    gpu: Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")] = None,
-    run: Annotated[
-        str | None, typer.Option(help="Start this in a shell of the image, not its own command.")
-    ] = None,
-    push_receipt: Annotated[
-        bool, typer.Option("--push-receipt", help="Attach the receipt to the image.")
-    ] = False,
-    key: Annotated[str | None, typer.Option(help="Sign the receipt with this key.")] = None,
-    sarif: Annotated[
-        bool, typer.Option("--sarif", help="Write SARIF, which code scanning reads.")
-    ] = False,
+    image: Image,
+    gpu: Gpu = None,
+    run: Run = None,
+    html: Html = None,
+    push_receipt: PushReceipt = False,
+    key: Key = None,
+    sarif: Sarif = False,
+    github: OnGithub = False,
     registry: Registry = None,
     engine: EngineChoice = None,
-    github: Github = False,
     as_json: Json = False,
 ) -> None:
     """Prove an image that anybody made, from its layers; one in the engine is started, too.
@@ -151,60 +151,63 @@ def prove(
     --push-receipt puts the receipt of an image that no check refused beside it in its registry;
     `builder verify REF --suite image` asks for it. Exit code 4: a check refused the image.
     """
+    from builder.core import files
     from builder.core.errors import InputError
-    from builder.core.settings import load
-    from builder.pipeline import any_image, image_receipt
-    from builder.prove import audit as auditing
-    from builder.prove import waste
+    from builder.pipeline import image_receipt
+    from builder.pipeline import report as pages
+    from builder.prove import any_image, waste
+    from builder.prove import image as images
+    from builder.prove.audit import gpu_of
 
-    project = _project()
-    image, device = auditing.image_of(project, image, gpu)
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
-    tables = {"trust": {"key": key}}
-    where = load(project or Path.cwd(), registry=registry, engine=engine, tables=tables)
+    device = gpu_of(project(), image, gpu)
+    where = settings(registry, engine, key, anywhere=True)
     with reporter() as shown:
         if push_receipt:
             reference, manifest = image_receipt.image_at(image, shown.on_event)
             image = str(reference)
         content, started = _look_into(image, where, run, shown.on_event)
-    answers = (*any_image.prove(any_image.Image(content, device)), started)
+    read = images.Image(content, device)
+    checks = (*any_image.prove(read), started)
+    wasted = waste.of_image(content, device.capability if device else None)
     if sarif:
-        out(any_image.sarif(image, answers))
+        out(any_image.sarif(image, checks))
     else:
-        wasted = waste.of_image(content, device.capability if device else None)
-        text = (*any_image.lines(answers), *waste.lines(wasted))
-        lines = any_image.github_lines(answers) if github else text
-        results(as_json, _proof(image, device.name if device else None, answers, wasted), lines)
-    any_image.require(image, answers)
+        annotations = any_image.github_lines(checks) if github else ()
+        lines = (*any_image.lines(checks), *waste.lines(wasted), *annotations)
+        results(as_json, any_image.as_dict(image, device, checks, wasted), lines)
+    if html:
+        files.write(html, pages.html(pages.of_results(image, read, checks, wasted)))
+        say(f"wrote {html}")
+    any_image.require(image, checks)
     if push_receipt:
-        accelerator = device.name if device else "CPU"
-        receipt = image_receipt.of_answers(reference, manifest, accelerator, answers)
+        receipt = image_receipt.of_results(reference, manifest, device, checks)
         say(image_receipt.push(reference, manifest, receipt, where))
-
-
-def _proof(
-    image: str, gpu: str | None, answers: Sequence["Answer"], wasted: Sequence["Waste"]
-) -> dict[str, object]:
-    """Return a proof as JSON-ready data."""
-    checks, saved = [answer.as_dict() for answer in answers], list(map(asdict, wasted))
-    return {"image": image, "gpu": gpu, "checks": checks, "could_be_saved": saved}
 
 
 def _look_into(
     image: str, where: "Settings", run: str | None, on_event: "OnEvent"
-) -> tuple["ImageContent", "Answer"]:
+) -> tuple["ImageContent", "Result"]:
     """Read an image, and start it if the engine has it."""
     from functools import cache
 
+    from builder.config import image_yaml
+    from builder.core.errors import InputError
     from builder.engine.discovery import connect
-    from builder.pipeline import image_start
     from builder.prove import audit as auditing
+    from builder.prove import start
 
-    connected = cache(lambda start: connect(where, start, on_event))
-    content = auditing.image_content(where, connected, image, on_event)
-    auditing.require_whole(image, content)
-    return content, image_start.of_name(image, content.image_id, connected, run, on_event)
+    connected = cache(lambda begin: connect(where, begin, on_event))
+    folder = project()
+    targets = image_yaml.targets(folder) if folder else ()
+    content = auditing.image_content(where, connected, image, on_event, targets)
+    if content.image_id:
+        return content, start.start(connected(False), content.image_id, image, run, on_event)
+    if run is not None:
+        fix = "docker pull or docker load it, and name it as the engine does"
+        raise InputError(f"--run: {image} is not in the engine, not started", fix)
+    return content, start.NOT_STARTED
 
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
@@ -214,107 +217,23 @@ def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds"
     from builder.prove import ptxas
 
     with reporter() as shown:
-        results = ptxas.compile_paths(
-            map(Path, sources), map(auditing.capability, gpus), which, shown.on_event
-        )
+        devices = [auditing.gpu_named(name).capability for name in gpus]
+        results = ptxas.compile_paths(map(Path, sources), devices, which, shown.on_event)
     for result in results:
         show(str(result))
     if failed := next((result for result in results if result.words), None):
         raise CheckFailed(str(failed), "take a release whose wheels hold code for this GPU")
 
 
-def _project() -> Path | None:
-    """Return the project's folder, None outside of one."""
-    from builder.core.errors import InputError
-
-    try:
-        return root()
-    except InputError:
-        return None
-
-
-def main(version: str) -> NoReturn:
-    """Run `builder audit` as the program device-code-audit of this version."""
-    import builder
-    from builder import cli
-
-    builder.__version__ = version
-
-    program = typer.Typer(
-        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
-    )
-    program.command(context_settings={"help_option_names": ["-h", "--help"]})(audit)
-    cli.main(program)
-
-
 def report(
-    target: Annotated[str, typer.Argument(help="A folder of images/.")],
-    html: Annotated[
-        Path | None, typer.Option(help="Write one page of the image into this file instead.")
-    ] = None,
-    osv: Annotated[
-        str | None, typer.Option(help="For --html: the address of OSV's API, or of a mirror.")
-    ] = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    target: Target,
+    html: Annotated[Path, typer.Option(help="The file to write.")],
+    osv: Osv = None,
 ) -> None:
-    """List what an image holds, by package and library.
+    """Write one page about an image, for a colleague.
 
-    With --html, write a page that you can send to a colleague: layers by bytes, proof, device code,
-    advisories, licences, cost. It needs no engine.
+    It has layers by bytes, proof, device code, advisories and licences. It needs no engine.
     """
-    if html is not None:
-        _page(target, html, osv)
-        return
-    from builder.devicecode.verdict import carries
-    from builder.engine.discovery import connect
-    from builder.prove import audit as auditing
-    from builder.prove.report import by_package
-
-    with reporter() as shown:
-        where = settings(engine=engine)
-        (audited,) = auditing.audit(
-            root(),
-            where,
-            lambda start: connect(where, start, shown.on_event),
-            [target],
-            gpus=["V100"],  # libraries are listed, nothing is judged
-            on_event=shown.on_event,
-        )
-    packages = by_package(audited.libraries.libraries)
-    rows = [
-        {
-            "package": package.name,
-            "library": library.path,
-            "bytes": library.size,
-            "device_code_bytes": library.device_code,
-            "carries": carries(library),
-        }
-        for package in packages
-        for library in package.libraries
-    ]
-    results(as_json, rows, _lines(packages))
-
-
-def _lines(packages: Sequence["PackageSize"]) -> Iterator[str]:
-    """Yield each package with its large libraries."""
-    from builder.devicecode.verdict import carries
-
-    for package in packages:
-        count = f"{len(package.libraries)} libraries"
-        yield f"{package.name or 'no package'}: {size(package.size)} in {count}"
-        for library in package.libraries:
-            if library.size >= 1_000_000:
-                targets = ", ".join(carries(library))
-                code = f", {size(library.device_code)} device code: {targets}"
-                yield (
-                    f"    {size(library.size):>9}  {library.name}"
-                    f"{code if library.device_code else ''}"
-                )
-
-
-def _page(target: str, file: Path, osv: str | None) -> None:
-    """Write the page of `builder report --html`."""
     from datetime import UTC, datetime
 
     from builder.core import files
@@ -323,7 +242,7 @@ def _page(target: str, file: Path, osv: str | None) -> None:
 
     address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
     page = pages.of_target(root(), target, address, today)
-    files.write(file, pages.html(page))
-    say(f"wrote {file}")
-    if page.not_looked_up:
-        say(f"advisories were not looked up: {page.not_looked_up}")
+    files.write(html, pages.html(page))
+    say(f"wrote {html}")
+    if page.gap:
+        say(f"advisories were not looked up: {page.gap}")

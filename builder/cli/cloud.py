@@ -19,7 +19,6 @@ from builder.cli.common import (
     cloud_clients,
     out,
     reporter,
-    results,
     root,
     say,
     settings,
@@ -57,15 +56,12 @@ def cloud_build(
     substitutions: Substitutions = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request.")] = False,
     run_async: Async = False,
-    keep_source: Annotated[
-        bool, typer.Option("--keep-source", help="Leave the source, for builder cloud retry.")
-    ] = False,
     registry: Registry = None,
     as_json: Json = False,
 ) -> None:
     """Build, prove and push targets in Cloud Build, and follow the log.
 
-    Ctrl-C asks whether to cancel the build.
+    After Ctrl-C the build goes on; `gcloud builds cancel` ends it.
     """
     from builder.cloudbuild import buildfile, submit
 
@@ -80,10 +76,9 @@ def cloud_build(
     )  # fmt: skip
     cloud_local.refuse(path, values)
     if dry_run:
-        _show_request(clients, path, build, values, names)
+        _show_request(clients, build, values, names)
         return
-    keep = keep_source or run_async
-    with submit.submitted(clients, build, root(), values, names, keep) as (started, source):
+    with submit.submitted(clients, build, root(), values, names, run_async) as (started, source):
         say(f"source: {source} ({source.size:,} bytes)\nbuild {started.id}\n  {started.log_url}")
         _follow(clients, started, run_async, as_json, source)
 
@@ -101,15 +96,12 @@ def _loaded(path: Path) -> Any:
 
 
 def _show_request(
-    clients: "Clients", path: Path, build: Any, values: dict[str, str], targets: tuple[str, ...]
+    clients: "Clients", build: Any, values: dict[str, str], targets: tuple[str, ...]
 ) -> None:
-    """Print the request of a build, and what it costs at most."""
+    """Print the request of a build."""
     from builder.cloudbuild import submit
-    from builder.doctor import cloudbuild
 
     out(submit.request(clients, build, values, targets))
-    for finding in cloudbuild.estimate(clients.settings, cloudbuild.BuildOptions.read(path)):
-        say(f"{finding.name}: {finding.message}")
     say("not sent; a submission adds the staged source's name and a tag of its own")
 
 
@@ -123,8 +115,8 @@ def _follow(
         if as_json:
             out(outcome.row(build))
         return
-    with _cancelling(clients, build, source), reporter() as progress:
-        done = outcome.judged(follow.watch(clients, build, progress.line, progress.on_event))
+    with _left_running(build, source), reporter() as progress:
+        done = outcome.judged(follow.watch(clients, build, progress.line))
     say(f"build {done.id}: {done.status} in {duration(done.seconds)}")
     for image in done.images:
         say(f"  {image.name}  {image.digest}")
@@ -135,21 +127,14 @@ def _follow(
 
 
 @contextmanager
-def _cancelling(clients: "Clients", build: Any, source: Any = None) -> Iterator[None]:
-    """Ask at Ctrl-C whether to cancel the build. Without a terminal, the build goes on."""
-    from builder.cloudbuild import builds
-
+def _left_running(build: Any, source: Any = None) -> Iterator[None]:
+    """Say at Ctrl-C that the build goes on."""
     try:
         yield
     except KeyboardInterrupt:
-        question = f"\ncancel build {build.id}, too?"
-        if sys.stdin.isatty() and typer.confirm(question, default=False, err=True):
-            builds.cancel(clients, build.id)
-            say(f"build {build.id} is cancelled")
-        else:
-            if source:
-                source.keep = True  # the build still reads it
-            say(f"build {build.id} goes on: builder cloud logs {build.id}")
+        if source:
+            source.keep = True  # the build still reads it
+        say(f"\nbuild {build.id} goes on: builder cloud logs {build.id}")
         raise
 
 
@@ -161,7 +146,7 @@ def cloud_logs(build: BuildId, cloud: InCloud) -> None:
 
     clients = cloud_clients(cloud)
     known = builds.get(clients, build)
-    with _cancelling(clients, known):
+    with _left_running(known):
         done = follow.watch(clients, known, _print)
     if done.note:
         say(f"note: {done.note}")
@@ -173,46 +158,12 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-@cloud_app.command("cancel")
-@expanded
-def cloud_cancel(build: BuildId, cloud: InCloud) -> None:
-    """Cancel a build."""
-    from builder.cloudbuild import builds, outcome
-
-    cancelled = builds.cancel(cloud_clients(cloud), build)
-    say(f"build {cancelled.id}: {outcome.status(cancelled)}")
-
-
-@cloud_app.command("retry")
-@expanded
-def cloud_retry(
-    build: BuildId, cloud: InCloud, run_async: Async = False, as_json: Json = False
-) -> None:
-    """Run a build again, from the same source."""
-    from builder.cloudbuild import builds
-
-    clients = cloud_clients(cloud)
-    again = builds.retry(clients, build)
-    say(f"build {again.id}\n  {again.log_url}")
-    _follow(clients, again, run_async, as_json)
-
-
 # --- triggers -------------------------------------------------------------------------------------
 
 triggers_app = typer.Typer(
     help="Triggers: what a push to git builds, as builder.toml says it.", no_args_is_help=True
 )
 cloud_app.add_typer(triggers_app, name="triggers")
-
-
-@triggers_app.command("list")
-@expanded
-def triggers_list(cloud: InCloud, as_json: Json = False) -> None:
-    """List the project's triggers, and whether they are as builder.toml says."""
-    from builder.cloudbuild import triggers
-
-    rows = triggers.overview(root(), cloud_clients(cloud))
-    results(as_json, rows, (f"{row['name']:<32} {row['state']}" for row in rows))
 
 
 @triggers_app.command("apply")

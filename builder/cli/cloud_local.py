@@ -4,8 +4,6 @@ packages/cloudbuild-local is a package of its own, and no other module of the fa
 """
 
 import contextlib
-import io
-import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -15,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, out, reporter, say
+from builder.cli.common import OPTIONS, EngineChoice, reporter, say, settings
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's settings of a command that hands on what it does not know."""
@@ -95,6 +93,7 @@ def run_local(
     Arguments and all other options are those of `cloudbuild-local run --help`.
     """
     from builder.core.errors import InputError
+    from builder.engine.discovery import connect
 
     if engine and engine_profile:
         raise InputError("--engine and --engine-profile exclude each other", "leave one out")
@@ -105,7 +104,7 @@ def run_local(
             _run_hosted(words)
         elif "--dry-run" in words or "--help" in words:
             _run(*words)
-        _run(*words, "--engine", _address(engine))
+        _run(*words, "--engine", connect(settings(engine=engine, anywhere=True)).host)
 
 
 @contextlib.contextmanager
@@ -123,37 +122,16 @@ def _secrets(enabled: bool) -> Iterator[str | None]:
         yield folder
 
 
-def _address(choice: str | None) -> str:
-    """Return the address of the engine that builder.toml or the option names."""
-    from builder.core.errors import InputError
-    from builder.core.project import find_root
-    from builder.core.settings import Settings, load
-    from builder.engine.discovery import connect
-
-    try:
-        chosen = load(find_root(), engine=choice)
-    except InputError:  # outside of a project
-        chosen = Settings.model_validate({"engine": choice or "auto"})
-    return connect(chosen).host
-
-
 def _run_hosted(words: list[str]) -> None:
-    """Run a build on the engine of a worker, and report the memory of its containers."""
+    """Run a build on the engine of a worker, whose containers get the memory of a worker."""
     from builder.engine import hosted
 
-    as_json, text = "--json" in words, io.StringIO()
     with contextlib.ExitStack() as stack:
         with reporter() as progress:
             limit = hosted.memory_of(_machine_type(words))
             worker = stack.enter_context(hosted.worker(limit, progress.on_event))
-        memory = worker.memory
-        say(f"Docker {worker.engine.version}, {limit / 1e9:.1f} GB for containers")
-        if as_json:
-            stack.enter_context(contextlib.redirect_stdout(text))
-        code = _package().main([*words, "--engine", worker.engine.host])
-    say(f"memory of all containers: {memory.peak / 1e9:.2f} GB at most, of {limit / 1e9:.1f} GB")
-    if as_json and text.getvalue():
-        out({**json.loads(text.getvalue()), "memory": {"peak": memory.peak, "limit": limit}})
+        say(f"Docker {worker.version}, {limit / 1e9:.1f} GB for containers")
+        code = _package().main([*words, "--engine", worker.host])
     raise typer.Exit(code)
 
 

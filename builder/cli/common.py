@@ -37,6 +37,8 @@ Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
 Registry = Annotated[
     str | None, typer.Option(help="HOST/PATH of the repository; overrides builder.toml.")
 ]
+Target = Annotated[str, typer.Argument(help="A folder of images/.")]
+Osv = Annotated[str | None, typer.Option(help="The address of OSV's API, or of a mirror of it.")]
 EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
 
 
@@ -80,13 +82,30 @@ def root() -> Path:
     return find_root()
 
 
+def project() -> Path | None:
+    """Return the project's folder, None outside of one."""
+    from builder.core.errors import InputError
+
+    try:
+        return root()
+    except InputError:
+        return None
+
+
 def settings(
-    registry: str | None = None, engine: str | None = None, key: str | None = None
+    registry: str | None = None,
+    engine: str | None = None,
+    key: str | None = None,
+    anywhere: bool = False,
 ) -> "Settings":
-    """Return builder.toml under the environment and these options. Raises InputError."""
+    """Return builder.toml under the environment and these options. Raises InputError.
+
+    anywhere: whether the command also runs outside of a project.
+    """
     from builder.core.settings import load
 
-    return load(root(), registry=registry, engine=engine, tables={"trust": {"key": key}})
+    folder = (project() or Path.cwd()) if anywhere else root()
+    return load(folder, registry=registry, engine=engine, tables={"trust": {"key": key}})
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import sys
 import time
 from types import TracebackType
@@ -10,11 +10,6 @@ from typing import Any, Final, Self
 
 from builder.core.display import plain
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
-
-_HOUSEKEEPING: Final = re.compile(r"\[(internal|context [^]]*)\]|exporting to image:|\] FROM ")
-"""Steps that BuildKit adds itself."""
-_HEREDOC: Final = re.compile(r"RUN <<'END' \(# (.*?)(\.\.\.)?\)")
-"""BuildKit's name of a RUN whose first line is a comment."""
 
 PLAIN_INTERVAL: Final = 15.0
 """Seconds between two progress lines of one step if there is no terminal."""
@@ -53,7 +48,8 @@ class Reporter:
         self.tasks: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty() and not self.quiet and not self.verbose:
+        lines = os.environ.get("TERM") == "dumb" or os.environ.get("CI")
+        if sys.stderr.isatty() and not lines and not self.quiet and not self.verbose:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 
@@ -97,7 +93,8 @@ class Reporter:
             case StepLog(name, text):
                 if self.verbose:
                     self.line(f"    {text}")
-                else:
+                elif not text.startswith("{"):  # a probe's answer
+                    text = " ".join(text.split())
                     self._show(name, text[: 60 if self.progress is not None else 100])
             case StepDone():
                 self._done(event)
@@ -105,7 +102,7 @@ class Reporter:
     def _start(self, name: str) -> None:
         self.started[name] = self.printed[name] = time.monotonic()
         if self.progress is not None:
-            self.tasks[name] = self.progress.add_task(_title(name), total=None, detail="")
+            self.tasks[name] = self.progress.add_task(name, total=None, detail="")
         elif self.verbose:
             self.line(f"  > {name}")
 
@@ -127,20 +124,13 @@ class Reporter:
                 self.progress.update(self.tasks[name], detail=detail, **bar)
         elif name in self.printed and time.monotonic() - self.printed[name] >= PLAIN_INTERVAL:
             self.printed[name] = time.monotonic()
-            self.line(f"    {_title(name)}: {detail}")
+            self.line(f"    {name}: {detail}")
 
     def _done(self, event: StepDone) -> None:
         self.started.pop(event.name, None)
         if self.progress is not None and event.name in self.tasks:
             self.progress.remove_task(self.tasks.pop(event.name))
-        if _HOUSEKEEPING.search(event.name) and not event.error and not self.verbose:
-            return
         mark = "x" if event.error else "="
         took = "cached" if event.cached else duration(event.seconds)
         detail = event.error or event.detail
-        self.line(f"  {mark} {_title(event.name)}  {took}" + (f"  {detail}" if detail else ""))
-
-
-def _title(name: str) -> str:
-    """Return the name of a step, without the quotes that BuildKit puts around a heredoc."""
-    return _HEREDOC.sub(r"\1", name)
+        self.line(f"  {mark} {event.name}  {took}" + (f"  {detail}" if detail else ""))

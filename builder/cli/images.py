@@ -58,7 +58,7 @@ def image(
         return
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
-    from builder.pipeline import committed, make, proof, repository
+    from builder.pipeline import committed, make, proof
     from builder.pipeline.push import push_target
 
     names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
@@ -67,7 +67,7 @@ def image(
         committed.lock_new(
             root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
         )
-        options = make.BuildOptions(where, repository.base_check(where), shown.on_event)
+        options = make.BuildOptions(where, shown.on_event)
         made = make.make(root(), names, options, docker, proof.prove_once)
         pushed = [
             push_target(root(), where, docker(), name, tag or (), shown.on_event)
@@ -128,7 +128,7 @@ def build(
     """
     from builder.core.errors import InputError
     from builder.engine.discovery import connect
-    from builder.pipeline import make, records, repository
+    from builder.pipeline import make, records
 
     names, where = chosen(targets, everything), settings(registry, engine)
     if dry_run and (to_registry or to_layout):
@@ -136,7 +136,7 @@ def build(
         raise InputError("--dry-run says what a build onto the engine takes", fix)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
-        options = make.BuildOptions(where, repository.base_check(where), shown.on_event, no_cache)
+        options = make.BuildOptions(where, shown.on_event, no_cache)
         if dry_run:
             prepared = [make.prepare(root(), name) for name in names]
             estimate = make.plan_load(prepared, options, docker()).estimate
@@ -239,10 +239,14 @@ def show_image(record: "ImageRecord") -> None:
 
 
 def show_receipt(receipt: "Receipt") -> None:
-    """Show what a receipt proves."""
+    """Show what a receipt proves, and what its suite did not ask."""
+    from builder.frameworks import suites
+
     took = sum(check.seconds for check in receipt.checks)
     checks = ", ".join(check.name for check in receipt.checks)
     say(f"{receipt.target}: proven on {receipt.device} in {duration(took)}: {checks}")
+    if beside := suites.unproven(receipt.suite):
+        say(f"  {beside}")
 
 
 def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[str, Any]:

@@ -5,15 +5,26 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, out, say, show
+from builder.cli.common import Json, out, project, say, show
 
 
 def init(
     target: Annotated[
-        str, typer.Option(help="The accelerator: v100, t4, a100, l4, h100, tpu or cpu.")
+        str,
+        typer.Option(
+            help="An accelerator (v100, b200, tpu-v6e, cpu ...), or one and its framework: b200-jax"
+        ),
     ] = "cpu",
     force: Annotated[
         bool, typer.Option("--force", help="Write files that are there already, too.")
+    ] = False,
+    cloud_build: Annotated[
+        bool,
+        typer.Option(
+            "--cloud-build",
+            help="Let Cloud Build run this factory: put its wheel, and a lock of what it needs,"
+            " into requirements/; `builder render` then writes cloudbuild.yaml.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -23,21 +34,21 @@ def init(
     and the packages here; says what it took over, and what it could not. Changes no file that is
     there, and a second run changes nothing.
     """
-    from dataclasses import asdict
-
     from builder.config import init as proposals
-    from builder.core import project
-    from builder.core.errors import InputError
 
-    try:
-        root = project.find_root()
-    except InputError:
-        root = Path.cwd()
+    root = project() or Path.cwd()
     proposal = proposals.propose(root, target, force)
+    paths = [*proposal.files]
+    if cloud_build:  # first, because it may fail: then nothing is written
+        from builder.image import factory_wheel
+
+        paths += factory_wheel.bring(root, proposal.findings, force)
     proposals.write(proposal)
-    written = [path.relative_to(root).as_posix() for path in proposal.files]
+    written = [path.relative_to(root).as_posix() for path in paths]
     if as_json:
-        out({"target": proposal.target, "written": written, **asdict(proposal.findings)})
+        findings = proposal.findings
+        shown = {"image": proposal.values, "taken": findings.taken, "left": findings.left}
+        out({"target": proposal.target, "written": written, **shown})
         return
     for heading, lines in (
         ("wrote", written),

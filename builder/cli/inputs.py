@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, Targets, chosen, out, reporter, results, root, say
+from builder.cli.common import Json, Osv, Target, Targets, chosen, out, reporter, results, root, say
 
 
 def lock(
@@ -126,16 +126,14 @@ def render(
         out(written)
 
 
-def explain(
-    target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
-) -> None:
+def explain(target: Target, as_json: Json = False) -> None:
     """Say why each version is what it is."""
     from dataclasses import asdict
 
     from builder.config import compatibility, device_code, image_yaml
 
     spec = image_yaml.load(root(), target)
-    facts = (*compatibility.explain(spec), *device_code.explain(root(), spec))
+    facts = (*compatibility.resolve(spec).facts, *device_code.explain(root(), spec))
     lines = (
         f"{fact.statement}: {fact.value}{'' if fact.verified else '  (not verified)'}\n"
         f"    {fact.source}"
@@ -148,9 +146,7 @@ def check(
     advisories: Annotated[
         bool, typer.Option("--advisories", help="Ask what is known against the locked packages.")
     ] = False,
-    osv: Annotated[
-        str | None, typer.Option(help="The address of OSV's API, or of a mirror of it.")
-    ] = None,
+    osv: Osv = None,
 ) -> None:
     """Check that tables, targets, locks, jobs and schemas agree.
 

@@ -1,9 +1,10 @@
 """`builder job submit, status, list, logs, cancel`: jobs on Vertex AI and in clusters."""
 
 import contextlib
+import itertools
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,11 +25,13 @@ from builder.cli.console import duration
 from builder.cli.option_groups import Cluster, Where, expanded
 
 if TYPE_CHECKING:
-    from builder.core.settings import Settings
-    from builder.jobs.backends.protocol import Backend, JobStatus, LogLine, RemoteBackend
-    from builder.jobs.images import ProgramFolder
+    from builder.jobs.backends.protocol import Backend, JobStatus, OnLine, RemoteBackend
+    from builder.jobs.pools import Pool
     from builder.jobs.ready import Ready
     from builder.jobs.submission import Submitted
+
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
+_SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, or a file's path.")]
 SentName = Annotated[
@@ -100,7 +103,11 @@ def _show(job: "JobStatus") -> None:
     for pool in job.pools:
         with_ = f" with {pool.accelerators} x {pool.accelerator}" if pool.accelerator else ""
         say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}".rstrip(": "))
-    if job.output:
+    for replica in job.replicas:
+        if replica.exit_code or replica.restarts:
+            end = "" if replica.exit_code is None else f", exit code {replica.exit_code}"
+            say(f"  {replica.name}: {replica.state}{end}, {replica.restarts} restarts")
+    if job.output not in ("", job.name):
         say(f"  writes to {job.output}")
     for trial in job.trials:
         given = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
@@ -114,19 +121,33 @@ def _json(job: "JobStatus") -> dict[str, Any]:
     return {**asdict(job), "exit_code": None if job.active else job.exit_code}
 
 
-def _line_writer(job: "JobStatus") -> Any:
-    """Return a callback that writes each line with its replica's name, in its colour."""
-    from builder.jobs import show
-    from builder.jobs.backends.protocol import SERVICE
+def line_writer(pools: "Iterable[Pool]", only: str | None = None) -> "OnLine":
+    """Return a callback that writes each line to stderr with its replica's name, in its colour.
+
+    A line of JSON is its message, in the colour of its severity. only: the replica whose lines are
+    written, None for all.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from builder.core.display import plain
+    from builder.jobs.backends.protocol import SERVICE, LogLine
     from builder.jobs.pools import replica_names
 
-    write = show.writer([*replica_names(job.pools), SERVICE])
+    console = Console(stderr=True, highlight=False, quiet=OPTIONS.quiet)
+    names = [*replica_names(pools), SERVICE]
+    colours = dict(zip(names, itertools.cycle(_COLOURS)))
+    width = max(map(len, names))
 
-    def tell(line: "LogLine") -> None:
-        if not OPTIONS.quiet:
-            write(f"{line.replica}/{line.trial}" if line.trial else line.replica, "|", line.text)
+    def write(line: LogLine) -> None:
+        if only not in (None, line.replica):
+            return
+        name = f"{line.replica}/{line.trial}" if line.trial else line.replica
+        text = Text(f"{name:<{width}} | ", style=colours.get(line.replica, "bold"))
+        style = _SEVERITIES.get(line.severity, "")
+        console.print(text.append(plain(line.text), style=style), soft_wrap=True)
 
-    return tell
+    return write
 
 
 # --- waiting --------------------------------------------------------------------------------------
@@ -137,9 +158,9 @@ def _follow(
 ) -> "JobStatus":
     from builder.jobs.watch import follow
 
-    write = _line_writer(job)
+    write = line_writer(job.pools, replica)
     with _interruptible(backend, job):
-        return follow(backend, job, write, replica=replica, pause=lambda: time.sleep(poll))
+        return follow(backend, job, write, lambda: time.sleep(poll))
 
 
 @contextlib.contextmanager
@@ -153,20 +174,12 @@ def _interruptible(backend: "Backend", job: "JobStatus") -> Iterator[None]:
         raise
 
 
-def _end(job: "JobStatus", as_json: bool) -> None:
+def end(job: "JobStatus", as_json: bool) -> None:
     """End with the job's own error and exit code."""
     _show(job)
     if as_json:
         out(_json(job))
     raise typer.Exit(job.exit_code)
-
-
-def program_of(name: str | None, where: "Settings") -> "ProgramFolder | None":
-    """Return the program of --program, which connects to the engine when it is made."""
-    from builder.engine.discovery import connect
-    from builder.jobs.images import ProgramFolder
-
-    return ProgramFolder(name, lambda: connect(where)) if name else None
 
 
 # --- submit ---------------------------------------------------------------------------------------
@@ -197,22 +210,32 @@ def submit(
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --logs the exit code is the job's.
     """
-    from builder.jobs import description, submission
+    from builder.engine.discovery import connect
+    from builder.jobs import description, images, submission
     from builder.jobs.backends import choose
-    from builder.jobs.prepare import SendOptions, prepare
 
     chosen = settings(registry=registry, engine=engine)
-    options = SendOptions(tuple(arguments or ()), program_of(program, chosen), pushed=True)
     described = description.load(root(), job)
     backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
     with reporter() as shown:
-        ready = prepare(root(), described, chosen, backend, options, shown.on_event)
-        notes((*ready.notes, *backend.preflight(ready)))
+        ready = images.ready(
+            root(),
+            described,
+            chosen,
+            backend,
+            arguments=arguments or (),
+            program=program,
+            connect=lambda: connect(chosen),
+            pushed=True,
+            on_event=shown.on_event,
+        )
+        notes(ready.notes)
+        backend.preflight(ready)
         if dry_run:
             sys.stdout.write(as_text(backend, ready))
             return
-        memory = submission.Memory(root() / choose.REMEMBERED)
-        sent = submission.submit(backend, ready, memory, again=again, on_event=shown.on_event)
+        known = choose.memory(root())
+        sent = submission.submit(backend, ready, known, again=again, on_event=shown.on_event)
     _report(backend, sent, stream, poll, as_json)
 
 
@@ -223,7 +246,7 @@ def _report(
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
-        _end(_follow(backend, sent.job, poll), as_json)
+        end(_follow(backend, sent.job, poll), as_json)
     _show(sent.job)
     if as_json:
         out({**_json(sent.job), "is_new": sent.created})
@@ -251,7 +274,7 @@ def status(
     backend = backend_of(where, job)
     sent = backend.find(job)
     if watch:
-        _end(_watch(backend, sent, min(poll, 1.0) if backend.name == "local" else poll), as_json)
+        end(_watch(backend, sent, min(poll, 1.0) if backend.name == "local" else poll), as_json)
     _show(sent)
     if as_json:
         out(_json(sent))
@@ -301,9 +324,7 @@ def list_jobs(
 def logs(
     job: SentName,
     where: Where,
-    replica: Annotated[
-        str | None, typer.Option(help="Only this one, such as worker-0 or workerpool1-0.")
-    ] = None,
+    replica: Annotated[str | None, typer.Option(help="Only this one, such as worker-0.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
     ] = False,
@@ -313,9 +334,9 @@ def logs(
     backend = backend_of(where, job)
     sent = backend.find(job)
     if follow:
-        _end(_follow(backend, sent, poll, replica), False)
-    write = _line_writer(sent)
-    for line in backend.logs(sent, replica).read():
+        end(_follow(backend, sent, poll, replica), False)
+    write = line_writer(sent.pools, replica)
+    for line in backend.logs(sent).read():
         write(line)
 
 
@@ -330,10 +351,3 @@ def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
     _show(ended)
     if as_json:
         out(_json(ended))
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to `builder job`."""
-    for command in (submit, status, logs, cancel):
-        app.command()(command)
-    app.command(name="list")(list_jobs)

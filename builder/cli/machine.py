@@ -47,9 +47,9 @@ def doctor(
 
     \b
     builder doctor                           engine, disk, registry, network
-    builder doctor --cloud                   APIs, rights, account, machine, cost
+    builder doctor --cloud                   APIs, rights, account
     builder doctor --on kubernetes           access, JobSet, rights, queue, accounts
-    builder doctor --job cats                and what this job needs: image, bucket, quota
+    builder doctor --job cats                and what this job needs: image, bucket
 
     Each finding that prevents the work has the command that mends it; then the exit code is 4.
     """
@@ -59,7 +59,7 @@ def doctor(
     chosen = settings(registry=registry, engine=engine)
     findings: list[Finding] = []
     if cloud:
-        findings += _cloud(chosen.registry, where)
+        findings += _cloud(where)
     if job or where.backend:
         findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
     if not (cloud or job or where.backend):
@@ -75,32 +75,29 @@ def doctor(
         raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
 
 
-def _cloud(registry: str | None, where: Where) -> "Iterable[Finding]":
+def _cloud(where: Where) -> "Iterable[Finding]":
     from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild, examine
 
     cloud = load_cloud(root(), project=where.project, region=where.region)
-    build = cloudbuild.BuildOptions.read(root() / "cloudbuild.yaml")
     cloud, project = cloudbuild.connect(cloud)
-    return examine(cloudbuild.CloudBuild(cloud, project, build, registry))
+    return examine(cloudbuild.CloudBuild(cloud, project))
 
 
 def _jobs(
     name: str | None, chosen: "Settings", flags: "Mapping[str, str | None]"
 ) -> "Iterable[Finding]":
     from builder.doctor import examine, kubernetes, vertex
-    from builder.jobs import description
+    from builder.jobs import description, images
     from builder.jobs.backends import choose
     from builder.jobs.backends.kubernetes.backend import Kubernetes
     from builder.jobs.backends.vertex.backend import VertexAI
-    from builder.jobs.prepare import SendOptions, prepare
 
     job = description.load(root(), name) if name is not None else None
     backend, ready = choose.remote(root(), job, flags), None
     if job is not None:
         with reporter() as shown:
-            options = SendOptions(pushed=True)
-            ready = prepare(root(), job, chosen, backend, options, shown.on_event)
+            ready = images.ready(root(), job, chosen, backend, pushed=True, on_event=shown.on_event)
     if isinstance(backend, Kubernetes):
         return examine(kubernetes.ClusterJobs(backend, ready))
     assert isinstance(backend, VertexAI)

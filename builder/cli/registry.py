@@ -122,28 +122,22 @@ def verify(
 def rebuild(
     reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
     target: Annotated[str | None, typer.Option(help="Its target; else its tag names it.")] = None,
-    key: Annotated[
-        str | None, typer.Option(help="Attest with this key that the digest is the same.")
-    ] = None,
     registry: Registry = None,
     engine: EngineChoice = None,
     as_json: Json = False,
 ) -> None:
     """Build an image of a registry again, and compare.
 
-    Every layer is made from locked packages. Exit code 4 names the first layer and file that
-    differ.
+    Every layer is made from locked packages. Exit code 4 names the first layer that differs.
     """
     from builder.core.errors import CheckFailed
     from builder.engine.discovery import connect
     from builder.pipeline import rebuild as again
-    from builder.trust import keys
 
     chosen = settings(registry=registry, engine=engine)
-    signer = None if key is None else keys.read_private(key)
     with reporter() as shown:
         reached = partial(connect, chosen, on_event=shown.on_event)
-        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event, signer)
+        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event)
     if as_json:
         out(asdict(made))
     if made.difference:
@@ -157,18 +151,15 @@ def rebuild(
 
 def promote(
     reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
-    tag: Annotated[
-        str | None, typer.Argument(help="The tag to move: production, or HOST/PATH:production.")
-    ] = None,
+    tag: Annotated[str | None, typer.Argument(help="The tag to move, such as production.")] = None,
     back: Annotated[
         bool, typer.Option("--back", help="Move the tag to the image that it led to before.")
     ] = False,
     registry: Registry = None,
 ) -> None:
-    """Move a tag to a proven image, or back. A tag of another repository takes the image along.
+    """Move a tag to a proven image, or back.
 
     builder promote v100-2.21.0-1a2b3c4d5e6f production
-    builder promote v100 registry.example.com/serving/training:production
     builder promote --back production
     """
     from builder.core.errors import InputError

@@ -1,47 +1,46 @@
-"""`builder show`: what a target is made of, its rules for scanners, the contract's file."""
+"""`builder show`: what a target is made of, and the contract's file."""
 
 import sys
-from typing import Annotated
 
 import typer
 
-from builder.cli.common import Json, Registry, out, root, settings
+from builder.cli.common import Json, Target, out, root
 from builder.cli.console import size
 
-show_app = typer.Typer(
-    help="Show a target's layers and accepted advisories, and the contract.",
-    no_args_is_help=True,
-)
+show_app = typer.Typer(help="Show a target's layers, and the contract.", no_args_is_help=True)
 
 
 @show_app.command("base")
-def base(
-    target: Annotated[str, typer.Argument(help="A folder of images/.")], as_json: Json = False
-) -> None:
+def base(target: Target, as_json: Json = False) -> None:
     """List the layers of a base: packages, bytes, key, and what each is for.
 
-    "download" is what the lock says of the packages. "packed" is what a pull transfers; it is known
-    of layers that this machine has made or taken before.
+    "download" is what the lock says of the packages, "packed" what a pull transfers, "unpacked" the
+    bytes of the files. The last two are known of layers that stand in images/layers.lock.
     """
     from builder.core.errors import InputError
     from builder.image.content_store import base_layers
     from builder.pipeline.make import prepare
 
-    plan = prepare(root(), target).base
-    if plan is None:
+    prepared = prepare(root(), target)
+    if prepared.base is None:
         raise InputError(f"{target}: its base is a published image", "skopeo inspect shows it")
-    rows = base_layers(plan)
+    rows = base_layers(prepared.base, prepared.layers.layers)
     if as_json:
         out(rows)
         return
     for row in rows:
-        packed = size(row["packed_bytes"]) if row["packed_bytes"] is not None else "-"
-        sys.stdout.write(
-            f"{row['name']}\n    {row['why']}\n"
-            f"    download {size(row['download_bytes'])}, packed {packed}, key {row['key'][:16]}\n"
+        sizes = ", ".join(
+            f"{word} {size(row[f'{word}_bytes']) if row[f'{word}_bytes'] is not None else '-'}"
+            for word in ("download", "packed", "unpacked")
         )
+        sys.stdout.write(f"{row['name']}\n    {row['why']}\n    {sizes}, key {row['key'][:16]}\n")
         if len(row["packages"]) > 1:
             sys.stdout.write(f"    {', '.join(row['packages'])}\n")
+    if all(row["packed_bytes"] is not None for row in rows):
+        packed, unpacked = (
+            size(sum(row[name] for row in rows)) for name in ("packed_bytes", "unpacked_bytes")
+        )
+        sys.stdout.write(f"{len(rows)} layers: {packed} to pull, {unpacked} unpacked\n")
 
 
 @show_app.command()
@@ -54,36 +53,3 @@ def contract() -> None:
 
     file = Path(__file__).parents[1] / "training_contract.py"
     sys.stdout.write(file.read_text(encoding="utf-8"))
-
-
-@show_app.command()
-def vex(
-    target: Annotated[str, typer.Argument(help="A folder of images/.")],
-    digest: Annotated[
-        str | None, typer.Option(help="sha256:... of the image; else the last build's.")
-    ] = None,
-    registry: Registry = None,
-) -> None:
-    """Write which advisories image.yaml accepts, as OpenVEX for scanners.
-
-    builder show vex v100 > vex.json; trivy image --vex vex.json REF
-    """
-    from datetime import UTC, datetime
-
-    from builder.config import image_yaml, lockfile
-    from builder.core.errors import InputError
-    from builder.pipeline import records, repository
-    from builder.trust import sbom
-    from builder.trust import vex as openvex
-
-    spec = image_yaml.load(root(), target)
-    record = records.read(root(), target)
-    digest = digest or (record.digest if record else None)
-    if not digest:
-        raise InputError(
-            f"{target}: the digest of its image is not known here", "name it: --digest sha256:..."
-        )
-    purl = sbom.image_purl(repository.of(settings(registry=registry), "point"), digest)
-    lock, now = lockfile.read(root(), target), datetime.now(UTC)
-    made_at = now.isoformat(timespec="seconds")
-    out(openvex.document(purl, spec.advisories, lock, made_at, now.date()))

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.common import root, say
+from builder.cli.common import root
 
 
 def tensorboard(
@@ -22,5 +22,4 @@ def tensorboard(
     """Show jobs in TensorBoard, several in one view."""
     from builder.jobs import tensorboard as board
 
-    folders = board.sources(root(), jobs or ())
-    board.serve(folders, host, port, say)
+    board.serve(board.sources(root(), jobs or ()), host, port)

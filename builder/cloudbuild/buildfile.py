@@ -6,14 +6,15 @@ Google's own JSON reader checks names and types. What else Cloud Build would ref
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
+from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
-from builder.core.yamlfile import check_bounds
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
@@ -22,18 +23,15 @@ if TYPE_CHECKING:
 def load(path: Path) -> Build:
     """Read a file. Raises InputError for one that cannot be read, or that is not a build."""
     from google.cloud.devtools import cloudbuild_v1
-    from google.protobuf import json_format  # type: ignore[import-untyped]
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
+    from google.protobuf import json_format
 
     fix = f"builder cloud validate {path} names the line"
-    loader = YAML(typ="safe", pure=True)
-    loader.version = (1, 1)  # as gcloud and the service read it: `yes` is a boolean
     message = cloudbuild_v1.Build.pb(cloudbuild_v1.Build())
     try:
         text = path.read_text(encoding="utf-8-sig")
-        check_bounds(text, str(path), fast=False)
-        value = loader.load(text) or {}
+        if problems := yamlfile.parse(text, str(path)).problems:
+            raise filemodel.error(str(path), problems)
+        value = yaml.safe_load(text) or {}  # YAML 1.1, as gcloud and the service read it
         empty = value.get("substitutions") or {}
         empty.update({name: "" for name, text in empty.items() if text is None})
         json_format.ParseDict(value, message)
@@ -41,7 +39,7 @@ def load(path: Path) -> Build:
         raise InputError(f"{path}: no such file", "name a cloudbuild.yaml or .json") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}", "name a text file in UTF-8") from None
-    except (YAMLError, json_format.ParseError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, json_format.ParseError, AttributeError, TypeError) as error:
         reason = next((line for line in str(error).splitlines() if line.strip()), "not a mapping")
         raise InputError(f"{path}: not a build: {reason}", fix) from None
     build: Build = cloudbuild_v1.Build.wrap(message)
@@ -51,20 +49,9 @@ def load(path: Path) -> Build:
 def used(build: Build, names: Iterable[str]) -> tuple[str, ...]:
     """Return those of the names that a build uses. Under MUST_MATCH the service refuses others."""
     from google.cloud.devtools import cloudbuild_v1
-    from google.protobuf import json_format
 
-    value = json_format.MessageToDict(cloudbuild_v1.Build.pb(build))
-    options = build.options
-    if options.automap_substitutions or any(step.automap_substitutions for step in build.steps):
-        return tuple(names)
-    for step in value.get("steps", ()):
-        step.pop("script", None)  # nothing is substituted there
-    dynamic = options.dynamic_substitutions
-    if not dynamic:
-        value.pop("substitutions", None)
-    text = json.dumps(value).replace("$$", "")
-    shape = r"\$(?:%s\b|\{#?%s\b)" if dynamic else r"\$(?:%s\b|\{%s\})"
-    return tuple(name for name in names if re.search(shape % (name, name), text))
+    text = cloudbuild_v1.Build.to_json(build)
+    return tuple(name for name in names if re.search(rf"\$\{{?{name}\b", text))
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:

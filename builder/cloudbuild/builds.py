@@ -1,4 +1,4 @@
-"""Requests about builds: create one, get it, list them, cancel one, run one again.
+"""Requests about builds: create one, get it, list them.
 
 A `create` whose answer was lost is not sent twice: the build is found by a tag of its own.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from builder import googleapi
 from builder.cloudbuild.clients import Clients, explained, explaining
-from builder.core.errors import FactoryError, OutsideError
+from builder.core.errors import FactoryError
 from builder.core.retry import Retry, TransientError
 
 if TYPE_CHECKING:
@@ -84,28 +84,3 @@ def listed(clients: Clients, tag: str = "", limit: int = 20) -> tuple[Build, ...
     with explaining("the list of builds"):
         pages = clients.build.list_builds(request, timeout=30.0)
         return tuple(build for build, _ in zip(pages, range(limit), strict=False))
-
-
-def cancel(clients: Clients, key: str) -> Build:
-    """Cancel a build. Raises OutsideError."""
-    with explaining(f"build {key}"):
-        return clients.build.cancel_build({"name": f"{clients.parent}/builds/{key}"}, timeout=60.0)
-
-
-def retry(clients: Clients, key: str) -> Build:
-    """Start a build again with the same source. Raises OutsideError."""
-    from google.api_core.exceptions import NotFound
-
-    get(clients, key)
-    with explaining(f"build {key}"):
-        try:
-            operation = clients.build.retry_build(
-                {"name": f"{clients.parent}/builds/{key}"}, timeout=60.0
-            )
-        except NotFound:
-            raise OutsideError(
-                f"build {key}: its staged source is gone, so it cannot run again",
-                "submit it again; a build that was submitted with --keep-source can be retried",
-            ) from None
-    again: Build = operation.metadata.build
-    return again

@@ -19,12 +19,12 @@ _WHY: Mapping[str, tuple[str, str]] = {
     "TIMEOUT": ("took longer than its timeout", "raise timeout: in cloudbuild.yaml"),
     "EXPIRED": (
         "waited in the queue longer than its queueTtl",
-        "look at the pool and the quota for concurrent builds, then builder cloud retry ID",
+        "look at the pool and the quota for concurrent builds, then submit it again",
     ),
-    "CANCELLED": ("was cancelled", "builder cloud retry ID"),
+    "CANCELLED": ("was cancelled", "submit it again"),
     "INTERNAL_ERROR": (
         "ended with an internal error of Cloud Build",
-        "builder cloud retry ID; status.cloud.google.com",
+        "submit it again; status.cloud.google.com",
     ),
 }
 
@@ -105,4 +105,4 @@ def judged(done: Outcome) -> Outcome:
         fix = f"builder cloud logs {done.id}"
         raise CheckFailed(f"build {done.id} failed{steps}{detail}", fix)
     why, fix = _WHY.get(done.status, (f"ended as {done.status}", "look at " + done.log_url))
-    raise OutsideError(f"build {done.id} {why}{detail}", fix.replace("ID", done.id))
+    raise OutsideError(f"build {done.id} {why}{detail}", fix)

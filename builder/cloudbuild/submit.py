@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from builder.cloudbuild.buildfile import used
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.staging import StagedSource, staged
 from builder.core import git
-from builder.core.errors import InputError
 from builder.googleapi import account_name
 
 if TYPE_CHECKING:
@@ -25,26 +23,14 @@ GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
 
 
 def commit(folder: Path) -> dict[str, str]:
-    """Return the built-in names that a trigger takes from git, and a call may set.
+    """Return the names of the commit that a trigger sets, and a call may set.
 
     {} without a repository, and for a tree that differs from its commit.
     """
     if git.ask(folder, "status", "--porcelain", "--", ".") != "":
         return {}
-
-    def ask(*words: str) -> str:
-        return (git.ask(folder, *words) or "").strip()
-
-    sha = ask("rev-parse", "HEAD")
-    remote = re.sub(r"\.git/?$", "", ask("remote", "get-url", "origin")).rstrip("/")
-    values = {
-        "COMMIT_SHA": sha,
-        "SHORT_SHA": sha[:7],
-        "BRANCH_NAME": ask("symbolic-ref", "--short", "-q", "HEAD"),
-        "TAG_NAME": ask("describe", "--tags", "--exact-match", "HEAD"),
-        "REPO_NAME": re.split("[:/]", remote)[-1] or folder.name,
-    }
-    return values if sha else {}
+    sha = (git.ask(folder, "rev-parse", "HEAD") or "").strip()
+    return {"COMMIT_SHA": sha, "SHORT_SHA": sha[:7]} if sha else {}
 
 
 def substitutions(
@@ -59,8 +45,8 @@ def substitutions(
 
     overrides: those of the call. targets, repository, region: the values of _GPU, _REGISTRY and
     _REGION, for a file that declares these names; so any project's file can be submitted.
-    of_commit: COMMIT_SHA and the other names that a trigger would set. Only those that the file
-    uses are sent: the service refuses another one under MUST_MATCH.
+    of_commit: COMMIT_SHA and SHORT_SHA. Only those that the file uses are sent: the service refuses
+    another one under MUST_MATCH.
     """
     own = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
     if region == "global":  # a region of builds, not of registries
@@ -79,7 +65,7 @@ def prepared(
 ) -> Build:
     """Return the build with the additions of the call and of the settings.
 
-    The argument does not change. Raises InputError for settings that exclude each other.
+    The argument does not change.
     """
     from google.cloud.devtools import cloudbuild_v1 as api
 
@@ -92,8 +78,10 @@ def prepared(
         )
     if settings.service_account:
         new.service_account = account_name(settings.service_account)
-    _set_log(new, settings)
-    options = new.options
+    options, logging = new.options, api.BuildOptions.LoggingMode
+    if new.service_account and not (new.logs_bucket or options.logging):
+        # one with an account of its own has to say where its log goes
+        options.logging = logging(logging.CLOUD_LOGGING_ONLY)
     if settings.pool:
         # A private pool has its own machines: the service refuses it together with these two.
         options.pool = api.BuildOptions.PoolOption(name=settings.pool)
@@ -104,35 +92,16 @@ def prepared(
     return new
 
 
-def _set_log(build: Build, settings: CloudSettings) -> None:
-    """Say where the log goes: a build with an account of its own has to."""
-    from google.cloud.devtools.cloudbuild_v1 import BuildOptions
-
-    mode = BuildOptions.LoggingMode
-    if settings.logs_bucket:
-        build.logs_bucket = settings.logs_bucket
-    needs_choice = build.service_account and not build.logs_bucket
-    if settings.logging:
-        build.options.logging = getattr(mode, settings.logging)
-    elif needs_choice and not build.options.logging:
-        build.options.logging = mode(mode.CLOUD_LOGGING_ONLY)
-    if needs_choice and build.options.logging not in (mode.CLOUD_LOGGING_ONLY, mode.NONE):
-        raise InputError(
-            f"a build with a service account and logging {settings.logging} needs a logs bucket",
-            'write logs_bucket = "gs://BUCKET" or logging = "CLOUD_LOGGING_ONLY" below [cloud]',
-        )
-
-
 def request(
     clients: Clients, build: Build, overrides: Mapping[str, str], tags: Sequence[str]
 ) -> dict[str, Any]:
     """Return the request that `submitted` would send, under the API's JSON names.
 
     It lacks what is made for each submission: the staged object, and the tag by which the build is
-    found again. Raises InputError as `submitted` does.
+    found again.
     """
     from google.cloud.devtools import cloudbuild_v1 as api
-    from google.protobuf import json_format  # type: ignore[import-untyped]
+    from google.protobuf import json_format
 
     build = prepared(build, clients.settings, overrides, tags)
     build.source.storage_source.bucket = clients.settings.bucket
@@ -152,10 +121,9 @@ def submitted(
 ) -> Iterator[tuple[Build, StagedSource]]:
     """Submit a build of the source in `folder`. The source is staged for the time of the block.
 
-    keep: leave the staged source behind. Raises InputError for settings that exclude each other,
-    before the source is staged, and OutsideError for what the service or the bucket refuses.
+    keep: leave the staged source behind. Raises OutsideError for what the service or the bucket
+    refuses.
     """
-    prepared(build, clients.settings, overrides)
     with staged(clients, folder, keep) as source:
         new = prepared(build, clients.settings, overrides, tags, source)
         yield builds.create(clients, new), source

@@ -4,14 +4,12 @@
     name = "main"
     repository = "acme/training"          # of the GitHub app; or a repository of a connection:
                                           # projects/P/locations/L/connections/C/repositories/R
-    branch = "^main$"                     # or another event of EVENTS
+    branch = "^main$"                     # or tag, or pull_request
     included = ["images/**", "trainer/**"]
     ignored = ["**/*.md"]
     substitutions = { _GPU = "all" }
 
-A push, a tag and a pull request bring their own commit. A message of Pub/Sub and a person do not,
-so their tables name one with `ref`. The build of a pull request does not push,
-unless its substitutions say so.
+The build of a pull request does not push, unless its substitutions say so.
 """
 
 from __future__ import annotations
@@ -33,25 +31,14 @@ from builder.core.settings import Account, CloudSettings
 from builder.core.yamlfile import Mistake
 from builder.googleapi import account_name
 
-PATTERNS: Final = ("branch", "tag", "pull_request")
-"""Events of a repository: their value is a pattern."""
-EVENTS: Final = (*PATTERNS, "topic", "manual")
-"""All events. The last two bring no commit."""
+EVENTS: Final = ("branch", "tag", "pull_request")
+"""What starts a build: each value is a pattern of names."""
 
 _COMMENTS: Final = "COMMENTS_ENABLED_FOR_EXTERNAL_CONTRIBUTORS_ONLY"
 """A stranger's pull request is built after a comment of somebody who may write."""
 _GITHUB = re.compile(r"([\w.-]+)/([\w.-]+)")
 _CONNECTED = r"projects/[^/]+/locations/[^/]+/connections/[^/]+/repositories/[^/]+"
 
-# API reference: BuildTrigger.name, PubsubConfig; patterns are RE2's.
-Name = Annotated[
-    str,
-    matches(
-        r"[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,62}[a-zA-Z0-9])?",
-        "a name for a trigger",
-        "write 1 to 64 letters, digits and -",
-    ),
-]
 Repository = Annotated[
     str,
     matches(
@@ -61,38 +48,17 @@ Repository = Annotated[
     ),
     Field(examples=["acme/training"]),
 ]
-Pattern = Annotated[
-    str,
-    matches(
-        r"(?s)(?!.*(?:\(\?<?[=!]|\(\?>|\\[1-9])).*",
-        "a pattern: RE2 has no lookaround, no atomic groups and no backreferences",
-        "write RE2, such as ^main$",
-    ),
-    Field(examples=["^main$"]),
-]
-Topic = Annotated[
-    str, matches(r"projects/[^/]+/topics/[^/]+", "a topic", "write projects/PROJECT/topics/TOPIC")
-]
-Ref = Annotated[
-    str, matches(r"refs/(heads|tags)/\S+", "a branch or a tag", 'write ref = "refs/heads/main"')
-]
-Key = Annotated[
-    str, matches(r"_[A-Z0-9_]+", "a substitution", 'write _NAME = "VALUE", in capitals')
-]
 
 
 class Table(FileModel):
     """A table [[cloud.trigger]] as a person wrote it."""
 
-    name: Name
+    name: str
     repository: Repository
     description: str = ""
-    branch: Pattern | None = None
-    tag: Pattern | None = None
-    pull_request: Pattern | None = None
-    topic: Topic | None = None
-    manual: bool = False
-    ref: Ref | None = None
+    branch: str | None = Field(None, examples=["^main$"])
+    tag: str | None = Field(None, examples=["^v"])
+    pull_request: str | None = Field(None, examples=["^main$"])
     file: str = "cloudbuild.yaml"
     included: tuple[str, ...] = Field((), examples=[["images/**"]])
     ignored: tuple[str, ...] = Field((), examples=[["**/*.md"]])
@@ -100,7 +66,7 @@ class Table(FileModel):
     approval: bool = False
     disabled: bool = False
     service_account: Account | None = None
-    substitutions: dict[Key, str] = Field({}, examples=[{"_GPU": "all"}])
+    substitutions: dict[str, str] = Field({}, examples=[{"_GPU": "all"}])
 
     @property
     def event(self) -> str:
@@ -121,9 +87,6 @@ class Table(FileModel):
                 " can",
                 'write for example branch = "^main$"',
             )
-        if (self.event in PATTERNS) == (self.ref is not None):
-            what = "has a commit, and no ref" if self.ref else "brings no commit: it needs a ref"
-            raise refuse(f"a trigger for {self.event} {what}", 'ref = "refs/heads/main"')
         return self
 
 
@@ -202,32 +165,18 @@ def _trigger(table: Table, account: str | None) -> dict[str, Any]:
         "disabled": table.disabled,
         "serviceAccount": account_name(account) if account else "",
         "approvalConfig": {"approvalRequired": True} if table.approval else {},
-        **(_of_a_repository(table) if table.event in PATTERNS else _at_a_ref(table)),
+        "filename": table.file,
+        **_repository(table),
     }
     return {key: value for key, value in trigger.items() if value not in ("", [], {}, False)}
 
 
-def _of_a_repository(table: Table) -> dict[str, Any]:
-    """Return an event that brings its own commit."""
+def _repository(table: Table) -> dict[str, Any]:
+    """Return the repository of a table, and the event there that starts a build."""
     event: dict[str, Any] = {"push": {table.event: getattr(table, table.event)}}
     if table.event == "pull_request":
         pull = {"branch": table.pull_request, "commentControl": _COMMENTS}
         event = {"pullRequest": pull}
-    repository: dict[str, Any]
     if match := _GITHUB.fullmatch(table.repository):
-        repository = {"github": {"owner": match[1], "name": match[2], **event}}
-    else:
-        repository = {"repositoryEventConfig": {"repository": table.repository, **event}}
-    return {"filename": table.file, **repository}
-
-
-def _at_a_ref(table: Table) -> dict[str, Any]:
-    """Return an event without a commit, with the source that its build takes."""
-    source = {"repository": table.repository}
-    if match := _GITHUB.fullmatch(table.repository):
-        source = {"uri": f"https://github.com/{match[1]}/{match[2]}", "repoType": "GITHUB"}
-    return {
-        "pubsubConfig": {"topic": table.topic} if table.topic else {},
-        "sourceToBuild": {**source, "ref": table.ref},
-        "gitFileSource": {"path": table.file, **source, "revision": table.ref},
-    }
+        return {"github": {"owner": match[1], "name": match[2], **event}}
+    return {"repositoryEventConfig": {"repository": table.repository, **event}}

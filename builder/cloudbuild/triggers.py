@@ -28,17 +28,15 @@ _ITS_OWN = ("id", "createTime", "resourceName")
 
 _FIELDS = (
     "description", "tags", "filename", "substitutions", "includedFiles", "ignoredFiles", "disabled",
-    "triggerTemplate", "webhookConfig", "autodetect", "build",
+    "triggerTemplate", "webhookConfig", "pubsubConfig", "sourceToBuild", "gitFileSource",
+    "autodetect", "build",
 )  # fmt: skip
-"""The fields that a table decides, also those that it leaves empty: the last four are other events,
-and another origin of the build."""
+"""The fields that a table decides, also those that it leaves empty: the last seven are other
+events, and another origin of the build."""
 _MESSAGES = {
     "github": ("owner", "name", "push", "pullRequest"),
     "repositoryEventConfig": ("repository", "push", "pullRequest"),
     "approvalConfig": ("approvalRequired",),
-    "pubsubConfig": ("topic",),
-    "sourceToBuild": ("uri", "repository", "ref", "repoType"),
-    "gitFileSource": ("path", "uri", "repository", "revision", "repoType"),
 }
 """Of a message that a table names, only these fields; one that it does not name is removed."""
 
@@ -76,7 +74,7 @@ def existing(clients: Clients) -> dict[str, BuildTrigger]:
 def content(trigger: BuildTrigger) -> dict[str, Any]:
     """Return a trigger of the service under JSON names, without what the service sets."""
     from google.cloud.devtools import cloudbuild_v1 as api
-    from google.protobuf import json_format  # type: ignore[import-untyped]
+    from google.protobuf import json_format
 
     value: dict[str, Any] = json_format.MessageToDict(api.BuildTrigger.pb(trigger))
     return {name: item for name, item in value.items() if name not in _ITS_OWN}
@@ -182,17 +180,3 @@ def _carry_out(clients: Clients, change: Planned) -> None:
         clients.build.update_build_trigger(
             api.UpdateBuildTriggerRequest(trigger=trigger, update_mask=mask), timeout=60.0
         )
-
-
-def overview(root: Path, clients: Clients) -> list[dict[str, Any]]:
-    """Return a row for each trigger of the project or of builder.toml: its name and state."""
-    ours, theirs = declared(root, clients.settings), existing(clients)
-    states = {"create": "missing", "update": "differs"}
-    rows = []
-    for name in sorted(ours.keys() | theirs.keys()):
-        state = "not ours"
-        if name in ours:
-            action = planned(name, ours[name], theirs.get(name)).action
-            state = states.get(action, "as written")
-        rows.append({"name": name, "state": state})
-    return rows

@@ -5,28 +5,17 @@ advisories:
     package: expat
     reason: the program reads no XML
     until: 2027-03-31
-    justification: vulnerable_code_not_in_execute_path
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from builder.config import fields
 from builder.core.filemodel import FileModel, matches, refuse
-
-Justification = Literal[
-    "component_not_present",
-    "vulnerable_code_not_present",
-    "vulnerable_code_not_in_execute_path",
-    "vulnerable_code_cannot_be_controlled_by_adversary",
-    "inline_mitigations_already_exist",
-]
-"""Why a product is not affected, in OpenVEX's words (OpenVEX v0.2.0, Status Justifications)."""
 
 
 def _not_empty(value: str) -> str:
@@ -73,19 +62,5 @@ class AcceptedAdvisory(FileModel):
     until: Annotated[date, BeforeValidator(_day)] = Field(examples=["2027-03-31"])
     """The last day on which it is accepted, in UTC; afterwards the check fails."""
 
-    justification: Justification | None = Field(
-        None, examples=["vulnerable_code_not_in_execute_path"]
-    )
-    """Why the image is not affected, as OpenVEX names it. Scanners then hide the advisory. Without
-    it, the image counts as affected."""
 
-
-def _each_once(values: tuple[AcceptedAdvisory, ...]) -> tuple[AcceptedAdvisory, ...]:
-    names = Counter((entry.id, entry.package) for entry in values)
-    for (id_, package), count in names.items():
-        if count > 1:
-            raise refuse(f"{id_} of {package} stands twice", "keep one")
-    return values
-
-
-AcceptedAdvisories = Annotated[tuple[AcceptedAdvisory, ...], AfterValidator(_each_once)]
+AcceptedAdvisories = tuple[AcceptedAdvisory, ...]

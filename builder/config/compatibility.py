@@ -6,35 +6,88 @@ The framework chooses (builder/frameworks/); what every framework asks of an ima
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from packaging.version import Version
 
-from builder import frameworks
 from builder.config import image_yaml
+from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
-from builder.config.stack import OWN_PYTHON, Fact, RefusedError, Stack
+from builder.config.stack import OWN_PYTHON, Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.core.errors import InputError
-from builder.facts import Source, accelerators
+from builder.facts import accelerators, cuda, frameworks
 from builder.facts.accelerators import Accelerator
+from builder.facts.frameworks import Framework
+from builder.facts.gpu_support import Release
+
+READ = "what was read of its wheels: builder/facts/gpu-support.json"
+"""The source of what a framework says of its releases."""
 
 
 def resolve(spec: ImageSpec) -> Stack:
     """Return the versions that an image.yaml resolves to.
 
+    A minor release stands for its newest patch, `newest` for the newest release that works. An
+    image.yaml that names no Python has the default, or where a release does not run on that, the
+    first of ours on which it does: who asks for JAX 0.12 wants it, and has not asked for a Python.
     Raises InputError for what cannot work, with the nearest that does.
     """
-    try:
-        return frameworks.of(spec.framework).resolve(spec)
-    except RefusedError as refused:
-        where = image_yaml.where(spec, *refused.field.split("."))
-        fix = refused.fix or _nearest(spec, refused.otherwise)
-        raise InputError(f"{where}: {refused.what}", fix) from None
+    framework = frameworks.of(spec.framework)
+    refusals: dict[str, RefusedError] = {}
+    for release in _meant(spec, framework):
+        stack, refused = _tried(spec, release, _pythons(spec))
+        if stack:
+            newer = (_refusal(framework, *each) for each in refusals.items())
+            return replace(stack, facts=(*stack.facts, *newer))
+        refusals[release] = refused[0]
+    newest = next(iter(refusals.values()))
+    where = image_yaml.where(spec, *newest.field.split("."))
+    if spec.release == NEWEST:
+        fix = newest.fix or "write another accelerator"
+    else:
+        fix = newest.fix or _nearest(spec, newest.otherwise)
+    raise InputError(f"{where}: {newest.what}", fix)
 
 
-def explain(spec: ImageSpec) -> tuple[Fact, ...]:
-    """Return why each version of `spec` is what it is. Raises InputError as `resolve` does."""
-    return resolve(spec).facts
+def _meant(spec: ImageSpec, framework: Framework) -> tuple[str, ...]:
+    """Return the releases that image.yaml's stands for, the newest first."""
+    known = framework.releases()[::-1]
+    if spec.release == NEWEST:
+        return known
+    patches = (release for release in known if frameworks.minor(release) == spec.release)
+    return (next(patches, spec.release),)
+
+
+def _pythons(spec: ImageSpec) -> tuple[str, ...]:
+    """Return the versions of Python that an image may have, the preferred one first."""
+    if "python" in spec.model_fields_set or not spec.has_own_base:
+        return (spec.python,)
+    return tuple(dict.fromkeys((spec.python, *OWN_PYTHON)))
+
+
+def _tried(
+    spec: ImageSpec, release: str, pythons: Iterable[str]
+) -> tuple[Stack | None, list[RefusedError]]:
+    """Return the versions with a release on the first Python that works, and what is refused before
+    that."""
+    framework, refusals = frameworks.of(spec.framework), []
+    for python in pythons:
+        chosen = {"release": release, "python": python}
+        changed = {name: value for name, value in chosen.items() if getattr(spec, name) != value}
+        try:
+            stack = framework.resolve(spec.model_copy(update=changed) if changed else spec)
+        except RefusedError as refused:
+            refusals.append(refused)
+        else:
+            return stack, refusals
+    return None, refusals
+
+
+def _refusal(framework: Framework, release: str, refused: RefusedError) -> Fact:
+    """Return why a newer release was not taken, and what to write if it is to be."""
+    why = f"{refused.what}: {refused.fix}" if refused.fix else refused.what
+    return Fact(f"why not {framework.title} {release}", why, READ, True)
 
 
 # --- what a framework asks ------------------------------------------------------------------------
@@ -46,7 +99,7 @@ def accelerator_of(spec: ImageSpec) -> Accelerator:
         accelerator = accelerators.find(spec.accelerator)
     except InputError as error:
         raise RefusedError("accelerator", error.message, error.fix) from None
-    if accelerator.refused:
+    if accelerator.refused and spec.framework not in accelerator.only:
         raise RefusedError(
             "accelerator",
             f"{accelerator.name} {accelerator.refused}",
@@ -55,17 +108,16 @@ def accelerator_of(spec: ImageSpec) -> Accelerator:
     return accelerator
 
 
-def facts(
-    spec: ImageSpec, accelerator: Accelerator, name: str, pythons: Sequence[str], source: Source
-) -> tuple[Fact, ...]:
-    """Return the facts about any image. name: of the framework's minor release; pythons: those that
-    it runs on, by `source`. Raises RefusedError for another Python."""
+def facts(spec: ImageSpec, accelerator: Accelerator, wheel: Release) -> tuple[Fact, ...]:
+    """Return the facts about any image. wheel: what was read of the framework's. Raises
+    RefusedError for another Python than its own."""
     title = frameworks.of(spec.framework).title
-    _check_python(spec, f"{title} {spec.release}", pythons)
+    name, pythons = f"{title} {spec.release}", ", ".join(wheel.python)
+    _check_python(spec, name, wheel.python)
     known: tuple[Fact, ...] = (
         Fact.of("accelerator", accelerator.name, accelerator.source),
-        Fact.of(title, spec.release, source),
-        Fact.of(f"Python ({name} runs on {', '.join(pythons)})", spec.python, source),
+        Fact.of(title, spec.release, wheel.source),
+        Fact.of(f"Python ({name} runs on {pythons})", spec.python, wheel.metadata),
     )
     if accelerator.precision != "float32":
         precision = accelerator.precision_source
@@ -101,25 +153,71 @@ def check_for_gpus(spec: ImageSpec, accelerator: Accelerator) -> None:
         )
 
 
+def require_own_base(spec: ImageSpec) -> None:
+    """Raise RefusedError for a published base, which the tables know of one framework alone."""
+    if not spec.has_own_base:
+        title = frameworks.of(spec.framework).title
+        raise RefusedError("base", f"an image with {title} has a base of its own", "remove base")
+
+
+def pruned(spec: ImageSpec, capability: str) -> Prune | None:
+    """Return what device code stays of a GPU's, None where all of it does."""
+    mode = spec.prune or spec.framework
+    return None if mode == "off" else Prune(capability, mode)
+
+
+def kernels(release: Release, capability: str) -> Runs:
+    """Return how the kernels of a release run on a GPU, by the verdict's word."""
+    words: Mapping[str, Runs] = {"native": "native", "older minor": "native", "PTX": "ptx"}
+    return words.get(release.support(capability), "none")
+
+
+def cudnn_runs(version: str, capability: str) -> bool:
+    """Return whether a cuDNN has machine code for a GPU."""
+    row = cuda.cudnn(version)
+    return row is not None and any(runs_on(code, capability) for code in row.capabilities)
+
+
+def driver_for(major: str) -> Fact:
+    """Return the oldest driver for a CUDA ("12")."""
+    row = next(row for row in cuda.cuda().drivers if row.cuda == major)
+    return Fact.of(f"oldest driver for CUDA {major}", row.driver, row.source)
+
+
 # --- the nearest that works -----------------------------------------------------------------------
+
+
+def working(spec: ImageSpec, pythons: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the releases that work with the rest of `spec`, the newest first, each with the first
+    of these versions of Python that it runs on; and why a release does not work, or not with the
+    first one."""
+    works, refusals = dict[str, str](), dict[str, str]()
+    for release in frameworks.of(spec.framework).releases()[::-1]:
+        stack, refused = _tried(spec, release, pythons)
+        if refused:
+            refusals[release] = refused[0].what
+        if stack:
+            works[release] = stack.python
+    return works, refusals
+
+
+def nearest(framework: Framework, wanted: str, among: Iterable[str]) -> str:
+    """Return which of these releases is the nearest to another one, counted in releases."""
+    known = framework.releases()
+    position = bisect.bisect_left(known, Version(wanted), key=Version)
+    return min(among, key=lambda each: (abs(known.index(each) - position), -known.index(each)))
 
 
 def _nearest(spec: ImageSpec, otherwise: str) -> str:
     """Return what to write instead: the nearest release that works with all else of `spec`."""
     framework = frameworks.of(spec.framework)
-    known = sorted(framework.releases(), key=Version)
-    position = bisect.bisect_left(known, Version(spec.release), key=Version)
-    for index in sorted(range(len(known)), key=lambda i: (abs(i - position), -i)):
-        try:
-            framework.resolve(spec.model_copy(update={"release": known[index]}))
-        except RefusedError:
-            continue
+    if works := working(spec, _pythons(spec))[0]:
         base = "" if spec.has_own_base else " and a base that has it"
-        nearest = f"write {framework.name}: {known[index]}{base}"
-        return f"{nearest}, or {otherwise}" if otherwise else nearest
+        fix = f"write {framework.name}: {nearest(framework, spec.release, works)}{base}"
+        return f"{fix}, or {otherwise}" if otherwise else fix
     if otherwise:
         return f"no {framework.title} on PyPI does; write {otherwise}"
-    return f"known: {', '.join(known)}"
+    return f"known: {', '.join(framework.releases())}"
 
 
 def _closest(version: str, among: Sequence[str]) -> str:

@@ -15,11 +15,17 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, Validatio
 
 from builder import contract
 from builder.core.errors import InputError
-from builder.core.filemodel import matches, refuse
+from builder.core.filemodel import matches, refuse, shown
 from builder.facts import accelerators
 
 OWN = "own"
 """The `base` of an image that the factory makes from Debian and locked wheels."""
+
+NEWEST = "newest"
+"""The release of a framework that is not written: the newest one that works."""
+
+RELEASE = re.compile(rf"{NEWEST}|[0-9]+\.[0-9]+(\.[0-9]+(\.[0-9]+)?)?")
+"""A release, or a minor release, which stands for its newest patch."""
 
 PruneMode = str
 """The libraries that device code is taken out of: `off`, the framework's by its name, or `all`,
@@ -53,8 +59,6 @@ _REFERENCE = re.compile(
 )
 _PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>~]=[0-9]+(?:\.[0-9]+)*)?")
 """A name with at most one bound, which needs no parser: `packaging` takes long to import."""
-_LONGEST_REQUIREMENT = 2000
-"""Characters; `packaging` takes minutes for millions."""
 _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 
 
@@ -101,8 +105,6 @@ def requirement(value: str) -> str:
 
     Raises PydanticCustomError for what cannot be locked.
     """
-    if len(value) > _LONGEST_REQUIREMENT:
-        raise refuse(f"a requirement of {len(value):,} characters is none", "write name==version")
     if value.lstrip().startswith("-"):
         raise refuse(
             f"{value!r} is an option, not a requirement",
@@ -122,15 +124,14 @@ def requirement(value: str) -> str:
     return str(parsed)
 
 
-def _different(values: tuple[str, ...]) -> tuple[str, ...]:
-    seen: dict[str, str] = {}
-    for value in values:
-        name = re.split(r"[\s\[<>=!~;(]", value, maxsplit=1)[0]
-        key = re.sub(r"[-_.]+", "-", name).lower()
-        if key in seen:
-            raise refuse(f"{value!r} stands twice (also as {seen[key]!r})", "keep one")
-        seen[key] = value
-    return values
+def module(value: str) -> str:
+    """Refuse what is no module's name."""
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value, re.ASCII):
+        raise refuse(
+            f"{shown(value)} is not a module",
+            "write it as after `python -m`, such as trainer.task",
+        )
+    return value
 
 
 def _variable(name: str) -> str:
@@ -220,21 +221,10 @@ DebianPackageName = Annotated[
 PythonRequirement = Annotated[str, AfterValidator(requirement)]
 
 AcceleratorName = Annotated[str, AfterValidator(_accelerator)]
-Release = Annotated[
-    str, matches(r"[0-9]+\.[0-9]+\.[0-9]+", "a release", "write all of it, such as 2.21.0")
-]
 PythonVersion = Annotated[str, matches(r"3\.[0-9]+", "a Python version", "write 3.11 or 3.13")]
 BaseImage = Annotated[str, AfterValidator(_base)]
-DebianPackages = Annotated[tuple[DebianPackageName, ...], AfterValidator(_different)]
-PythonRequirements = Annotated[tuple[PythonRequirement, ...], AfterValidator(_different)]
+DebianPackages = tuple[DebianPackageName, ...]
+PythonRequirements = tuple[PythonRequirement, ...]
 LayerCompression = Annotated[str, AfterValidator(_compression)]
-Module = Annotated[
-    str,
-    matches(
-        r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
-        "a module",
-        "write it as after `python -m`, such as trainer.task",
-    ),
-]
 UserNumber = Annotated[int, Field(ge=1, le=65533)]
 Size = Annotated[ByteSize, BeforeValidator(_size), Field(gt=0)]

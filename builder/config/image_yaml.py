@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -18,7 +18,6 @@ from pydantic import (
     Field,
     PlainSerializer,
     PrivateAttr,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     WithJsonSchema,
@@ -27,14 +26,14 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from builder import frameworks
-from builder.config import fields, matrix
+from builder.config import fields
 from builder.config.accepted_advisories import AcceptedAdvisories
 from builder.config.fields import OWN
 from builder.core import filemodel, outgoing, project, yamlfile
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel
 from builder.core.yamlfile import Document, Mistake
+from builder.facts import frameworks
 
 IMAGES = project.IMAGES
 FILE = "image.yaml"
@@ -74,10 +73,7 @@ def _program(value: object, info: ValidationInfo) -> Program:
             f"{filemodel.shown(value)} is not FOLDER:MODULE", f"write program: {FOLDER}:{MODULE}"
         )
     folder, _, module = value.partition(":")
-    return Program(fields.folder(folder, info), _MODULE.validate_python(module))
-
-
-_MODULE: Final = TypeAdapter[str](fields.Module)
+    return Program(fields.folder(folder, info), fields.module(module))
 
 
 @dataclass(frozen=True)
@@ -104,11 +100,13 @@ class ImageSpec(FileModel):
     framework: str = frameworks.DEFAULT
     """The framework: image.yaml writes its name as the key of its release."""
 
-    release: fields.Release = Field("2.21.0", examples=["2.21.0"])
-    """Its CUDA libraries follow from it. A list gives a target for each release."""
+    release: str = Field("2.21.0", examples=["2.21", "2.21.0"])
+    """Its CUDA libraries follow from it. A minor release stands for its newest patch, `newest` for
+    the newest release that works with the rest of this file; both as far as they are known."""
 
     python: fields.PythonVersion = Field("3.11", examples=["3.11"])
-    """The version of Python, without its patch level. A list gives a target for each version."""
+    """The version of Python, without its patch level. Left out, it is 3.11, or the first of ours
+    that the framework's release runs on."""
 
     base: fields.BaseImage = Field(
         OWN, examples=[OWN, "docker.io/tensorflow/tensorflow:2.17.0-gpu@sha256:<digest>"]
@@ -167,7 +165,8 @@ class ImageSpec(FileModel):
     image then runs on no other GPU generation."""
 
     cuda: dict[str, fields.Version] = Field({}, examples=[{"cudnn": "9.10.2.21"}])
-    """CUDA libraries to take in another version than the one TensorFlow was tested with."""
+    """CUDA libraries to take in another version than the one that follows from the release. PyTorch
+    fixes all of them, JAX all but cuDNN."""
 
     advisories: AcceptedAdvisories = Field(
         (),
@@ -192,7 +191,7 @@ class ImageSpec(FileModel):
     @classmethod
     def _named(cls, values: Any) -> Any:
         """Take the key that names a framework, and its release."""
-        named = frameworks.named_in(values)
+        named = _frameworks_in(values)
         if len(named) > 1:
             raise filemodel.refuse(
                 f"names two frameworks: {' and '.join(named)}", "keep the one that it trains with"
@@ -202,6 +201,17 @@ class ImageSpec(FileModel):
         (name,) = named
         rest = {key: value for key, value in values.items() if key != name}
         return {**rest, "framework": name, "release": values[name]}
+
+    @field_validator("release")
+    @classmethod
+    def _released(cls, release: str, info: ValidationInfo) -> str:
+        if not fields.RELEASE.fullmatch(release):
+            known = frameworks.of(info.data.get("framework", frameworks.DEFAULT)).releases()[-1]
+            raise filemodel.refuse(
+                f"{filemodel.shown(release)} is not a release",
+                f"write {frameworks.minor(known)}, {known} or {fields.NEWEST}",
+            )
+        return release
 
     @field_validator("prune")
     @classmethod
@@ -253,32 +263,23 @@ class ImageSpec(FileModel):
         return self._folder
 
 
+def _frameworks_in(values: Iterable[Any]) -> tuple[str, ...]:
+    """Return the keys that name a framework; it takes time to ask whether an unknown key does."""
+    return frameworks.named_in(key for key in values if key not in ImageSpec.model_fields)
+
+
 def targets(root: Path) -> tuple[str, ...]:
     """Return the names of all targets of a project, sorted."""
-    return tuple(sorted(sources(root)))
-
-
-def sources(root: Path) -> dict[str, Path]:
-    """Return target -> its image.yaml. An image.yaml with a matrix has several targets."""
-    return {
-        name: path
-        for path in sorted((root / IMAGES).glob(f"*/{FILE}"))
-        for name in matrix.of_file(path)
-    }
+    return tuple(sorted(path.parent.name for path in (root / IMAGES).glob(f"*/{FILE}")))
 
 
 def named(root: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Return these targets, each once; the name of a folder with a matrix stands for all of them.
-
-    Raises InputError for a name that the project does not have.
-    """
-    known, result = sources(root), dict[str, None]()
-    for name in names:
-        matrix_of = [target for target, path in known.items() if path.parent.name == name]
-        if not (chosen := [name] if name in known else matrix_of):
+    """Return these targets, each once. Raises InputError for one that the project does not have."""
+    known, chosen = targets(root), tuple(dict.fromkeys(names))
+    for name in chosen:
+        if name not in known:
             raise _unknown(root, name)
-        result |= dict.fromkeys(chosen)
-    return tuple(result)
+    return chosen
 
 
 def load_all(root: Path) -> tuple[ImageSpec, ...]:
@@ -302,12 +303,11 @@ def load(root: Path, target: str) -> ImageSpec:
 
     Raises InputError: no such target, or every problem of its file.
     """
-    folders = {path.parent.name: path for path in (root / IMAGES).glob(f"*/{FILE}")}
-    path = folders.get(target) or sources(root).get(target)
-    if path is None:
+    if target not in targets(root):
         raise _unknown(root, target)
+    path = root / IMAGES / target / FILE
     outgoing.inside(root, path)
-    return parse(filemodel.read_text(path, shown(path)), path, root, target)
+    return parse(filemodel.read_text(path, shown(path)), path, root)
 
 
 def _unknown(root: Path, target: str) -> InputError:
@@ -320,29 +320,21 @@ def _unknown(root: Path, target: str) -> InputError:
     )
 
 
-def parse(text: str, source: Path, root: Path | None = None, target: str = "") -> ImageSpec:
+def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
     """Return the ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
 
-    target: which of a matrix; the folder's name where there is none. Raises InputError with every
-    problem of the text, or for a target that its matrix does not have.
+    Raises InputError with every problem of the text.
     """
-    name, where = target or source.parent.name, shown(source)
+    name, where = source.parent.name, shown(source)
     document = yamlfile.parse(text, where)
     problems = [*_name_problems(name), *document.problems]
     spec = None
     if isinstance(document.value, dict):
-        known = matrix.variants(source.parent.name, document.value)
-        if name not in known:
-            raise InputError(
-                f"{where}: has a matrix: {name} is none of its targets", f"name {', '.join(known)}"
-            )
+        values = dict(document.value)
         try:
-            values = document.value | known[name]
             for key in {"framework", "release"} & values.keys():
                 fix = f"write {frameworks.DEFAULT}: {values.pop(key)}, or another framework's name"
                 problems.append(Mistake(document.line(key), key, "unknown key", fix))
-            if "trainer" in values:
-                problems.append(_old_key(document, values.pop("trainer")))
             spec = ImageSpec.model_validate(values, context={"root": root})
         except ValidationError as error:
             problems += filemodel.mistakes(document, _in_the_file(error, values), ImageSpec)
@@ -359,20 +351,12 @@ def parse(text: str, source: Path, root: Path | None = None, target: str = "") -
 
 def _in_the_file(error: ValidationError, values: Mapping[str, Any]) -> list[ErrorDetails]:
     """Return the errors of a file, with the key that it has for the release."""
-    name = next(iter(frameworks.named_in(values)), frameworks.DEFAULT)
+    name = next(iter(_frameworks_in(values)), frameworks.DEFAULT)
     details = error.errors()
     for detail in details:
         if detail["loc"][:1] == ("release",):
             detail["loc"] = (name, *detail["loc"][1:])
     return details
-
-
-def _old_key(document: Document, value: object) -> Mistake:
-    """Return the mistake of the key `trainer`, which named a program until 0.4."""
-    old = value if isinstance(value, dict) else {}
-    new = f"program: {old.get('package', FOLDER)}:{old.get('module', MODULE)}"
-    suite = f" and suite: {old['suite']}" if "suite" in old else ""
-    return Mistake(document.line("trainer"), "trainer", "is now `program`", f"write {new}{suite}")
 
 
 def where(spec: ImageSpec, *field: str) -> str:
@@ -398,7 +382,8 @@ def _name_problems(name: str) -> list[Mistake]:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63] or "v100"
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63]
+    return slug if slug not in ("", "all") else "v100"
 
 
 def _module_problems(document: Document, program: Program, root: Path) -> list[Mistake]:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from builder.config import image_yaml
-from builder.config.repository import Findings, look, text_of
+from packaging.version import Version
+
+from builder.config import compatibility, image_yaml
+from builder.config.fields import NEWEST
+from builder.config.image_yaml import ImageSpec
+from builder.config.repository import Findings, Wish, look, text_of
 from builder.core import files, project
-from builder.facts import accelerators
+from builder.core.errors import InputError
+from builder.facts import accelerators, frameworks
+from builder.facts.frameworks import Framework
 
 SETTINGS: Final = """\
 # The project's settings; this folder is its root. A flag or a variable (BUILDER_REGISTRY ...) wins.
@@ -18,32 +25,42 @@ SETTINGS: Final = """\
 """
 IGNORED: Final = "/build/"
 """What builds write, as a line of .gitignore and .dockerignore."""
+HEAD: Final = (
+    "# The image of one accelerator; every other field has a default: builder schema --stdout\n"
+)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A target for a repository. files: what is to be written, by path; it may be nothing."""
+    """A target for a repository. files: what is to be written, by path; it may be nothing. values:
+    those of image.yaml, {} where it is there."""
 
     target: str
     files: dict[Path, str]
+    values: dict[str, Any]
     findings: Findings
 
 
 def propose(root: Path, target: str, force: bool = False) -> Proposal:
     """Return the files that a repository lacks for a target, and what they were taken from.
 
+    target: an accelerator (v100), one and its framework (v100-torch), or a target that is there.
     A file that is there is not in the proposal, unless `force` is given: image.yaml is then written
-    anew, and the ignore files get their line. Raises InputError for a target that is no
-    accelerator, and for a file that cannot be read.
+    anew, and the ignore files get their line. Raises InputError for another target, for files that
+    ask for two frameworks, or for one that does not work there, and for one that cannot be read.
     """
-    accelerator = accelerators.find(target)
     name, findings, written = target.lower(), Findings(), dict[Path, str]()
-    yaml = root / project.IMAGES / name / image_yaml.FILE
+    yaml, values = root / project.IMAGES / name / image_yaml.FILE, dict[str, Any]()
     if not (root / project.MARKER).exists():
         written[root / project.MARKER] = SETTINGS
-    if force or not yaml.exists():
+    if force or name not in image_yaml.targets(root):
         look(root, findings)
-        written[yaml] = _image_yaml(accelerator.name, findings)
+        values = _values(name, findings)
+        written[yaml] = HEAD + "".join(
+            f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
+            for key, value in values.items()
+        )
+        image_yaml.parse(written[yaml], yaml, root)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
         text = text_of(path)
@@ -54,9 +71,9 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
         if text is None or force:
             written[path] = "\n".join([*(text or "").splitlines(), IGNORED, ""])
         else:
-            findings.leave(ignore, IGNORED, "it is there already: add this line, or give --force")
+            findings.leave(ignore, f"has no line {IGNORED}", "add it, or give --force")
     changed = {path: text for path, text in written.items() if text_of(path) != text}
-    return Proposal(name, changed, findings)
+    return Proposal(name, changed, values, findings)
 
 
 def write(proposal: Proposal) -> None:
@@ -65,13 +82,17 @@ def write(proposal: Proposal) -> None:
         files.write(path, text)
 
 
-def _image_yaml(accelerator: str, findings: Findings) -> str:
-    """Return image.yaml with what was taken over. Everything else keeps its default."""
+def _values(target: str, findings: Findings) -> dict[str, Any]:
+    """Return the values of image.yaml, from what was found."""
+    accelerator, framework = _named(target, findings)
+    wishes = findings.frameworks.pop(framework.name, [])
+    for other in findings.frameworks.values():  # a library beside the framework
+        for wish in other:
+            if wish.requirement:
+                findings.requirements[wish.text] = wish.text
+                findings.taken.append(f"{wish.where}: {wish.text}")
     values: dict[str, Any] = {"accelerator": accelerator}
-    if findings.tensorflow:
-        values["tensorflow"] = findings.tensorflow
-    if findings.python and findings.python != "3.11":
-        values["python"] = findings.python
+    values |= _versions(target, accelerator, framework, wishes, findings)
     if findings.apt:
         values["apt"] = sorted(dict.fromkeys(findings.apt))
     if findings.requirements:
@@ -79,12 +100,71 @@ def _image_yaml(accelerator: str, findings: Findings) -> str:
     if findings.program:
         package, module = findings.program
         values |= {"program": f"{package}:{module}", "suite": "program"}
+    elif framework.name != frameworks.DEFAULT:
+        why = f"the packaged trainer has no {framework.title}: write `program: FOLDER:MODULE`"
+        findings.leave(image_yaml.FILE, "no program is recognized", why)
     if findings.environment:
         values["environment"] = findings.environment
-    head = (
-        "# The image of one accelerator; every other field has a default: builder schema --stdout\n"
-    )
-    return head + "".join(
-        f"{key}: {value if isinstance(value, str) and key != 'tensorflow' else json.dumps(value)}\n"
-        for key, value in values.items()
-    )
+    return values
+
+
+def _named(target: str, findings: Findings) -> tuple[str, Framework]:
+    """Return the accelerator and the framework of a target. Raises InputError for no accelerator,
+    and where the files ask for several frameworks and the target names none."""
+    before, _, last = target.rpartition("-")
+    if before and frameworks.is_known(last):
+        return accelerators.find(before).name, frameworks.of(last)
+    accelerator, asked = accelerators.find(target).name, findings.frameworks
+    if len(asked) > 1:
+        lines = "; ".join(f"{wishes[0].where}: {wishes[0].text}" for wishes in asked.values())
+        choice = " or ".join(f"{target}-{name}" for name in asked)
+        raise InputError(f"{lines}: an image has one framework", f"pass --target {choice}")
+    return accelerator, frameworks.of(next(iter(asked), frameworks.DEFAULT))
+
+
+def _versions(
+    target: str, accelerator: str, framework: Framework, wishes: Sequence[Wish], findings: Findings
+) -> dict[str, str]:
+    """Return the framework's release and Python, and note why they are these. Raises InputError
+    where no release works on the accelerator."""
+
+    def working(name: str, other: Framework) -> tuple[dict[str, str], dict[str, str]]:
+        spec = ImageSpec.model_validate({"accelerator": name, other.name: NEWEST})
+        return compatibility.working(spec, findings.pythons)
+
+    works, refusals = working(accelerator, framework)
+    if not works:
+        what = f"{wishes[0].where}: {wishes[0].text}" if wishes else f"--target {target}"
+        others = frameworks.every() if not wishes else ()
+        here = [f"{target}-{each.name}" for each in others if working(accelerator, each)[0]]
+        there = (each for each in accelerators.accelerators() if working(each, framework)[0])
+        fix = f"pass --target {' or '.join(here or map(str.lower, there))}"
+        raise InputError(f"{what}: {next(iter(refusals.values()))}", fix)
+    allowed = (each for each in works if _allowed(each, wishes))
+    release = next(allowed, "") or _nearest(framework, works, wishes)
+    chosen = f"{framework.name}: {release}, python: {works[release]}"
+    newer = (each for each in reversed(refusals) if Version(each) >= Version(release))
+    why = next((f" ({refusals[each]})" for each in newer if _allowed(each, wishes)), "")
+    for wish in wishes:
+        if release in wish.specifier:
+            findings.taken.insert(0, f"{wish.where}: {wish.text} -> {chosen}{why}")
+        else:
+            fits = [what for each, what in refusals.items() if each in wish.specifier]
+            reason = fits[0] if fits else "the tables have no such release"
+            instead = f"image.yaml has {chosen}, the nearest that works on {accelerator}"
+            findings.left.insert(0, f"{wish.where}: {wish.text}: {reason}; {instead}")
+    if not wishes:
+        findings.taken.insert(0, f"--target {target} -> {chosen}{why}")
+    return {framework.name: release, "python": works[release]}
+
+
+def _allowed(release: str, wishes: Sequence[Wish]) -> bool:
+    return all(release in wish.specifier for wish in wishes)
+
+
+def _nearest(framework: Framework, releases: Iterable[str], wishes: Sequence[Wish]) -> str:
+    """Return the release that is the nearest to what is asked for, by an exact version if any."""
+    bounds = [bound for wish in wishes for bound in wish.specifier]
+    exact = [bound for bound in bounds if bound.operator == "=="] or bounds
+    wanted = max((bound.version.removesuffix(".*") for bound in exact), key=Version)
+    return compatibility.nearest(framework, wanted, releases)

@@ -56,6 +56,9 @@ def read(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[
     if lock is None:
         return None, tuple(outdated)
     if not outdated:
+        if lock.python != stack.python:
+            why = f"the tables choose Python {stack.python}, locked is {lock.python}"
+            outdated.append(Staleness(path, why, fix))
         moved = _moved_tables(lock, stack)
         outdated += [Staleness(image_yaml.shown(folder / name), why, fix) for name, why in moved]
     if lock.root and lock.root.packages_checksum != content["root"]["packages"]:

@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import frameworks
 from builder.config import debian_packages, image_yaml, pins
 from builder.config.debian_packages import DebianPackage
 from builder.config.pins import Pin
 from builder.core import files
 from builder.core.errors import InputError
+from builder.facts import frameworks
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from packaging.version import Version
-
 from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import APT, APT_EXTRA, Lock, LockedRootfs
@@ -57,7 +55,7 @@ def lock(
     nothing is resolved or fetched. A new target starts from its neighbours' versions, so that they
     share a base. The old files stay until every new version is known.
 
-    An upgrade takes Python releases of at least uv.AGE, and reports which newer ones it left.
+    An upgrade takes Python releases of at least uv.AGE.
 
     apt: chooses Debian packages where some are not locked yet. now: packages of any age. tested: a
     project whose locks a first target starts from.
@@ -74,13 +72,11 @@ def lock(
             made = lockfile.read(root, spec.name)
         else:
             limits = _limits(now) if upgrade else {}
-            made, left = _make(root, spec, stack, upgrade, apt, locking.log, limits, tested)
+            made = _make(root, spec, stack, upgrade, apt, locking.log, limits, tested)
             require(made)
         lockfile.write(root, made)
         locking.cached = kept
         locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
-        if not kept and left:
-            locking.detail += f"; younger than {uv.AGE}, not taken: {', '.join(left)}"
     return made
 
 
@@ -99,26 +95,19 @@ def _make(
     say: Callable[[str], None],
     limits: Mapping[str, str],
     tested: Path | None,
-) -> tuple[Lock, list[str]]:
-    """Return a new lock, and the releases that `limits` left out."""
+) -> Lock:
+    """Return a new lock. limits: variables for uv that say how old a release has to be."""
     from builder.config import network
 
     host = network.discover()
     locks = _kept_locks(root, spec, upgrade, tested)
     wheels, moved = requirements.wheels(spec, stack, host, locks, limits)
-    newest = requirements.wheels(spec, stack, host, locks, {})[0] if limits else wheels
-    chosen = {pin.name: Version(pin.version) for pins in wheels.values() for pin in pins}
-    left = [
-        f"{pin.name} {pin.version}"
-        for pins in newest.values()
-        for pin in pins
-        if pin.name in chosen and Version(pin.version) > chosen[pin.name]
-    ]
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     own = spec.has_own_base
-    rootfs, on_top = _debian(root, spec, locks, upgrade, apt) if own else (None, {})
-    made = Lock(
+    suite = OWN_PYTHON.get(stack.python, "")
+    rootfs, on_top = _debian(root, spec, suite, locks, upgrade, apt) if own else (None, {})
+    return Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
         framework=spec.framework,
@@ -131,7 +120,6 @@ def _make(
         wheels=wheels,
         moved=moved,
     )
-    return made, left
 
 
 def _kept_locks(
@@ -157,15 +145,15 @@ def _locks(root: Path, first: str) -> tuple[Lock, ...]:
 def _debian(
     root: Path,
     spec: ImageSpec,
+    suite: str,
     locks: Sequence[Lock],
     upgrade: bool,
     apt: Apt,
 ) -> tuple[LockedRootfs, dict[str, tuple[DebianPackage, ...]]]:
-    """Return the OS root, and the Debian packages on top of it by their file.
+    """Return the OS root of a Debian release, and the packages on top of it by their file.
 
     What is locked is kept.
     """
-    suite = OWN_PYTHON[spec.python]
     rootfs = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
     if rootfs is None:
         rootfs = _root(root, suite, upgrade)

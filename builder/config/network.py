@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from builder.core import web
@@ -61,7 +61,7 @@ class BuildNetwork:
     """The host's network configuration. It holds credentials: never print or store it.
 
     ca: the CA bundle. proxies: by the variables' names in lower case. trusted_hosts: those that may
-    show any certificate. tuning: other variables of uv.
+    show any certificate.
     """
 
     ca: Path | None = None
@@ -69,7 +69,6 @@ class BuildNetwork:
     index: str | None = None
     extra_indexes: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] = ()
-    tuning: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
@@ -133,7 +132,7 @@ class BuildNetwork:
         if self.trusted_hosts:
             hosts = " ".join(self.trusted_hosts)
             variables |= {"UV_INSECURE_HOST": hosts, "PIP_TRUSTED_HOST": hosts}
-        return variables | dict(self.tuning)
+        return variables
 
     def _apt_configuration(self, settings: Sequence[tuple[str, str]], with_sources: bool) -> str:
         lines = list(settings)
@@ -161,23 +160,18 @@ def discover(
     env = os.environ if environment is None else environment
     home = Path(env.get("HOME") or Path.home()) if home is None else home
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
-    pip = _pip_settings(env, root, home, config)
+    pip = _pip_settings(env, root, config)
     uv = _uv_settings(env, root, config)
     logins = read_logins([Path(env.get("NETRC") or home / ".netrc")])
     index, extra_indexes = _indexes(env, pip, uv)
     proxies = {name: env.get(name) or env.get(name.upper()) or "" for name in _PROXIES}
     trusted = [env.get("UV_INSECURE_HOST"), uv.get("allow-insecure-host"), pip.get("trusted-host")]
-    tuning = {
-        "UV_HTTP_TIMEOUT": env.get("UV_HTTP_TIMEOUT"),
-        "UV_INDEX_STRATEGY": env.get("UV_INDEX_STRATEGY") or uv.get("index-strategy"),
-    }
     return BuildNetwork(
         ca=_ca(env, root, pip),
         proxies=tuple((name, value) for name, value in proxies.items() if value),
         index=with_login(index, logins) if index else None,
         extra_indexes=tuple(with_login(url, logins) for url in extra_indexes),
         trusted_hosts=tuple(dict.fromkeys(host for hosts in trusted for host in _words(hosts))),
-        tuning=tuple((name, str(value)) for name, value in tuning.items() if value),
     )
 
 
@@ -226,34 +220,21 @@ def _ca(env: Mapping[str, str], root: Path, pip: Mapping[str, str]) -> Path | No
 # --- Python indexes -----------------------------------------------------------------------------
 
 
-def _pip_settings(env: Mapping[str, str], root: Path, home: Path, config: Path) -> dict[str, str]:
-    """Return pip's settings for `pip install`.
-
-    In the order of pip's documentation ("Configuration"), a later one wins: global, user, site,
-    PIP_CONFIG_FILE, the environment.
-    """
+def _pip_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, str]:
+    """Return pip's settings for `pip install`: global, user, PIP_CONFIG_FILE, the environment; a
+    later one wins."""
     settings: dict[str, str] = {}
-    files = [
-        *(folder / "pip/pip.conf" for folder in _xdg_folders(env, root)),
-        root / "etc/pip.conf",
-        home / ".pip/pip.conf",
-        config / "pip/pip.conf",
-        *([Path(env["VIRTUAL_ENV"]) / "pip.conf"] if env.get("VIRTUAL_ENV") else []),
-    ]
-    if env.get("PIP_CONFIG_FILE") == os.devnull:
-        files = []
-    elif env.get("PIP_CONFIG_FILE"):
-        files.append(Path(env["PIP_CONFIG_FILE"]))
-    for file in filter(Path.is_file, files):
+    own = env.get("PIP_CONFIG_FILE") or ""
+    files = [root / "etc/pip.conf", config / "pip/pip.conf", *([Path(own)] if own else [])]
+    for file in filter(Path.is_file, [] if own == os.devnull else files):
         parser = configparser.RawConfigParser()
         try:
             parser.read_string(file.read_text())
         except (OSError, UnicodeDecodeError, configparser.Error) as error:
             raise _unreadable(file, error) from None
-        for section in ("global", "install"):
-            if parser.has_section(section):
-                # pip takes `index_url` for `index-url`
-                settings |= {k.replace("_", "-"): v for k, v in parser.items(section)}
+        for section in filter(parser.has_section, ("global", "install")):
+            # pip takes `index_url` for `index-url`
+            settings |= {name.replace("_", "-"): text for name, text in parser.items(section)}
     for name in ("cert", "index-url", "extra-index-url", "trusted-host"):
         if value := env.get("PIP_" + name.upper().replace("-", "_")):
             settings[name] = value
@@ -265,23 +246,15 @@ def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, 
 
     The user's win over the system's.
     """
-    if env.get("UV_NO_CONFIG"):
-        return {}
-    files = [
-        *(folder / "uv/uv.toml" for folder in _xdg_folders(env, root)),
-        root / "etc/uv/uv.toml",
-        config / "uv/uv.toml",
-    ]
+    files = [root / "etc/uv/uv.toml", config / "uv/uv.toml"]
     if env.get("UV_CONFIG_FILE"):
         files = [Path(env["UV_CONFIG_FILE"])]
     settings: dict[str, object] = {}
     for file in filter(Path.is_file, files):
         try:
-            content = tomllib.loads(file.read_text())
+            settings |= tomllib.loads(file.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise _unreadable(file, error) from None
-        pip = content.pop("pip", {})
-        settings |= content | (pip if isinstance(pip, dict) else {})
     return settings
 
 
@@ -289,56 +262,39 @@ def _indexes(
     env: Mapping[str, str], pip: Mapping[str, str], uv: Mapping[str, object]
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return the default index and the extra ones: uv's own configuration first, then pip's."""
-    tables = [table for table in _list(uv.get("index")) if isinstance(table, dict)]
-    named = [(bool(t.get("default")), f"{t.get('name', '')}={t.get('url', '')}") for t in tables]
+    tables = [table for table in _words(uv.get("index")) if isinstance(table, dict)]
+    named = [(bool(table.get("default")), table.get("url")) for table in tables]
     defaults = [
         env.get("UV_DEFAULT_INDEX"),
         env.get("UV_INDEX_URL"),
-        *(index for default, index in named if default),
+        *(url for default, url in named if default),
         uv.get("index-url"),
         pip.get("index-url"),
     ]
     extras = [
         _words(env.get("UV_INDEX")),
         _words(env.get("UV_EXTRA_INDEX_URL")),
-        [index for default, index in named if not default],
+        [url for default, url in named if not default],
         _words(uv.get("extra-index-url")),
         _words(pip.get("extra-index-url")),
     ]
-    first = next((str(index) for index in defaults if index), "")
-    reachable = ([url for index in group if (url := _index_url(env, index))] for group in extras)
-    return _index_url(env, first), tuple(next(filter(None, reachable), ()))
+    reachable = ([url for index in group if (url := _index_url(index))] for group in extras)
+    return _index_url(next(filter(None, defaults), "")), tuple(next(filter(None, reachable), ()))
 
 
-def _index_url(env: Mapping[str, str], index: str) -> str | None:
-    """Return the URL of an index written `NAME=URL` or `URL`; None for one on the host's disk.
-
-    It carries the credentials that uv takes from UV_INDEX_<NAME>_USERNAME and _PASSWORD.
-    """
-    match = re.fullmatch(r"(?:([\w.-]*)=)?(https?://.+)", index)
-    if not match:
-        return None
-    if not web.joined("", match[2]):
+def _index_url(index: object) -> str | None:
+    """Return the URL of an index written `NAME=URL` or `URL`; None for one on the host's disk."""
+    match = re.fullmatch(r"(?:[\w.-]*=)?(https?://.+)", str(index))
+    if match and not web.joined("", match[1]):
         raise InputError(
-            f"the Python index {address(match[2])} is no address",
+            f"the Python index {address(match[1])} is no address",
             "correct it: UV_DEFAULT_INDEX, UV_INDEX, or the index of uv.toml or pip.conf",
         )
-    name = re.sub(r"[^A-Z0-9]", "_", (match[1] or "").upper())
-    user, password = (env.get(f"UV_INDEX_{name}_{key}", "") for key in ("USERNAME", "PASSWORD"))
-    return _login_url(match[2], user, password) if name and (user or password) else match[2]
+    return match[1] if match else None
 
 
-def _xdg_folders(env: Mapping[str, str], root: Path) -> list[Path]:
-    folders = [Path(name) for name in env.get("XDG_CONFIG_DIRS", "").split(":") if name]
-    return folders or [root / "etc/xdg"]
-
-
-def _words(value: object) -> list[str]:
-    return value.split() if isinstance(value, str) else [str(item) for item in _list(value)]
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else []
+def _words(value: object) -> list[Any]:
+    return value.split() if isinstance(value, str) else value if isinstance(value, list) else []
 
 
 # --- credentials --------------------------------------------------------------------------------

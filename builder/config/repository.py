@@ -12,24 +12,23 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from builder import frameworks
 from builder.config import fields
 from builder.config.stack import OWN_PYTHON
 from builder.core import project, yamlfile
 from builder.core.errors import InputError
+from builder.facts import frameworks
 
-_LOCKED: Final = ("nvidia-", "libtpu", "tensorflow-io-gcs")
-_TENSORFLOW: Final = {
-    "tensorflow",
-    "tensorflow-cpu",
-    "tensorflow-gpu",
-    "tensorflow-tpu",
-    "tf-nightly",
-}
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+_LOCKED: Final = (
+    *("nvidia-cu", "nvidia-nccl", "nvidia-nv", "libtpu", "tensorflow-io-gcs"),
+    *("jaxlib", "jax-cuda"),
+)
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
 _UNREAD: Final = (
@@ -37,6 +36,8 @@ _UNREAD: Final = (
     "requirements*.txt",
 )
 """Other files that say what a program needs."""
+_POETRY: Final = ("dev-dependencies", "extras", "group", "scripts", "source")
+"""Poetry's other tables."""
 _PACKAGES: Final = re.compile(r"(?:python[\d.]* -m |uv )?pip[\d.]* install (.*)")
 _DEBIAN: Final = re.compile(r"(?:sudo )?apt(?:-get)? (?:-\S+ )*install (.*)")
 _NOTHING: Final = re.compile(
@@ -45,14 +46,33 @@ _NOTHING: Final = re.compile(
 )
 """What a base that is made from locked packages has no use for."""
 
+_NO_FIELD: Final = {
+    "FROM": "the base is made from locked packages; `base` takes another",
+    "COPY": "the image gets the program's folder, and nothing else",
+    "ADD": "the image gets the program's folder, and nothing else",
+}
+"""Why a Dockerfile's instruction is not taken over."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A line that asks for a framework. specifier: the releases that it allows. requirement:
+    whether pip would install it; otherwise the line only tells that the framework is used."""
+
+    where: str
+    text: str
+    specifier: SpecifierSet
+    requirement: bool
+
 
 @dataclass
 class Findings:
-    """What a repository's files say. taken, left: a line each, with file and line number. read: the
-    requirements files that were read."""
+    """What a repository's files say. pythons: those that it may have, the preferred one first.
+    frameworks: what asks for each, by the key of image.yaml. taken, left: a line each, with file
+    and line number. read: the requirements files that were read."""
 
-    python: str = ""
-    tensorflow: str = ""
+    pythons: tuple[str, ...] = tuple(OWN_PYTHON)
+    frameworks: dict[str, list[Wish]] = field(default_factory=dict)
     requirements: dict[str, str] = field(default_factory=dict)
     apt: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
@@ -80,6 +100,9 @@ def look(root: Path, findings: Findings) -> None:
                 findings.leave(path.name, "the file", "is not read: add what a job needs of it")
     if findings.program is None:
         _guess_program(root, findings)
+    for name, wishes in findings.frameworks.items():  # what asks for a release counts alone
+        asking = [wish for wish in wishes if wish.requirement]
+        findings.frameworks[name] = asking or wishes[:1]
 
 
 # --- one requirement, one package, one variable ---------------------------------------------------
@@ -92,7 +115,7 @@ def _take(text: str, where: str, findings: Findings) -> None:
     try:
         parsed = Requirement(fields.requirement(text))
     except PydanticCustomError as error:
-        findings.leave(where, text, _why(error))
+        findings.leave(where, text, str((error.context or {}).get("what", error)))
         return
     name = re.sub(r"[-_.]+", "-", parsed.name).lower()
     if parsed.marker and not parsed.marker.evaluate(
@@ -100,55 +123,52 @@ def _take(text: str, where: str, findings: Findings) -> None:
             "sys_platform": "linux",
             "platform_system": "Linux",
             "platform_machine": "x86_64",
-            "python_version": findings.python or "3.11",
+            "python_version": findings.pythons[0],
         }
     ):
-        findings.leave(where, text, "its marker leaves Linux out")
-    elif name in _TENSORFLOW:
-        _take_tensorflow(parsed, where, findings)
+        findings.leave(where, text, f"its marker leaves out Linux, or Python {findings.pythons[0]}")
+    elif _asks(name, str(parsed), where, findings, str(parsed.specifier)):
+        return
     elif name.startswith(_LOCKED):
-        findings.leave(where, text, "the factory locks what belongs to its TensorFlow")
-    elif name in findings.requirements:
-        if findings.requirements[name] != str(parsed):
-            findings.leave(where, text, f"{findings.requirements[name]} was taken before")
+        findings.leave(where, text, "the factory locks what belongs to its framework")
+    elif (before := findings.requirements.setdefault(name, str(parsed))) != str(parsed):
+        findings.leave(where, text, f"{before} was taken before")
     else:
-        findings.requirements[name] = str(parsed)
         findings.taken.append(f"{where}: {parsed}")
 
 
-def _take_tensorflow(parsed: Any, where: str, findings: Findings) -> None:
-    """Take TensorFlow's release over, where the tables have one that the requirement allows."""
-    known = frameworks.of(frameworks.DEFAULT).releases()
-    if not parsed.specifier or known[-1] in parsed.specifier:
-        findings.taken.append(f"{where}: {parsed} (the default release)")
-    elif allowed := [version for version in known if version in parsed.specifier]:
-        findings.tensorflow = allowed[-1]
-        findings.taken.append(f"{where}: {parsed} -> tensorflow: {allowed[-1]}")
-    else:
-        minors = ", ".join(dict.fromkeys(version.rpartition(".")[0] for version in known))
-        why = f"no release that the tables know fits; they have some of {minors}"
-        findings.leave(where, str(parsed), why)
+def _asks(name: str, text: str, where: str, findings: Findings, allowed: str | None = None) -> bool:
+    """Note a line that names a framework, or what needs one. Return whether it names a framework.
+
+    allowed: the releases, as pip writes them; None where pip does not install it.
+    """
+    from packaging.specifiers import SpecifierSet
+
+    for framework in frameworks.every():
+        own = name in framework.distributions
+        if own or name in framework.needed_by:
+            asks = own and allowed is not None
+            wish = Wish(where, text, SpecifierSet(allowed or "" if asks else ""), asks)
+            findings.frameworks.setdefault(framework.name, []).append(wish)
+            return own
+    return False
 
 
-def _take_python(version: str, where: str, findings: Findings) -> None:
-    """Take Python's version over, where a base of it can be made."""
-    match = re.search(r"3\.\d+", version)
-    if match and match[0] in OWN_PYTHON:
-        findings.python = match[0]
-        findings.taken.append(f"{where}: Python {match[0]}")
-    else:
-        findings.leave(where, f"Python {version}", f"images have {' or '.join(OWN_PYTHON)}")
-
-
-def _take_range(wanted: str, where: str, findings: Findings) -> None:
-    """Take the first Python of ours that a range allows; note a range that allows none."""
+def _take_python(wanted: str, where: str, findings: Findings) -> None:
+    """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images have
+    one of them."""
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+    exact = re.fullmatch(r"=*\s*(3\.\d+)[\d.*]*", wanted)
     try:
-        allowed = [version for version in OWN_PYTHON if f"{version}.0" in SpecifierSet(wanted)]
+        allowed = SpecifierSet(f"=={exact[1]}.*" if exact else wanted)
     except InvalidSpecifier:
-        allowed = []
-    _take_python(allowed[0] if allowed else wanted, where, findings)
+        allowed = SpecifierSet("<0")
+    if pythons := tuple(each for each in findings.pythons if f"{each}.0" in allowed):
+        findings.pythons = pythons
+        findings.taken.append(f"{where}: Python {' or '.join(pythons)}")
+    else:
+        findings.leave(where, f"Python {wanted}", f"images have {' or '.join(findings.pythons)}")
 
 
 def _take_apt(names: Sequence[str], where: str, findings: Findings) -> None:
@@ -228,28 +248,52 @@ def _pyproject(root: Path, findings: Findings) -> None:
     content = _toml(root / "pyproject.toml")
     table = _mapping(content.get("project"))
     if wanted := str(table.get("requires-python") or ""):
-        _take_range(wanted, "pyproject.toml: requires-python", findings)
+        _take_python(wanted, "pyproject.toml: requires-python", findings)
     for entry in _strings(table.get("dependencies")):
         _take(entry, "pyproject.toml: dependencies", findings)
-    for extra in table.get("optional-dependencies") or {}:
-        findings.leave("pyproject.toml", f"the extra {extra}", "add what a job needs of it")
-    for group in _mapping(content.get("dependency-groups")):
-        findings.leave("pyproject.toml", f"the group {group}", "add what a job needs of it")
-    poetry = _mapping(_mapping(content.get("tool")).get("poetry"))
-    for name, version in _mapping(poetry.get("dependencies")).items():
+    tool = _mapping(content.get("tool"))
+    poetry = _mapping(tool.get("poetry"))
+    for what, names in (
+        ("the extra ", table.get("optional-dependencies")),
+        ("the group ", content.get("dependency-groups")),
+        ("the script ", table.get("scripts")),
+        ("tool.uv.", tool.get("uv")),
+        ("tool.poetry.", {key: "" for key in poetry if key in _POETRY}),
+        ("dynamic ", {key: "" for key in _strings(table.get("dynamic")) if key == "dependencies"}),
+    ):
+        why = "name its module as `program`" if "script" in what else "add what a job needs of it"
+        for name in _mapping(names):
+            findings.leave("pyproject.toml", f"{what}{name}", why)
+    for name, value in _mapping(poetry.get("dependencies")).items():
         where = "pyproject.toml: tool.poetry.dependencies"
+        options = value if isinstance(value, dict) else {"version": value}
+        extras, version = _strings(options.get("extras")), str(options.get("version", ""))
         if name == "python":
-            findings.leave(where, f"{name} {version}", f"images have {' or '.join(OWN_PYTHON)}")
+            _take_python(_bounds(version), where, findings)
+        elif not version or options.keys() - {"version", "extras"}:
+            findings.leave(where, f"{name} {json.dumps(value)}", "write it as a requirement")
         else:
-            findings.leave(where, f"{name} {json.dumps(version)}", "write it as a requirement")
+            extra = f"[{','.join(extras)}]" if extras else ""
+            _take(f"{name}{extra}{_bounds(version)}", where, findings)
+
+
+def _bounds(version: str) -> str:
+    """Return poetry's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
+    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\d.]*", version):
+        return f">={version[1:]},=={match[1] or match[2]}.*"
+    return f"=={version}" if version[:1].isdigit() else version.removeprefix("*")
 
 
 def _uv_lock(root: Path, findings: Findings) -> None:
     """Take the versions of uv.lock for what the other files name."""
     packages = _toml(root / "uv.lock").get("package")
+    named = (frameworks.of(name).distributions for name in findings.frameworks)
+    distributions = frozenset[str]().union(*named)
     for package in packages if isinstance(packages, list) else ():
         name, version = str(package.get("name")), str(package.get("version"))
-        if re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", findings.requirements.get(name, "")):
+        if name in distributions:
+            _take(f"{name}=={version.partition('+')[0]}", "uv.lock", findings)
+        elif re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", findings.requirements.get(name, "")):
             findings.requirements[name] = f"{name}=={version}"
             findings.taken.append(f"uv.lock: {name}=={version}")
 
@@ -264,9 +308,10 @@ def _conda(root: Path, findings: Findings) -> None:
             if isinstance(entry, dict):
                 for requirement in _strings(entry.get("pip")):
                     _take(requirement, f"{name}: pip", findings)
-            elif match := re.fullmatch(r"python\s*=+\s*(\S+)", str(entry)):
+            elif match := re.fullmatch(r"python\s*([=<>!~].*)", str(entry)):
                 _take_python(match[1], where, findings)
             elif str(entry) not in {"pip", "python"}:
+                _asks(re.split(r"[\s=<>!~]", str(entry))[0], str(entry), where, findings)
                 findings.leave(
                     where, str(entry), "a conda package: name it as a Python or Debian one"
                 )
@@ -308,16 +353,11 @@ def _dockerfile(root: Path, findings: Findings) -> None:
             words = _strings(_json(rest)) or _words(rest)
             if not _take_command(words, root, where, findings):
                 findings.leave(where, line, "starts no module of this repository by itself")
-        elif name == "FROM":
-            findings.leave(
-                where, line, "the base is made from locked packages; `base` takes another"
-            )
-        elif name in {"COPY", "ADD"}:
-            findings.leave(where, line, "the image gets the program's folder, and nothing else")
-        elif name not in {"WORKDIR", "ARG", "SHELL", "EXPOSE", "LABEL", "USER", "", "MAINTAINER"}:
-            findings.leave(where, line, "has no field in image.yaml")
         elif name:
-            findings.leave(where, line, "the factory decides it")
+            if name == "FROM":
+                image = re.split("[:@ ]", rest.rpartition("/")[2])[0]
+                _asks(image, line, where, findings)
+            findings.leave(where, line, _NO_FIELD.get(name, "image.yaml has no field for it"))
 
 
 def _run(command: str, root: Path, where: str, findings: Findings) -> None:
@@ -354,12 +394,8 @@ def _guess_program(root: Path, findings: Findings) -> None:
     ]
     if len({folder for folder, _ in starts}) == 1:
         folder, name = starts[0]
-        _take_command(
-            ["-m", folder.name if name == "__main__" else f"{folder.name}.{name}"],
-            root,
-            folder.name,
-            findings,
-        )
+        module = folder.name if name == "__main__" else f"{folder.name}.{name}"
+        _take_command(["-m", module], root, folder.name, findings)
     elif starts:
         names = ", ".join(f"{folder.name}.{name}" for folder, name in starts)
         findings.leave("program", names, "name one of them as `program` of image.yaml")
@@ -432,7 +468,3 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:
         return text.split()
-
-
-def _why(error: PydanticCustomError) -> str:
-    return str((error.context or {}).get("what", error))

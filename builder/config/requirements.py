@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from builder import frameworks
 from builder.config import image_yaml, uv
 from builder.config.lockfile import CUDA, EXTRA, Lock, Moved
 from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON
 from builder.config.uv import NoSolution, Platform
 from builder.core.errors import InputError
+from builder.facts import frameworks
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -38,18 +38,18 @@ def wheels(
 ) -> tuple[dict[str, tuple[Pin, ...]], tuple[Moved, ...]]:
     """Return the pins of each layer, by the layer's file, and what the user's requirements moved.
 
-    held: the locks whose versions are kept where no requirement excludes them, the target's own
+    locks: those whose versions are kept where no requirement excludes them, the target's own
     first. limits: variables for uv that say how old a release has to be. Raises InputError for
     requirements that cannot be met, OutsideError where the index cannot be reached.
     """
     environment = {**host.host_environment(), **limits}
-    like = [lock for lock in locks if stack.distribution in lock.packages]
+    like = [lock for lock in locks if lock.framework == spec.framework]
     versions = {n: p.version for lock in reversed(like) for n, p in lock.packages.items()}
     before = {library.name: library.before for lock in reversed(like) for library in lock.moved}
     try:
         base = uv.resolve(
             [stack.requirement],
-            _platform(spec),
+            _platform(stack),
             environment,
             stack.constraints,
             versions | before,
@@ -57,7 +57,7 @@ def wheels(
     except NoSolution as error:
         raise InputError(
             f"{image_yaml.where(spec, spec.framework)}: {stack.requirement} cannot be "
-            f"installed for Python {spec.python}: {error}",
+            f"installed for Python {stack.python}: {error}",
             f"see builder explain {spec.name}",
         ) from None
     every = base
@@ -99,9 +99,9 @@ def _requirements(spec: ImageSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*spec.requirements, *own)))
 
 
-def _platform(spec: ImageSpec) -> Platform:
-    glibc = GLIBC[OWN_PYTHON[spec.python]] if spec.has_own_base else GLIBC_PUBLISHED
-    return Platform(spec.python, glibc)
+def _platform(stack: Stack) -> Platform:
+    own = stack.spec.has_own_base
+    return Platform(stack.python, GLIBC[OWN_PYTHON[stack.python]] if own else GLIBC_PUBLISHED)
 
 
 def _fixed(stack: Stack, base: Mapping[str, Pin]) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _with_requirements(
 
     def resolve(*requirements: str) -> dict[str, Pin]:
         wanted = [stack.requirement, *requirements]
-        return uv.resolve(wanted, _platform(spec), environment, _fixed(stack, base), versions)
+        return uv.resolve(wanted, _platform(stack), environment, _fixed(stack, base), versions)
 
     try:
         every = resolve(*_requirements(spec))
@@ -183,7 +183,7 @@ def _refused(
     """Return the error for a requirement that cannot be met: what it would move, or uv's reason."""
     versions = {name: pin.version for name, pin in base.items()}
     try:
-        alone = uv.resolve([requirement], _platform(spec), environment, None, versions)
+        alone = uv.resolve([requirement], _platform(stack), environment, None, versions)
     except NoSolution:
         alone = {}
     fixed = _fixed(stack, base)

@@ -10,11 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from builder import frameworks
-from builder.config import matrix
 from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
-from builder.facts import accelerators, cuda
+from builder.facts import accelerators, cuda, frameworks
 
 
 def schema() -> dict[str, Any]:
@@ -23,13 +22,13 @@ def schema() -> dict[str, Any]:
     _describe(ImageSpec, result)
     _describe(AcceptedAdvisory, result["$defs"][AcceptedAdvisory.__name__])
     result["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    known = accelerators.accelerators().values()
+    every = accelerators.accelerators().values()
     fields = {
         key: dict(result["properties"][ImageSpec.field_of(key)]) for key in ImageSpec.file_keys()
     }
     result["properties"] = fields
     fields["accelerator"]["enum"] = [
-        accelerator.name for accelerator in known if not accelerator.refused
+        accelerator.name for accelerator in every if not accelerator.refused
     ]
     for name in frameworks.OWN:
         framework = frameworks.of(name)
@@ -37,16 +36,19 @@ def schema() -> dict[str, Any]:
             f"The release of {framework.title}. {fields[name]['description']}"
         )
         fields[name]["title"] = framework.title
-        fields[name]["enum"] = [*framework.releases()]
+        known = framework.releases()
+        minors = dict.fromkeys(map(frameworks.minor, known))
+        fields[name]["examples"] = [[*minors][-1], known[-1], NEWEST]
+        if name != frameworks.DEFAULT:
+            del fields[name]["default"]
+        del fields[name]["type"]  # 2.21 without quotes is the text 2.21 to us
+        texts = {"type": "string", "enum": [NEWEST, *minors, *known]}
+        fields[name]["anyOf"] = [texts, {"type": "number"}]
     fields["prune"] = {
         key: value for key, value in fields["prune"].items() if key not in ("anyOf", "default")
     }
     fields["prune"]["enum"] = ["off", *frameworks.OWN, "all"]
     fields["python"]["type"] = ["string", "number"]  # 3.11 without quotes is the text 3.11 to us
-    for name in matrix.FIELDS:
-        single = {key: fields[name].pop(key) for key in ("enum", "type") if key in fields[name]}
-        several = {"type": "array", "items": single, "minItems": 1, "uniqueItems": True}
-        fields[name]["anyOf"] = [single, several]
     fields["cuda"]["propertyNames"] = {"enum": list(cuda.cuda().packages)}
     for name in ("environment", "labels"):
         fields[name]["additionalProperties"] = {"type": ["string", "number", "boolean"]}

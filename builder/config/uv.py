@@ -183,7 +183,7 @@ def _ask(pins: Iterable[Pin], host: BuildNetwork) -> dict[str, int]:
 
     def size(pin: Pin) -> tuple[str, int | None]:
         try:
-            answer = client.request("HEAD", pin.url, follow=True)
+            answer = client.answer("HEAD", pin.url, most=0, follow=True)
         except HTTPError:
             return pin.sha256, None
         length = answer.headers.get("content-length", "") if answer.status == 200 else ""

@@ -88,20 +88,6 @@ class RunningStep:
         """Report how far the step is."""
         self.on_event(StepProgress(self.name, current, total, unit))
 
-    def done(self, seconds: float | None = None) -> None:
-        """Emit StepDone. seconds: how long it took by a clock that knows better than ours."""
-        took = self.seconds if seconds is None else seconds
-        self.on_event(StepDone(self.name, took, self.cached, self.detail, self.error))
-
-
-def begin(name: str, on_event: OnEvent) -> RunningStep:
-    """Emit StepStarted and return the step, whose `done` reports its end.
-
-    Around a block of code, `step` does both.
-    """
-    on_event(StepStarted(name))
-    return RunningStep(name, on_event)
-
 
 @contextlib.contextmanager
 def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
@@ -109,11 +95,13 @@ def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
 
     An exception ends the step with its message as the error, and goes on.
     """
-    running = begin(name, on_event)
+    on_event(StepStarted(name))
+    running = RunningStep(name, on_event)
     try:
         yield running
     except BaseException as error:
         running.error = running.error or str(error) or type(error).__name__
         raise
     finally:
-        running.done()
+        done = StepDone(name, running.seconds, running.cached, running.detail, running.error)
+        on_event(done)

@@ -79,10 +79,9 @@ def refuse(what: str, fix: str) -> PydanticCustomError:
 
 def matches(pattern: str, what: str, fix: str) -> AfterValidator:
     """Return a validator: the whole text has to match `pattern`, else it "is not `what`"."""
-    shape = re.compile(pattern)
 
     def check(value: str) -> str:
-        if not shape.fullmatch(value):
+        if not re.fullmatch(pattern, value):  # compiled at its first use: most fields are left out
             raise refuse(f"{shown(value)} is not {what}", fix)
         return value
 
@@ -135,9 +134,9 @@ def mistakes(
     """
     result: list[Mistake] = []
     for detail in sorted(details, key=lambda detail: detail["type"] == "missing"):
-        path = _path(detail["loc"], model)
+        path, owner, example = _walk(detail["loc"], model)
         field = ".".join(str(step) for step in path)
-        what, fix = _words(document, path, detail, model)
+        what, fix = _words(document, path, detail, owner, example)
         known = [mistake for mistake in result if mistake.field == field]
         if any(mistake.what == what for mistake in known):
             continue
@@ -154,21 +153,27 @@ def mistakes(
 # --- where a field is -----------------------------------------------------------------------------
 
 
-def _path(loc: tuple[int | str, ...], root: type[BaseModel]) -> tuple[str | int, ...]:
-    """Return the path in the file: pydantic's path without the names of its types."""
-    result: list[str | int] = []
+def _walk(
+    loc: tuple[int | str, ...], root: type[BaseModel]
+) -> tuple[tuple[str | int, ...], Any, str]:
+    """Return where pydantic's `loc` is: its path in the file, which lacks the names of types; the
+    model that has its last key; and an example of this key's value."""
+    path: list[str | int] = []
     model: Any = root
+    owner, example = model, None
     for step in loc:
-        if step == "[key]" or (isinstance(step, str) and re.search(r"[\[(]", step)):
+        if isinstance(step, str) and (re.search(r"[\[(]", step) or step in _model_names(root)):
             continue
-        if isinstance(step, str) and _is_model(model) and step in _model_names(root):
-            continue
-        result.append(step)
-        if _is_model(model) and str(step) in model.model_fields:
-            model = _model_of(model.model_fields[str(step)].annotation)
-        elif _is_model(model):
-            model = None
-    return tuple(result)
+        path.append(step)
+        owner, field = model, model.model_fields.get(model.field_of(str(step)))
+        if field is not None:
+            example = field.examples[0] if field.examples else None
+            model = _model_of(field.annotation) or model
+        elif isinstance(example, dict):  # a name that the user chose: study.parameters.<name>
+            example = next(iter(example.values()))
+        elif isinstance(example, list) and example:
+            example = example[0]
+    return tuple(path), owner, "" if example is None else to_yaml(example)
 
 
 def _is_model(value: Any) -> bool:
@@ -191,33 +196,13 @@ def _model_of(annotation: Any) -> Any:
     return None
 
 
-def _model_at(path: tuple[str | int, ...], root: type[BaseModel]) -> tuple[Any, str]:
-    """Return the model that has the last key of `path`, and an example of that key's value."""
-    model: Any = root
-    example: object = ""
-    for index, step in enumerate(path):
-        field = model.model_fields.get(model.field_of(str(step))) if _is_model(model) else None
-        if field is None:  # a name that the user chose: study.parameters.<name>
-            if isinstance(example, dict):
-                example = next(iter(example.values()))
-            elif isinstance(example, list) and example:
-                example = example[0]
-            continue
-        example = field.examples[0] if field.examples else ""
-        deeper = _model_of(field.annotation)
-        if index < len(path) - 1 and deeper is not None:
-            model = deeper
-    return model, to_yaml(example)
-
-
 # --- what is wrong with it ------------------------------------------------------------------------
 
 
 def _words(
-    document: Positions, path: tuple[str | int, ...], detail: ErrorDetails, root: type[BaseModel]
+    document: Positions, path: tuple[str | int, ...], detail: ErrorDetails, model: Any, example: str
 ) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
-    model, example = _model_at(path, root)
     last = str(path[-1]) if path else ""
     if kind == "refused":
         return str(context["what"]), str(context["fix"])

@@ -6,15 +6,11 @@ Build, and each file that is read for a target is checked.
 
 from __future__ import annotations
 
-import gzip
 import stat
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Final
 
-from builder.core import confidential
 from builder.core.errors import InputError
 
 HAND_OVER: Final = "hand it to the build or the job as a secret, or leave it out"
@@ -22,8 +18,6 @@ HAND_OVER: Final = "hand it to the build or the job as a secret, or leave it out
 _WINDOW: Final = 4 << 20
 _OVERLAP: Final = 4096
 """Bytes that two windows of a file share: longer than what a secret is known by."""
-_PACKED: Final = (EOFError, OSError, zlib.error, zipfile.BadZipFile, RuntimeError, ValueError)
-"""What a file raises that begins as a gzip or zip, and is none."""
 
 
 def inside(root: Path, path: Path) -> None:
@@ -59,36 +53,17 @@ def check(
     real = PurePosixPath(path.resolve().relative_to(root.resolve()))
     if real.as_posix() != shown and left_out(real):
         raise InputError(f"{shown}: is a link to {real}, which is left out", "remove the link")
-    for name in (shown, real.as_posix()):
-        for inside_it, content in _contents(path):
-            if kind := confidential.secret(f"/{name}{inside_it}", content):
-                within = f" (in it, {inside_it[1:]})" if inside_it else ""
-                raise InputError(
-                    f"{shown}: holds {kind}{within}, which must not leave this machine", fix
-                )
+    from builder.core import confidential  # its rules take time to load
+
+    for name in {shown, real.as_posix()}:
+        with path.open("rb") as file:
+            for content in _windows(file):
+                if kind := confidential.secret(f"/{name}", content):
+                    what = f"{shown}: holds {kind}, which must not leave this machine"
+                    raise InputError(what, fix)
 
 
-def _contents(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield what a file holds, in windows that overlap; then what a gzip or a zip holds, each with
-    its name in it. What is packed twice is not looked into."""
-    with path.open("rb") as file:
-        begin = file.read(4)
-        file.seek(0)
-        yield from (("", window) for window in _windows(file))
-        try:
-            if begin[:2] == b"\x1f\x8b":
-                file.seek(0)
-                yield from (("", window) for window in _windows(gzip.GzipFile(fileobj=file)))
-            elif begin == b"PK\3\4":
-                with zipfile.ZipFile(file) as archive:
-                    for name in archive.namelist():
-                        with archive.open(name) as member:
-                            yield from ((f"/{name}", window) for window in _windows(member))
-        except _PACKED:
-            return
-
-
-def _windows(file: IO[bytes] | gzip.GzipFile) -> Iterator[bytes]:
+def _windows(file: IO[bytes]) -> Iterator[bytes]:
     """Yield at least one window: the name alone may be that of a secret."""
     window = file.read(_WINDOW)
     while True:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
@@ -28,13 +28,9 @@ KEYLESS: Final = "keyless"
 """Stands where a key is named: a push signs with its own OIDC identity, through Sigstore."""
 
 Engine = Literal["auto", "machine", "private"]
-Logging = Literal["CLOUD_LOGGING_ONLY", "GCS_ONLY", "LEGACY", "NONE"]
 MachineType = Literal[
     "E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32", "N1_HIGHCPU_8", "N1_HIGHCPU_32"
 ]
-Suite = Literal["image", "program", "trainer"]
-SUITES: Final[tuple[Suite, ...]] = get_args(Suite)
-"""The suites of checks, the least first."""
 
 # --- shapes ---------------------------------------------------------------------------------------
 
@@ -96,14 +92,6 @@ Bucket = Annotated[
     str,
     matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://"),
 ]
-BucketFolder = Annotated[
-    str,
-    matches(
-        r"gs://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?:/[\w./-]*\w)?",
-        "a bucket's folder",
-        "write gs://BUCKET[/FOLDER]",
-    ),
-]
 Label = Annotated[
     str, matches(_LABEL, "a name in a cluster", "write a-z, 0-9 and -, at most 63: training")
 ]
@@ -126,11 +114,9 @@ class CloudSettings(FileModel):
     """The table [cloud]: where and how Google Cloud Build builds.
 
     project: None takes the one of the credentials.
-    service_account: an e-mail address; a build that names one must also name its logging.
+    service_account: an e-mail address;
     worker_pool: a full name, or the name of a pool of this project and region.
     staging_bucket: the bucket for sources; None takes gcloud's own.
-    logging: None takes what cloudbuild.yaml names, else CLOUD_LOGGING_ONLY, which needs no bucket.
-    logs_bucket: gs:// and a name, for GCS_ONLY and LEGACY.
     endpoint: the API's address, for emulators and private access.
     triggers: the tables [[cloud.trigger]] as they stand.
     """
@@ -140,8 +126,6 @@ class CloudSettings(FileModel):
     service_account: Account | None = None
     worker_pool: WorkerPool | None = None
     staging_bucket: Bucket | None = None
-    logging: Logging | None = None
-    logs_bucket: BucketFolder | None = None
     machine_type: MachineType | None = None
     endpoint: Endpoint | None = None
     triggers: tuple[dict[str, Any], ...] = Field(default=(), alias="trigger")
@@ -200,19 +184,6 @@ class Identity(FileModel):
     issuer: str
 
 
-_SECONDS: Final = {"hour": 3600.0, "day": 86400.0, "week": 604800.0}
-
-
-def _seconds(value: object) -> object:
-    """Return the seconds of "12 hours", "30 days" or "4 weeks"."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d+) (hour|day|week)s?", value)
-    if not match or not int(match[1]):
-        raise refuse(f"{value!r} is no age", 'write "12 hours", "30 days", "4 weeks"')
-    return int(match[1]) * _SECONDS[match[2]]
-
-
 def _signer(value: object) -> object:
     """Refuse what is neither a public key's name nor an identity."""
     if isinstance(value, Identity) or (isinstance(value, str) and value):
@@ -235,31 +206,20 @@ class TrustSettings(FileModel):
     """The table [trust]: whose attestations count. A key is a file.
 
     key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
-    receipts count, by public key or identity; none asks for no signature. build: those whose bases
-    count; none takes those of `prove`. suite: the least suite of checks; None takes any. age:
-    seconds since the proof, at most; None for any age. trusted_root, signing_config: the files that
-    say which Sigstore is trusted and which one signs; None takes Sigstore's public one.
+    receipts count, by public key or identity; none asks for no signature. trusted_root,
+    signing_config: the files that say which Sigstore is trusted and which one signs; None takes
+    Sigstore's public one.
     """
 
     key: str | None = None
     prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
-    build: Signers = Field(default=(), examples=[["keys/builder.pub"]])
-    suite: Suite | None = None
-    age: Annotated[float | None, BeforeValidator(_seconds)] = None
     trusted_root: str | None = None
     signing_config: str | None = None
 
     @model_validator(mode="after")
     def _judges(self) -> TrustSettings:
-        for name in self.model_fields_set & {"prove", "build"}:
-            if not getattr(self, name):
-                raise refuse(f"{name} names nobody", 'write prove = ["keys/prover.pub"]')
-        useless = [name for name in ("build", "suite", "age") if getattr(self, name)]
-        if useless and not self.prove:
-            raise refuse(
-                f"{useless[0]} judges nothing without the keys that count",
-                'write prove = ["keys/prover.pub"] beside it',
-            )
+        if "prove" in self.model_fields_set and not self.prove:
+            raise refuse("prove names nobody", 'write prove = ["keys/prover.pub"]')
         return self
 
 
@@ -331,7 +291,7 @@ def _texts() -> Iterator[tuple[str, str, str]]:
             yield name, "", name
 
 
-_LISTS: Final = ("triggers", "prove", "build")
+_LISTS: Final = ("triggers", "prove")
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -344,12 +304,8 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
     def whole(name: str) -> str:
         return str(root / Path(name).expanduser())
 
-    changes: dict[str, Any] = {
-        name: tuple(
-            whole(signer) if isinstance(signer, str) else signer for signer in getattr(trust, name)
-        )
-        for name in ("prove", "build")
-    }
+    signers = (whole(signer) if isinstance(signer, str) else signer for signer in trust.prove)
+    changes: dict[str, Any] = {"prove": tuple(signers)}
     for name in ("trusted_root", "signing_config"):
         if value := getattr(trust, name):
             changes[name] = whole(value)

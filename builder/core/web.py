@@ -93,15 +93,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         body: bytes | Iterable[bytes] | None = None,
         follow: bool = False,
-        stream: bool = False,
         wait: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer of any status; with `follow`, the answer after all redirects.
+        """Return the answer of any status, whose body the caller reads (`body_of`).
 
-        User and password of an address are sent as Basic. A redirect to another host gets no
-        Authorization header: the addresses that registries redirect to carry their own. With
-        `stream`, the caller reads the body, by `body`. A body in pieces needs a Content-Length
-        among `headers`. wait: seconds to wait for the answer's headers, where `read` is too short.
+        With `follow`, it is the answer after all redirects. User and password of an address are
+        sent as Basic. A redirect to another host gets no Authorization header: the addresses that
+        registries redirect to carry their own. A body in pieces needs a Content-Length among
+        `headers`. wait: seconds to wait for the answer's headers, where `read` is too short.
         Raises urllib3's HTTPError where there is no answer, InputError for a proxy that cannot be
         used, OutsideError for a redirect to plain http, into a private network, or in a circle.
         """
@@ -124,8 +123,8 @@ class Client:
                 redirect=False,
                 retries=False,
                 timeout=timeout,
-                preload_content=not stream,
-                decode_content=not stream,
+                preload_content=False,
+                decode_content=False,
             )
             target = joined(url, response.headers.get("Location") or "")
             if not (follow and target and response.status in MOVED):
@@ -154,7 +153,7 @@ class Client:
         """
         data = bytearray()
         with self.request(
-            method, url, headers=headers, body=body, follow=follow, stream=True, wait=wait
+            method, url, headers=headers, body=body, follow=follow, wait=wait
         ) as response:
             for piece in body_of(response, url, DEADLINE, decode=True):
                 data += piece

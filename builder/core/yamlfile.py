@@ -2,39 +2,39 @@
 
 Nothing is converted here, because `python: 3.10` must not become the number 3.1; the model that
 takes the values converts them. A key that stands twice is a mistake, and is reported. A file beyond
-VALUES or DEPTH is refused at its line: a few lines of aliases in aliases stand for billions of
-values.
+VALUES or DEPTH is refused: a few lines of aliases in aliases stand for billions of values.
 """
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, NodeEvent
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from ruamel.yaml.reader import ReaderError
-from ruamel.yaml.scalarstring import DoubleQuotedScalarString
+import yaml
+from yaml.error import MarkedYAMLError, YAMLError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.reader import ReaderError
 
 from builder.core.errors import InputError
 
 VALUES: Final = 20_000
-"""How many values and keys a file holds at most, with each alias written out."""
+"""How many values a file holds at most, with each alias written out."""
 DEPTH: Final = 100
 """How many lists and mappings stand in each other at most."""
 TAB: Final = "indent with spaces, not with a tab"
 
 _CHARACTERS: Final = 1 << 20
+_OPENED: Final = re.compile(r"[\[{]|- ")
+_MOST_OPENED: Final = 10_000
+"""How many lists and mappings may begin: the reader in C ends the process at twice as many."""
 _YAML: Final = "tag:yaml.org,2002:"
 _OWN_TAGS: Final = re.compile(f"{_YAML}[a-z]+|!")
 """The tags of YAML itself, which a reader gives to values without one. Source: yaml.org/type."""
 
 Value = str | None | list["Value"] | dict[str, "Value"]
+Path = tuple[str | int, ...]
+"""The names and the indices that lead to a value."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,11 @@ def parse(text: str, where: str) -> Document:
 
     Raises InputError with the line of a syntax error, or of the value that is one too many.
     """
-    check_bounds(text, where)
+    if len(text) > _CHARACTERS or len(_OPENED.findall(text)) > _MOST_OPENED:
+        raise InputError(f"{where}: too much for a file that a person writes", "write less into it")
     try:
-        root = _compose(text, where)
+        root = yaml.compose(text, Loader=yaml.CSafeLoader)
+        return Document(*_content(root, where)) if root is not None else Document({}, root)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
@@ -100,62 +102,6 @@ def parse(text: str, where: str) -> Document:
         written = "".join(text.splitlines()[line - 1 : line])
         fix = TAB if written.lstrip(" ").startswith("\t") else _syntax_fix(problem)
         raise InputError(f"{where}:{line}: not YAML: {problem}", fix) from None
-    problems: list[Mistake] = []
-    value = _value(root, "", problems, ()) if root is not None else {}
-    return Document(value, root, tuple(problems))
-
-
-def _compose(text: str, where: str) -> Node | None:
-    """Return the nodes of a document. The fast reader refuses `[gs://b/x]`, which is YAML."""
-    try:
-        return YAML(typ="safe", pure=False).compose(text)  # type: ignore[no-any-return]
-    except MarkedYAMLError as error:
-        if "unexpected ':'" not in str(error.problem):
-            raise
-        check_bounds(text, where, fast=False)
-        try:
-            return YAML(typ="safe", pure=True).compose(text)  # type: ignore[no-any-return]
-        except YAMLError:
-            raise error from None
-
-
-def check_bounds(text: str, where: str, *, fast: bool = True) -> None:
-    """Raise InputError, with its line, for what would take a reader's time or memory for nothing.
-
-    What is not YAML passes: the reader says what is wrong with it. fast: with the reader in C.
-    """
-    if len(text) > _CHARACTERS:
-        raise InputError(
-            f"{where}: {len(text)} characters, more than {_CHARACTERS}",
-            "name the file that you meant, or write less into it",
-        )
-    sizes: dict[str, int] = {}  # the values of each anchor, with its aliases written out
-    open_: list[tuple[str | None, int]] = []  # anchor and number of its first value, to the top
-    count = 0
-    try:
-        for event in YAML(typ="safe", pure=not fast).parse(text):
-            if isinstance(event, CollectionEndEvent):
-                anchor, first = open_.pop()
-                if anchor:
-                    sizes[anchor] = count - first
-            elif isinstance(event, NodeEvent):
-                first = count
-                count += sizes.get(event.anchor, 1) if isinstance(event, AliasEvent) else 1
-                if isinstance(event, CollectionStartEvent):
-                    open_.append((event.anchor, first))
-            line = event.start_mark.line + 1
-            if count > VALUES:
-                raise InputError(
-                    f"{where}:{line}: more than {VALUES} values up to here, each alias written out",
-                    "write less into the file",
-                )
-            if len(open_) > DEPTH:
-                raise InputError(
-                    f"{where}:{line}: more than {DEPTH} lists and mappings in each other",
-                    "write the value flat",
-                )
-    except YAMLError:
-        pass
 
 
 def _syntax_fix(problem: str) -> str:
@@ -163,42 +109,53 @@ def _syntax_fix(problem: str) -> str:
         return TAB
     if "cannot start any token" in problem:
         return "put the value in quotes"
-    if "unexpected ':'" in problem:
-        return 'put a value that contains ":" in quotes'
     if "mapping values are not allowed" in problem:
         return 'put a value that contains ": " in quotes, and check the indentation'
     return "write one `key: value` a line, values of a list as [a, b]"
 
 
-def _value(node: Node, path: str, problems: list[Mistake], above: tuple[Node, ...]) -> Value:
-    line = node.start_mark.line + 1
-    if any(node is outer for outer in above):
-        problems.append(Mistake(line, path, "contains itself", "write the value out"))
-        return None
-    if not _OWN_TAGS.fullmatch(str(node.tag)):
-        tag = str(node.tag).removeprefix(_YAML)
-        problems.append(Mistake(line, path, f"has the tag {tag}, which means nothing", "remove it"))
-    if isinstance(node, ScalarNode):
-        return None if node.tag == f"{_YAML}null" else str(node.value)
-    inside = (*above, node)
-    if isinstance(node, SequenceNode):
-        return [_value(item, f"{path}.{n}", problems, inside) for n, item in enumerate(node.value)]
-    assert isinstance(node, MappingNode)
-    result: dict[str, Value] = {}
-    lines: dict[str, int] = {}
-    for key, item in node.value:
-        line = key.start_mark.line + 1
-        if not isinstance(key, ScalarNode):
-            problems.append(Mistake(line, path, "a name must be text", "write `name: value`"))
-            continue
-        name = str(key.value)
-        field = f"{path}.{name}" if path else name
-        if name in result:
-            what = f"stands twice, first in line {lines[name]}"
-            problems.append(Mistake(line, field, what, "keep one"))
-        lines.setdefault(name, line)
-        result[name] = _value(item, field, problems, inside)
-    return result
+def _content(root: Node, where: str) -> tuple[Value, Node, tuple[Mistake, ...]]:
+    """Return the value of a node with each alias written out, the node, and the mistakes in it.
+
+    Raises InputError at the line of the field that goes beyond VALUES or DEPTH.
+    """
+    problems: list[Mistake] = []
+    count = 0
+
+    def mistake(line: int, path: Path, what: str, fix: str) -> None:
+        problems.append(Mistake(line, ".".join(map(str, path)), what, fix))
+
+    def read(node: Node, path: Path) -> Value:
+        nonlocal count
+        count += 1
+        line = node.start_mark.line + 1
+        if count > VALUES or len(path) > DEPTH:
+            bound = f"{VALUES} values up to here, each alias written out"
+            bound = f"{DEPTH} lists and mappings in each other" if count <= VALUES else bound
+            line = Document(None, root).line(*path[:1])
+            raise InputError(f"{where}:{line}: more than {bound}", "write less into the file")
+        if not _OWN_TAGS.fullmatch(str(node.tag)):
+            tag = str(node.tag).removeprefix(_YAML)
+            mistake(line, path, f"has the tag {tag}, which means nothing", "remove it")
+        if isinstance(node, ScalarNode):
+            return None if node.tag == f"{_YAML}null" else str(node.value)
+        if isinstance(node, SequenceNode):
+            return [read(item, (*path, index)) for index, item in enumerate(node.value)]
+        values: dict[str, Value] = {}
+        lines: dict[str, int] = {}
+        for key, item in node.value:
+            line, name = key.start_mark.line + 1, str(key.value)
+            if not isinstance(key, ScalarNode):
+                mistake(line, path, "a name must be text", "write `name: value`")
+                continue
+            if name in values:
+                what = f"stands twice, first in line {lines[name]}"
+                mistake(line, (*path, name), what, "keep one")
+            lines.setdefault(name, line)
+            values[name] = read(item, (*path, name))
+        return values
+
+    return read(root, ()), root, tuple(problems)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -214,22 +171,26 @@ _OTHER_IN_1_1: Final = re.compile(
 def dump(value: object, comment: str = "") -> str:
     """Return plain values as YAML, with a comment before it.
 
-    Readers of YAML 1.1 (kubectl, gcloud) find every text again: `on` and 1_000 are in quotes.
+    Other readers (kubectl, gcloud) find every text again: `on` and 1_000 are in quotes.
     """
-    writer = YAML()
-    writer.indent(mapping=2, sequence=4, offset=2)
-    writer.width = 100_000
-    stream = io.StringIO()
-    writer.dump(_quoted(value), stream)
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
-    return head + stream.getvalue()
+    options: Any = {"sort_keys": False, "allow_unicode": True, "width": 100_000}
+    return f"{head}{yaml.dump(value, Dumper=_Dumper, **options)}"
 
 
-def _quoted(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {_quoted(key): _quoted(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_quoted(item) for item in value]
-    if isinstance(value, str) and _OTHER_IN_1_1.fullmatch(value):
-        return DoubleQuotedScalarString(value)
-    return value
+class _Dumper(yaml.SafeDumper):
+    """Writes lists two columns further than their names, and each value out."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, value: str) -> ScalarNode:
+    quoted = "\n" in value or _OTHER_IN_1_1.fullmatch(value)
+    return dumper.represent_scalar(f"{_YAML}str", value, style='"' if quoted else None)
+
+
+_Dumper.add_representer(str, _text)

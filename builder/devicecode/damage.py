@@ -2,9 +2,10 @@
 
 A download that was torn after the disk was reserved, or that lost a block, has the right size and
 zeros in it. The reader then finds less than there was, and less is no contradiction. What may be
-zero was measured on the 25 libraries that the V100 image locks (docs/device-code-measured.md):
+zero was measured on the 25 libraries that the V100 image locks (docs/benchmarks.md):
 
-* An LZ4 payload never has 8 zeros in a row, a zstd payload at most 32.
+* An LZ4 payload never has 8 zeros in a row, a zstd payload at most 32. Code that hardly varies has
+  115 (21 MB in 220 kB: cuDNN 9.20 for CUDA 13), so a payload with some is decompressed.
 * Machine code and the tables that the loader reads (symbols, strings, relocations) never have 256.
 * Every `.nvFatBinSegment` has at most one pointer for each container of `.nv_fatbin` and
   `__nv_relfatbin`. Containers lie side by side there, until they are pruned.
@@ -20,8 +21,10 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 
+from builder.devicecode import ptx
 from builder.devicecode.pruning import elf
 from builder.devicecode.pruning.elf import Buffer, Section
+from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import (
     COMPILED,
     ELF,
@@ -44,6 +47,7 @@ _STUBS = "stubs"  # the folder of libraries that exist only to be linked against
 _TWO_ZEROS = bytes(2)
 _PAYLOAD_ZEROS = bytes(64)
 _CODE_ZEROS = bytes(256)
+_LARGEST_CODE = 256 << 20
 _TABLE_ZEROS = bytes(4096)
 _CONSTANT_ZEROS = bytes(64 << 10)
 _DATA_ZEROS = bytes(512 << 10)
@@ -72,7 +76,7 @@ def doubt(
     carrier = bool(CARRIERS.fullmatch(parts[-1])) and _STUBS not in parts
     if not present:
         return "a CUDA library of this name carries device code, and this one has none" * carrier
-    if _gap(sections, present):
+    if has_gap(sections, present):
         return f"{COMPILED} has zeros beside its containers, and no record says it was pruned"
     for section in sections:
         zeros = _least(section)
@@ -81,19 +85,14 @@ def doubt(
     return ""
 
 
-def _gap(sections: Sequence[Section], present: Sequence[Container]) -> bool:
-    """Tell whether `.nv_fatbin` has a gap where a container was: linkers put them side by side."""
-    for section in sections:
-        if section.name == COMPILED:
-            end = section.offset
-            for container in present:
-                if container.section == COMPILED:
-                    if container.offset - end > HEADER_SIZE:
-                        return True
-                    end = container.end
-            if section.end - end > HEADER_SIZE:
-                return True
-    return False
+def has_gap(sections: Sequence[Section], present: Sequence[Container]) -> bool:
+    """Tell whether `.nv_fatbin` has a gap where entries or a container were, which pruning leaves:
+    linkers put containers side by side."""
+    compiled = [section for section in sections if section.name == COMPILED]
+    parts = [container for container in present if container.section == COMPILED]
+    ends = [*(section.offset for section in compiled[:1]), *(part.end for part in parts)]
+    starts = [*(part.offset for part in parts), *(section.end for section in compiled[-1:])]
+    return any(start - end > HEADER_SIZE for end, start in zip(ends, starts, strict=True))
 
 
 def _table(data: Buffer, sections: Sequence[Section]) -> str:
@@ -139,7 +138,7 @@ def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
             continue
         code = data[start : start + stored]
         if entry.compression:
-            whole = stored > 0 and _PAYLOAD_ZEROS not in code
+            whole = stored > 0 and (_PAYLOAD_ZEROS not in code or _decompresses(data, entry, code))
         elif entry.kind == PTX:
             whole = bool(code.strip(b"\0")) and b"\0" not in code.rstrip(b"\0")
         else:
@@ -147,6 +146,16 @@ def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
         if not whole:
             return f"the code of {entry.target} at byte {entry.offset:#x} is not whole"
     return ""
+
+
+def _decompresses(data: Buffer, entry: Entry, code: bytes) -> bool:
+    """Tell whether a payload with some zeros in a row has all of its code."""
+    if _CODE_ZEROS in code or not 0 < entry.decompressed_size <= _LARGEST_CODE:
+        return False
+    try:
+        return len(ptx.text(data, entry, _LARGEST_CODE)) == entry.decompressed_size
+    except Malformed:
+        return False
 
 
 def _cubin(code: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""What an image holds, wherever it lies: in a registry, on an engine, in an archive or a layout.
+"""What an image holds, wherever it lies, and what any other path holds.
 
 Each source names the image's layers; a layer that this machine has not read is read once, whatever
 brings it (layers.py). Nothing is pulled or unpacked to the disk, and nothing of the image runs.
@@ -7,15 +7,18 @@ brings it (layers.py). Nothing is pulled or unpacked to the disk, and nothing of
 from __future__ import annotations
 
 import os
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
 
+from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
-from builder.devicecode import tars
+from builder.devicecode import inventory, records, tars
 from builder.devicecode.layers import Layer, LayerCache, merge
 from builder.devicecode.library import Library
 from builder.registry import Descriptor, Manifest, Reference, Registry, decoding, manifests
@@ -48,35 +51,38 @@ class LayerSecret:
 class ImageContent:
     """What the layers of an image hold.
 
-    libraries: those that a container would see. secrets: those of all layers, the lowest first.
-    unread: the diff ids of layers that could not be had. layers: the lowest first; none for what is
-    no image. configuration: the image's, as the OCI image specification writes it. image_id: the
+    libraries: those that a container would see. layers: the lowest first; none for what is no
+    image. configuration: the image's, as the OCI image specification writes it. image_id: the
     engine's name of it, "" for an image that lies elsewhere.
     """
 
     libraries: tuple[Library, ...]
-    secrets: tuple[LayerSecret, ...] = ()
-    unread: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
     configuration: Mapping[str, Any] = field(default_factory=dict)
     image_id: str = ""
 
+    @property
+    def secrets(self) -> tuple[LayerSecret, ...]:
+        """Those of all layers, the lowest first."""
+        return tuple(
+            LayerSecret(path, kind, layer.diff_id)
+            for layer in self.layers
+            for path, kind in layer.secrets
+        )
+
 
 def of_registry(
-    reference: Reference,
-    cache: LayerCache | None = None,
-    on_layer: Callable[[Descriptor, bool], None] = lambda *_: None,
+    reference: Reference, on_layer: Callable[[Descriptor, bool], None] = lambda *_: None
 ) -> ImageContent:
     """Read an image in a registry (its linux/amd64 part) without pulling it.
 
-    on_layer: called with each layer, and whether it was read before. Raises InputError where there
-    is no such image, CheckFailed for a layer that cannot be unpacked, OutsideError for what the
-    registry or this machine refuses.
+    on_layer: called with each layer, and whether it was read before. Raises InputError for an index
+    without such a part, CheckFailed for a layer that cannot be unpacked, OutsideError where there
+    is no such image, and for what the registry or this machine refuses.
     """
-    cache = cache or LayerCache()
-    layers = []
+    cache, layers = LayerCache(), []
     with Registry(reference.host) as client:
-        image = _image(
+        image = find_image(
             reference, lambda at: client.manifest(reference.repository, at), reference.target
         )
         configuration = client.configuration(reference.repository, image)
@@ -84,21 +90,21 @@ def of_registry(
             known = cache.find(cache.diff_id(blob.digest) or "")
             on_layer(blob, known is not None)
             layers.append(known or _streamed(client, reference, blob, cache))
-    return replace(_content(layers), configuration=configuration)
+    return ImageContent(merge(layers), tuple(layers), configuration)
 
 
 def of_saved(
     diff_ids: Sequence[str],
     save: Callable[[], Blobs],
     files: Mapping[str, Path] | None = None,
-    cache: LayerCache | None = None,
 ) -> ImageContent:
     """Read an image that its holder gives out file by file, as an engine does.
 
     diff_ids: of its layers, the lowest first. save: gives its files out, called where the machine
-    has not read all layers. files: the files of layers that this machine has, by diff id.
+    has not read all layers. files: the files of layers that this machine has, by diff id. Raises
+    one of tars.BROKEN for what is no archive or lacks a layer.
     """
-    cache, files = cache or LayerCache(), files or {}
+    cache, files = LayerCache(), files or {}
     layers = {diff_id: layer for diff_id in diff_ids if (layer := cache.find(diff_id))}
 
     def read(blob: IO[bytes], digest: str = "") -> None:
@@ -123,36 +129,52 @@ def of_saved(
             digest = f"sha256:{Path(name).name.removesuffix('.tar')}"
             if (cache.diff_id(digest) or digest) not in layers:
                 read(blob, digest)
-    unread = tuple(diff_id for diff_id in diff_ids if diff_id not in layers)
-    return _content([layers[diff_id] for diff_id in diff_ids if diff_id in layers], unread)
+    for diff_id in diff_ids:
+        if diff_id not in layers:
+            raise ValueError(f"its layer {diff_id} is missing or cannot be unpacked")
+    ordered = tuple(layers[diff_id] for diff_id in diff_ids)
+    return ImageContent(merge(ordered), ordered)
 
 
-def of_archive(path: Path, cache: LayerCache | None = None) -> ImageContent:
+def of_archive(path: Path) -> ImageContent:
     """Read an image in a file that `docker save` wrote, or in an OCI image layout: a folder, or an
     archive of it. Raises InputError for what is no image, or lacks a layer."""
 
-    def save() -> Blobs:
-        return _of_layout(path) if path.is_dir() else _of_archive(path)
-
     try:
-        texts = _texts(save())
+        texts = _texts(_files(path))
         configuration = _configuration(str(path), texts)
-        content = of_saved(manifests.diff_ids(configuration), save, cache=cache)
+        content = of_saved(manifests.diff_ids(configuration), partial(_files, path))
     except tars.BROKEN as error:
         raise InputError(f"{path}: no readable archive: {error}", _FIX) from None
     except OutsideError as error:  # the words for a registry's JSON of another shape
         raise InputError(f"{path}: {error.message}", _FIX) from None
-    if content.unread:
-        raise InputError(
-            f"{path}: its layer {content.unread[0]} is missing or cannot be unpacked",
-            "save the image again",
-        )
     return replace(content, configuration=configuration)
 
 
-def is_layout(path: Path) -> bool:
-    """Tell whether a folder holds an image."""
-    return path.is_dir() and (path / "index.json").is_file() and (path / "blobs").is_dir()
+def of_paths(paths: Iterable[Path]) -> ImageContent:
+    """Return what images, folders, wheels and libraries hold, taken together. Raises InputError."""
+    contents = parallel.each(_of_path, paths)
+    return ImageContent(
+        tuple(library for content in contents for library in content.libraries),
+        tuple(layer for content in contents for layer in content.layers),
+    )
+
+
+def _of_path(path: Path) -> ImageContent:
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder", "name a folder, a wheel or a library")
+    is_layout = (path / "index.json").is_file() and (path / "blobs").is_dir()
+    is_wheel = path.suffix == ".whl"
+    if is_layout or (path.is_file() and not is_wheel and tarfile.is_tarfile(path)):
+        return of_archive(path)
+    if path.is_dir():
+        return ImageContent(inventory.of_folder(path))
+    if not is_wheel or not path.is_file():
+        return ImageContent((inventory.of_file(path),))
+    parts = path.name.split("-")  # its name says what it is (PEP 427)
+    package, version = (records.normal(parts[0]), parts[1]) if len(parts) >= 5 else ("", "")
+    with path.open("rb") as file:
+        return ImageContent(inventory.of_wheel(file, package, version, path.name))
 
 
 def archived(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
@@ -163,12 +185,15 @@ def archived(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
                 yield member.name.removeprefix("./"), content
 
 
-def _image(reference: object, get: Callable[[str], Manifest | None], target: str) -> Manifest:
-    """Return the manifest of the image that a tag or digest leads to. Raises InputError."""
+def find_image(reference: object, get: Callable[[str], Manifest | None], target: str) -> Manifest:
+    """Return the manifest of the image for linux/amd64 that a tag or digest leads to.
+
+    Raises InputError for an index without one, OutsideError where there is no such image.
+    """
     for _ in range(_NESTED):
         manifest = get(target)
         if manifest is None:
-            raise InputError(f"{reference}: there is no such image", "correct its name")
+            raise OutsideError(f"{reference}: there is no such image", "correct its name")
         if "layers" in manifest.content:
             return manifest
         entries = manifest.manifests
@@ -184,7 +209,7 @@ def _image(reference: object, get: Callable[[str], Manifest | None], target: str
 def _streamed(client: Registry, reference: Reference, blob: Descriptor, cache: LayerCache) -> Layer:
     try:
         with client.stream(reference.repository, blob) as chunks:
-            return cache.read(cast(IO[bytes], tars.Stream(chunks)), blob.digest)
+            return cache.read(tars.stream(chunks), blob.digest)
     except tars.BROKEN as error:
         raise CheckFailed(
             f"{reference}: a layer cannot be unpacked: {error}", "push the image again"
@@ -193,23 +218,16 @@ def _streamed(client: Registry, reference: Reference, blob: Descriptor, cache: L
         raise refusal(error, tempfile.gettempdir()) or error from error
 
 
-def _content(layers: Sequence[Layer], unread: tuple[str, ...] = ()) -> ImageContent:
-    secrets = tuple(
-        LayerSecret(path, kind, layer.diff_id) for layer in layers for path, kind in layer.secrets
-    )
-    return ImageContent(merge(layers), secrets, unread, tuple(layers))
-
-
-def _of_archive(path: Path) -> Blobs:
-    with path.open("rb") as file:
-        yield from archived(file)
-
-
-def _of_layout(folder: Path) -> Blobs:
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                yield path.relative_to(folder).as_posix(), file
+def _files(path: Path) -> Blobs:
+    """Yield the files of a layout, or in an archive."""
+    if not path.is_dir():
+        with path.open("rb") as archive:
+            yield from archived(archive)
+        return
+    for entry in sorted(path.rglob("*")):
+        if entry.is_file():
+            with entry.open("rb") as file:
+                yield entry.relative_to(path).as_posix(), file
 
 
 def _texts(blobs: Blobs) -> dict[str, bytes]:
@@ -242,7 +260,7 @@ def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
             text = texts.get(manifests.blob_path(digest) if digest else "index.json")
             return Manifest(text, manifests.OCI_MANIFEST) if text else None
 
-        config = manifests.blob_path(_image(name, get, "").config.digest)
+        config = manifests.blob_path(find_image(name, get, "").config.digest)
     else:
         raise InputError(f"{name}: holds no image: no manifest.json, no index.json", _FIX)
     if config not in texts:

@@ -10,9 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from builder.core import parallel
-from builder.devicecode import library, records
-from builder.devicecode.library import BROKEN_ARCHIVE, Library
+from builder.devicecode import reader, records
+from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
+from builder.devicecode.reader import BROKEN_ARCHIVE
 from builder.devicecode.records import Record
 
 
@@ -37,7 +38,7 @@ def of_stream(files: Iterable[tuple[str, IO[bytes]]]) -> Inventory:
     libraries, recorded = [], {}
     for path, file in files:
         if LIBRARY_NAME.search(path):
-            libraries.append(library.read_stream(file, path))
+            libraries.append(reader.read_stream(file, path))
         elif records.is_record(path):
             recorded[path] = records.parse(path, _text(file))
     return Inventory(tuple(libraries), recorded)
@@ -79,7 +80,7 @@ def of_file(path: Path) -> Library:
     try:
         # O_NONBLOCK: to open a pipe would wait for ever
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            return library.read_file(file, str(path))
+            return reader.read_file(file, str(path))
     except OSError as error:
         return Library(str(path), 0, broken=error.strerror or str(error))
 

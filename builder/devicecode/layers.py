@@ -10,28 +10,39 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-import json
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final, NamedTuple, cast
+from typing import IO, Final, NamedTuple, cast
 
-from builder.core import confidential, files, secret_rules
-from builder.devicecode import damage, inventory, library, linking, ptx, records, secrets, tars
+from pydantic import TypeAdapter
+
+from builder.core import confidential, files
+from builder.devicecode import (
+    damage,
+    inventory,
+    library,
+    linking,
+    ptx,
+    reader,
+    records,
+    secrets,
+    tars,
+)
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.records import Line, Record
+from builder.devicecode.records import Record
 from builder.devicecode.secrets import Secrets
 
 
 class Entry(NamedTuple):
-    """A file in a layer. size in bytes; mode: its rights, as chmod takes them; link: where a
-    symbolic link leads to; hard: the file that a hard link shares its bytes with; capable: it has
-    capabilities (capabilities(7))."""
+    """A file or a folder in a layer. size in bytes; mode: its rights, as chmod takes them; link:
+    where a symbolic link leads to; hard: the file that a hard link shares its bytes with; capable:
+    it has capabilities (capabilities(7))."""
 
     size: int
     mode: int
@@ -48,15 +59,17 @@ class Layer:
 
     diff_id: the digest before compression. removed: paths that whiteouts remove, with everything
     below them. emptied: folders of which nothing below is seen. files: everything but folders; each
-    hides what had its name below. hooks: `.pth` files with the lines that every start of Python
-    runs. libraries: as they were read, not yet compared with `records`, which may lie in another
-    layer. secrets: path and kind of each, which the layer keeps whatever a later one deletes.
+    hides what had its name below. folders: those that the layer has an entry of. hooks: `.pth`
+    files with the lines that every start of Python runs. libraries: as they were read, not yet
+    compared with `records`, which may lie in another layer. secrets: path and kind of each, which
+    the layer keeps whatever a later one deletes.
     """
 
     diff_id: str
     removed: frozenset[str]
     emptied: frozenset[str]
     files: Mapping[str, Entry]
+    folders: Mapping[str, Entry]
     hooks: Mapping[str, str]
     libraries: tuple[Library, ...]
     records: Mapping[str, Record]
@@ -67,7 +80,7 @@ def read(packed: IO[bytes]) -> Layer:
     """Read a layer, plain or packed, to its end. Raises one of tars.BROKEN."""
     digest, search = hashlib.sha256(), secrets.Search()
     removed, emptied = set[str](), set[str]()
-    present, hooks = dict[str, Entry](), dict[str, str]()
+    present, folders, hooks = dict[str, Entry](), dict[str, Entry](), dict[str, str]()
 
     def contents() -> Iterator[tuple[str, IO[bytes]]]:
         for member, content in archive:
@@ -76,7 +89,9 @@ def read(packed: IO[bytes]) -> Layer:
                 emptied.add(str(path.parent))
             elif path.name.startswith(".wh."):
                 removed.add(str(path.parent / path.name.removeprefix(".wh.")))
-            elif not member.isdir():
+            elif member.isdir():
+                folders[str(path)] = _entry(member)
+            else:
                 present[str(path)] = _entry(member)
                 if content and not LIBRARY_NAME.search(path.name):
                     text = search.look_into(str(path), content, member.size)
@@ -93,6 +108,7 @@ def read(packed: IO[bytes]) -> Layer:
         removed=frozenset(removed),
         emptied=frozenset(emptied),
         files=present,
+        folders=folders,
         hooks=hooks,
         libraries=libraries.libraries,
         records=libraries.records,
@@ -130,11 +146,20 @@ def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bo
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
-    """Return the libraries that a container of these layers would see, sorted by path."""
+    """Return the libraries that a container of these layers would see, sorted by path.
+
+    One with several names (uv links what it installs to its cache) has that of an installed file.
+    """
     libraries: list[Library] = []
     recorded: dict[str, Record] = {}
     for layer, seen in visible(layers):
-        libraries += (library for library in layer.libraries if seen(library.path))
+        linked: dict[str, list[str]] = {}
+        for path, entry in layer.files.items():
+            linked.setdefault(entry.hard, []).append(path)
+        for each in layer.libraries:
+            names = filter(seen, (each.path, *linked.get(each.path, ())))
+            path = max(names, key=lambda name: "-packages/" in name, default="")
+            libraries += [replace(each, path=path)] if path else []
         recorded |= {path: record for path, record in layer.records.items() if seen(path)}
     libraries.sort(key=lambda library: library.path)
     return Inventory(tuple(libraries), recorded).compared()
@@ -153,10 +178,8 @@ class LayerCache:
     def find(self, diff_id: str) -> Layer | None:
         """Return a layer that was read; None if it was not, or if its entry is torn."""
         try:
-            return _from_json(
-                diff_id, json.loads(gzip.decompress(self._path(diff_id).read_bytes()))
-            )
-        except (OSError, EOFError, ValueError, KeyError, TypeError):
+            return _json().validate_json(gzip.decompress(self._path(diff_id).read_bytes()))
+        except (OSError, EOFError, ValueError):
             return None
 
     def diff_id(self, digest: str) -> str | None:
@@ -171,8 +194,8 @@ class LayerCache:
         later, if they have it. Raises one of tars.BROKEN."""
         actual = hashlib.sha256()
         layer = read(cast(IO[bytes], tars.Digested(packed, actual)) if digest else packed)
-        content = json.dumps(_as_json(layer), separators=(",", ":")).encode()
-        files.write(self._path(layer.diff_id), gzip.compress(content, mtime=0))
+        content = gzip.compress(_json().dump_json(layer), mtime=0)
+        files.write(self._path(layer.diff_id), content)
         if digest == f"sha256:{actual.hexdigest()}":
             files.write(self._note(digest), layer.diff_id)
         return layer
@@ -184,47 +207,22 @@ class LayerCache:
         return self.folder / f"{digest.removeprefix('sha256:')}.layer"
 
 
+@cache
+def _json() -> TypeAdapter[Layer]:
+    """Return what writes a layer as JSON, and reads it back."""
+    return TypeAdapter(Layer)
+
+
 _READERS: Final = (
-    *(confidential, secret_rules, damage, inventory, library),
-    *(linking, ptx, records, secrets, tars),
+    *(confidential, damage, inventory, library),
+    *(linking, ptx, reader, records, secrets, tars),
 )
 
 
 @cache
 def _version() -> str:
     """Return a hash of the reader: with another reader, every layer is read again."""
-    own = [Path(__file__), *(Path(str(module.__file__)) for module in _READERS)]
+    own = [Path(__file__), confidential.RULES]
+    own += [Path(str(module.__file__)) for module in _READERS]
     pruning = sorted((Path(__file__).parent / "pruning").glob("*.py"))
     return files.hash_of(*(path.read_text(encoding="utf-8") for path in (*own, *pruning)))[:16]
-
-
-def _as_json(layer: Layer) -> dict[str, Any]:
-    return {
-        "removed": sorted(layer.removed),
-        "emptied": sorted(layer.emptied),
-        "files": layer.files,
-        "hooks": layer.hooks,
-        "libraries": [library.as_json(entry) for entry in layer.libraries],
-        "needed": {entry.path: entry.needed for entry in layer.libraries if entry.needed},
-        "records": layer.records,
-        "secrets": layer.secrets,
-    }
-
-
-def _from_json(diff_id: str, content: Mapping[str, Any]) -> Layer:
-    return Layer(
-        diff_id,
-        frozenset(content["removed"]),
-        frozenset(content["emptied"]),
-        {path: Entry(*entry) for path, entry in content["files"].items()},
-        dict(content["hooks"]),
-        tuple(
-            replace(read, needed=tuple(content["needed"].get(read.path, ())))
-            for read in map(library.from_json, content["libraries"])
-        ),
-        {
-            path: Record(package, version, tuple(Line(*line) for line in lines))
-            for path, (package, version, lines) in content["records"].items()
-        },
-        tuple((str(path), str(kind)) for path, kind in content["secrets"]),
-    )

@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import zstandard
-
 from builder.devicecode.pruning.elf import Buffer
 from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import PTX, Entry, Target
@@ -28,13 +26,19 @@ _TARGET = re.compile(rb"^[ \t]*\.target[ \t]+sm_(\d+)([af]?)\b", re.MULTILINE)
 
 
 class Directives(NamedTuple):
-    """The directives of a PTX text: `.version` as "8.5", `.target` as compute_90a."""
+    """The directives of a PTX text: `.version` as "8.5", `.target sm_90a` as 90 and "a"."""
 
     version: str
-    target: Target
+    architecture: int
+    suffix: str
+
+    @property
+    def target(self) -> Target:
+        """What the text compiles for."""
+        return Target(PTX, self.architecture, self.suffix)
 
     def __str__(self) -> str:
-        return f"PTX {self.version} for {str(self.target).replace('compute', 'sm')}"
+        return f"PTX {self.version} for sm_{self.architecture}{self.suffix}"
 
 
 def newest(versions: Iterable[str]) -> str:
@@ -53,8 +57,7 @@ def directives(data: Buffer, entry: Entry) -> Directives | None:
     version, target = _VERSION.search(head), _TARGET.search(head)
     if not version or not target:
         return None
-    made_for = Target(PTX, int(target[1]), target[2].decode())
-    return Directives(version[1].decode(), made_for)
+    return Directives(version[1].decode(), int(target[1]), target[2].decode())
 
 
 def text(data: Buffer, entry: Entry, most: int = _LARGEST) -> bytes:
@@ -66,6 +69,8 @@ def text(data: Buffer, entry: Entry, most: int = _LARGEST) -> bytes:
     size = min(entry.decompressed_size, most)
     if entry.compression == "lz4":
         return _lz4(stored, size)
+    import zstandard  # slow, and only to read a library
+
     try:
         return zstandard.ZstdDecompressor().stream_reader(stored).read(size)
     except zstandard.ZstdError as error:

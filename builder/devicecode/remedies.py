@@ -3,78 +3,81 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from builder.devicecode.library import OTHER_FORMAT, Library
 from builder.devicecode.pruning.rule import ComputeCapability
+from builder.facts import frameworks, gpu_support
 
 
-@dataclass(frozen=True)
-class Remedy:
-    """What runs in place of a library, for the libraries and devices of which that is known.
+class Remedy(NamedTuple):
+    """What runs in place of a library that has no kernels for devices from `oldest` to `newest`.
 
-    `package` is a pattern of the distribution or file name, `oldest` and `newest` the devices'
-    compute capabilities (inclusive). `status` is the verdict's word.
+    names: a pattern of its distribution or its path.
     """
 
-    package: str
-    status: str
+    names: str
     oldest: ComputeCapability
     newest: ComputeCapability
     instead: str
-    source: str
 
 
-REMEDIES = (
+REMEDIES: Final = (
+    # The wheels: 9.3.0.75 and 9.10.2.21 carry sm_50 to sm_70, 9.11.0.98 and 9.28.0.42 do not
     Remedy(
         r"cudnn",
-        "missing",
         ComputeCapability(5, 0),
         ComputeCapability(7, 0),
-        "nvidia-cudnn-cu12 9.10.2.21 or older; TensorFlow 2.18 to 2.21 were tested with 9.3.0.75",
-        "the wheels: 9.3.0.75 and 9.10.2.21 carry sm_50 to sm_70, 9.11.0.98 and 9.28.0.42 do not",
+        "nvidia-cudnn-cu12 9.10.2.21 or older",
     ),
+    # The wheels carry nothing below sm_75; NVIDIA, CUDA 13.0 release notes
     Remedy(
         r"-cu13|\.so\.13|cu13/|^nvidia-(cublas|cusparse|cusolver|cufft|curand|nccl)$",
-        "missing",
         ComputeCapability(5, 0),
         ComputeCapability(7, 2),
         "the CUDA 12 build of the same library (its package name ends in -cu12)",
-        "the wheels: CUDA 13 carries nothing below sm_75; NVIDIA, CUDA 13.0 release notes",
-    ),
-    Remedy(
-        r"tensorflow",
-        "missing",
-        ComputeCapability(10, 0),
-        ComputeCapability(12, 1),
-        "tensorflow 2.21.0, whose PTX compiles for this GPU",
-        "the wheels: 2.16.2 to 2.20.0 hold PTX for sm_90a, 2.21.0 for sm_90; ptxas 12.9.86",
-    ),
-    Remedy(
-        r"tensorflow",
-        "PTX",
-        ComputeCapability(9, 0),
-        ComputeCapability(9, 0),
-        "tensorflow 2.21.0, which carries sm_90",
-        "the wheels: 2.13.1 carries sm_35 to sm_80 and compute_80, 2.21.0 sm_60 to sm_90",
     ),
 )
 
 
 def remedy(library: Library, device: ComputeCapability, status: str) -> str:
-    """Return what to take in place of a library that spoils a verdict, "" if nothing is known."""
+    """Return what to take in place of a library that spoils a verdict, "" if nothing is known.
+
+    status: the verdict's word.
+    """
     if library.doubt == OTHER_FORMAT:
         return "a newer release of this program, which may know the format"
     if status in ("not known", "broken"):
         return "the same version, downloaded again"
     if library.pruned:
         return f"the same version, not pruned or pruned for {device}"
-    for known in REMEDIES:
-        named = re.search(known.package, library.package) if library.package else None
-        if (
-            known.status == status
-            and known.oldest <= device <= known.newest
-            and (named or re.search(known.package, library.path))
+    for known in REMEDIES if status == "missing" else ():
+        names = filter(None, (library.package, library.path))
+        if known.oldest <= device <= known.newest and any(
+            re.search(known.names, name) for name in names
         ):
             return known.instead
+    return _release(library, str(device))
+
+
+def _release(library: Library, capability: str) -> str:
+    """Return another release of the library's framework, by what was read of its wheels: the newest
+    with machine code for a GPU, else with PTX that compiles for it; "" if there is none."""
+    for framework in frameworks.every():
+        in_folder = not library.package and library.path.startswith(f"{framework.name}/")
+        if library.package not in framework.distributions and not in_folder:
+            continue
+        rows = gpu_support.of(framework.title)[::-1]
+        for word, how in _HOW.items():
+            for row in rows:
+                if row.support(capability) == word and row.version != library.version:
+                    return f"{library.package or framework.name} {row.version}, {how}"
     return ""
+
+
+_HOW = {
+    "native": "which has machine code for this GPU",
+    "older minor": "which has machine code for this GPU",
+    "PTX": "whose PTX compiles for this GPU",
+}
+"""How a release runs, by the verdict's word."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import sys
+import itertools
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, Protocol
 
-from builder.devicecode.library import LARGEST
+from builder.devicecode.reader import LARGEST
 
 LONGEST: Final = 1 << 20
 """Bytes of a member's name or of its extended header; tarfile would hold any number in memory."""
@@ -66,18 +66,19 @@ class Digest(Protocol):
 
 @contextlib.contextmanager
 def members(
-    packed: IO[bytes], unpacked_digest: Digest | None = None
+    packed: IO[bytes], unpacked_digest: Digest | None = None, errors: str = "backslashreplace"
 ) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
     """Give the members of an archive: plain, or compressed with gzip or zstd.
 
     With each member comes its content, None for what is no regular file. A content has to be read
-    before the next member is asked for. unpacked_digest: gets every byte before compression. At the
-    end of the block `packed` is read to its end. Raises one of BROKEN.
+    before the next member is asked for. unpacked_digest: gets every byte before compression.
+    errors: how a name that is no UTF-8 is read, by default as text that can be printed and kept as
+    JSON. At the end of the block `packed` is read to its end. Raises one of BROKEN.
     """
     import zstandard
 
     head = packed.read(4)
-    plain: Any = Stream(_again(head, packed))
+    plain: Any = stream(itertools.chain([head], iter(lambda: packed.read(_BLOCK), b"")))
     try:
         if head.startswith(_GZIP):
             plain = gzip.GzipFile(fileobj=plain)
@@ -85,7 +86,8 @@ def members(
             plain = zstandard.ZstdDecompressor().stream_reader(plain, read_across_frames=True)
         if unpacked_digest is not None:
             plain = Digested(plain, unpacked_digest)
-        with tarfile.open(fileobj=plain, mode="r|", tarinfo=Member) as archive:
+        options: Any = {"tarinfo": Member, "errors": errors}
+        with tarfile.open(fileobj=plain, mode="r|", **options) as archive:
             yield _bounded(archive)
         while plain.read(_BLOCK) or packed.read(_BLOCK):
             pass
@@ -115,36 +117,22 @@ class Digested:
         return block
 
 
-class Stream(io.BufferedIOBase):
-    """Chunks of bytes as a file that is read once, from front to back."""
-
+class _Chunks(io.RawIOBase):
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
+        self._chunks = filter(None, chunks)
         self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        missing = sys.maxsize if size is None or size < 0 else size
-        parts: list[memoryview] = []
-        while missing:
-            if not self._rest:
-                chunk = next(self._chunks, None)
-                if chunk is None:
-                    break
-                self._rest = memoryview(chunk)
-                continue
-            part, self._rest = self._rest[:missing], self._rest[missing:]
-            missing -= len(part)
-            parts.append(part)
-        return b"".join(parts)
-
-    def read1(self, size: int = -1, /) -> bytes:
-        return self.read(size)
+    def readinto(self, buffer: Any) -> int:
+        rest = self._rest or memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(rest))
+        buffer[:size] = rest[:size]
+        self._rest = rest[size:]
+        return size
 
 
-def _again(head: bytes, rest: IO[bytes]) -> Iterator[bytes]:
-    yield head
-    while block := rest.read(_BLOCK):
-        yield block
+def stream(chunks: Iterable[bytes]) -> IO[bytes]:
+    """Return chunks of bytes as a file that is read once, from front to back."""
+    return io.BufferedReader(_Chunks(chunks), _BLOCK)

@@ -11,21 +11,33 @@ from builder.devicecode.layers import Entry, Layer, visible
 
 _LINKS: Final = 40
 """Links that Linux follows on the way to one file (path_resolution(7))."""
+_FOLDER: Final = Entry(0, 0o755, 0, 0)
 
 
 class Tree:
-    """The files of these layers, the lowest first. Folders that hold no file are not known."""
+    """The files of these layers, the lowest first.
+
+    files, folders: by path; a folder that no layer describes has the rights that an unpacked one
+    gets. layer: the diff id of the layer that has a file. hooks: see `Layer`.
+    """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.files: dict[str, Entry] = {}
+        self.folders: dict[str, Entry] = {}
+        self.layer: dict[str, str] = {}
         self.hooks: dict[str, str] = {}
         for layer, seen in visible(layers):
             present = {path: entry for path, entry in layer.files.items() if seen(path)}
             self.files |= present
-            self.hooks |= {path: line for path, line in layer.hooks.items() if path in present}
-        self.folders = {
-            str(parent) for path in self.files for parent in PurePosixPath(path).parents
-        }
+            self.layer |= dict.fromkeys(present, layer.diff_id)
+            hooks = {path: layer.hooks.get(at.hard or path, "") for path, at in present.items()}
+            self.hooks |= {path: lines for path, lines in hooks.items() if lines}
+            folders = {path: entry for path, entry in layer.folders.items() if seen(path)}
+            self.folders = folders | self.folders
+        for path in (*self.files, *self.folders):
+            for parent in PurePosixPath(path).parents:
+                self.folders.setdefault(str(parent), _FOLDER)
+        self.folders.setdefault("/", _FOLDER)  # an image may have no file
 
     def resolve(self, path: str) -> str | None:
         """Return where a path leads once every link is followed, None where nothing is there."""

@@ -23,13 +23,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 
 from builder.devicecode.library import Group, Library
-from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX, Target
+from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
 from builder.devicecode.ptx import Directives, newest
 from builder.devicecode.remedies import remedy
-from builder.facts import accelerators, cuda
+from builder.facts import accelerators, cuda, frameworks
 from builder.facts.cuda import OldestDriver
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
@@ -37,7 +38,7 @@ PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 SECONDS_PER_MODULE = 0.010
 SECONDS_PER_PTX_BYTE = 1 / 550_000
 """What compiling PTX costs on one core: 10 ms a module and 0.55 MB of PTX a second, measured with
-ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/device-code-measured.md)."""
+ptxas 12.5.82 for sm_90 on PTX of TensorFlow 2.21.0 and 2.13.1 (docs/benchmarks.md)."""
 
 TOLERATED_SECONDS = 60.0
 """Up to this much PTX beside native code does not make a library "PTX": kernels are compiled one by
@@ -45,6 +46,10 @@ one when they are first used, and each is a few milliseconds (TensorFlow 2.21 on
 
 _TOOLKIT = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc)\.so\.(\d+)")
 """Libraries whose names end in the major version of CUDA."""
+
+_DIRECTIVES = 160
+"""Up to so many bytes of PTX are comments and directives without a kernel, which no driver has to
+compile: 121 in cuDNN 9.26 (PTX 9.4), 133 and 147 in cuBLASLt."""
 
 _HELPERS = 200
 """Fewer than one container in so many is no library's kernels."""
@@ -59,85 +64,89 @@ class Support(IntEnum):
     OLDER_MINOR = 3
     PTX = 4
     MISSING = 5
-    UNKNOWN = 6
+    NOT_KNOWN = 6
     BROKEN = 7
 
     def __str__(self) -> str:
-        return _WORDS[self]
+        return self.name if self is Support.PTX else self.name.lower().replace("_", " ")
 
 
-_WORDS = {
-    Support.NO_DEVICE_CODE: "no device code",
-    Support.NOT_USED: "not used",
-    Support.NATIVE: "native",
-    Support.OLDER_MINOR: "older minor",
-    Support.PTX: "PTX",
-    Support.MISSING: "missing",
-    Support.UNKNOWN: "not known",
-    Support.BROKEN: "broken",
-}
+@dataclass(frozen=True)
+class Containers:
+    """What a device finds in the containers of a section, or of a library.
+
+    native, older, ptx, nothing: how many containers it finds such code in. newer: how many are for
+    newer devices only. ptx_bytes (decompressed): what the device's machine would have to compile;
+    ptx_version: the newest PTX ISA among that ("8.5"), "" if there is none.
+    """
+
+    native: int = 0
+    older: int = 0
+    ptx: int = 0
+    nothing: int = 0
+    newer: int = 0
+    ptx_bytes: int = 0
+    ptx_version: str = ""
+
+    def __add__(self, other: Containers) -> Containers:
+        return Containers(
+            self.native + other.native,
+            self.older + other.older,
+            self.ptx + other.ptx,
+            self.nothing + other.nothing,
+            self.newer + other.newer,
+            self.ptx_bytes + other.ptx_bytes,
+            newest((self.ptx_version, other.ptx_version)),
+        )
+
+    @property
+    def served(self) -> int:
+        """How many hold code for the device."""
+        return self.native + self.older + self.ptx
+
+    @property
+    def ptx_seconds(self) -> float:
+        """What compiling the PTX takes on one core."""
+        return self.ptx * SECONDS_PER_MODULE + self.ptx_bytes * SECONDS_PER_PTX_BYTE
 
 
 @dataclass(frozen=True)
 class LibraryVerdict:
     """One library on one device.
 
-    native, older, ptx, nothing: how many containers the driver finds such code in. newer: how many
-    of `nothing` are for newer devices only, the oldest of which is `since` ("9.0"). ptx_bytes
-    (decompressed), ptx_seconds (on one core): what the device's machine would have to compile.
-    ptx_version: the newest PTX ISA among that ("8.5"), "" if there is none. uncompilable: the PTX
-    that the driver would choose and cannot compile for the device. section: the section that
-    decided the status. reason: why a library is not used or not known, where its file is whole.
+    containers: of all its sections that are judged. uncompilable: the PTX that the driver would
+    choose and cannot compile for the device. section: the section that decided the status. reason:
+    why a library is not used or not known, where its file is whole.
     """
 
     library: Library
     status: Support
-    native: int = 0
-    older: int = 0
-    ptx: int = 0
-    nothing: int = 0
-    newer: int = 0
-    since: str = ""
-    ptx_bytes: int = 0
-    ptx_seconds: float = 0.0
-    ptx_version: str = ""
+    containers: Containers = Containers()
     uncompilable: tuple[Directives, ...] = ()
     section: str = ""
     reason: str = ""
 
-    @property
-    def without_code(self) -> str:
-        """How many containers hold nothing for the device, "" where all hold something."""
-        served = self.native + self.older + self.ptx
-        if not self.nothing or not served:
-            return ""
-        every = f"of its {served + self.nothing:,} containers"
-        if self.newer == self.nothing:
-            return f"{self.nothing:,} {every} are for {self.since} and later"
-        return f"{self.nothing:,} {every} hold nothing for it"
-
     def __str__(self) -> str:
         if self.status == Support.BROKEN:
             return f"broken: {self.library.broken}"
-        text = str(self.status)
-        if self.status in (Support.UNKNOWN, Support.NOT_USED):
+        text, found = str(self.status), self.containers
+        if self.status in (Support.NOT_KNOWN, Support.NOT_USED):
             return f"{text}: {self.reason or self.library.doubt}"
-        served = self.native + self.older + self.ptx
         if self.status == Support.MISSING and self.uncompilable:
             text += f": {self.section} holds {', '.join(map(str, self.uncompilable))}"
             return f"{text}, which no driver compiles for this GPU"
-        if self.status == Support.MISSING and served:
-            every = served + self.nothing
-            return f"{text}: only {served} of its {every:,} containers hold code for it"
+        if self.status == Support.MISSING and found.served:
+            every = found.served + found.nothing
+            return f"{text}: only {found.served} of its {every:,} containers hold code for it"
         if self.status == Support.MISSING:
             carried = carries(self.library, self.section)
             return f"{text}: {self.section} carries {', '.join(carried) if carried else 'nothing'}"
-        if self.ptx_bytes:
+        if found.ptx_bytes:
             text += (
-                f", {self.ptx:,} modules compiled from PTX when first used "
-                f"({self.ptx_bytes / 1e6:.1f} MB, up to {_minutes(self.ptx_seconds)})"
+                f", {found.ptx:,} modules compiled from PTX when first used "
+                f"({found.ptx_bytes / 1e6:.1f} MB, up to {_minutes(found.ptx_seconds)})"
             )
-        return f"{text}; {self.without_code}" if self.without_code else text
+        return text
 
 
 @dataclass(frozen=True)
@@ -158,12 +167,12 @@ class Verdict:
 
     @property
     def ptx_seconds(self) -> float:
-        return sum(finding.ptx_seconds for finding in self.findings)
+        return sum(finding.containers.ptx_seconds for finding in self.findings)
 
     @property
     def ptx_version(self) -> str:
         """The newest PTX ISA that the device's driver has to compile, "" if there is none."""
-        return newest(finding.ptx_version for finding in self.findings)
+        return newest(finding.containers.ptx_version for finding in self.findings)
 
     @property
     def driver(self) -> OldestDriver | None:
@@ -263,17 +272,15 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
     if library.doubt:
-        return LibraryVerdict(library, Support.UNKNOWN)
+        return LibraryVerdict(library, Support.NOT_KNOWN)
     sections: dict[str, list[Group]] = {}
     for group in library.groups:
-        if group.section != LINK_INPUT and group.section not in library.stub_sections:
+        if group.section != LINK_INPUT and group.section not in library.stubs:
             sections.setdefault(group.section, []).append(group)
     if not sections:
         return LibraryVerdict(library, Support.NO_DEVICE_CODE)
     tables = [_judge_section(library, groups, device) for groups in sections.values()]
-    deciding = [
-        table for name, table in zip(sections, tables, strict=True) if name not in PRIVATE_SECTIONS
-    ] or tables
+    deciding = [table for table in tables if table.section not in PRIVATE_SECTIONS] or tables
     native_somewhere = any(table.status <= Support.OLDER_MINOR for table in deciding)
     if any(table.section == COMPILED and table.status <= Support.OLDER_MINOR for table in deciding):
         deciding = [
@@ -281,62 +288,47 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
             for table in deciding
             if table.status != Support.MISSING or not _loaded_by_program(sections[table.section])
         ]
-    worst = max(
-        (
-            table
-            for table in deciding
-            if not (
-                native_somewhere
-                and table.status == Support.PTX
-                and table.ptx_seconds <= TOLERATED_SECONDS
-            )
-        ),
-        key=lambda table: table.status,
-    )
+    counted = [
+        table
+        for table in deciding
+        if not native_somewhere
+        or table.status != Support.PTX
+        or table.containers.ptx_seconds > TOLERATED_SECONDS
+    ]
+    worst = max(counted, key=lambda table: table.status)
     status, reason = _used(library, worst, device)
-    return LibraryVerdict(
-        library,
-        status,
-        sum(table.native for table in tables),
-        sum(table.older for table in tables),
-        sum(table.ptx for table in tables),
-        sum(table.nothing for table in tables),
-        sum(table.newer for table in tables),
-        min((table.since for table in tables if table.since), default="", key=float),
-        sum(table.ptx_bytes for table in tables),
-        sum(table.ptx_seconds for table in tables),
-        newest(table.ptx_version for table in tables),
-        worst.uncompilable,
-        worst.section,
-        reason,
-    )
+    if status == Support.NOT_USED:
+        return LibraryVerdict(library, status, section=worst.section, reason=reason)
+    total = sum((table.containers for table in tables), Containers())
+    return replace(worst, status=status, containers=total, reason=reason)
 
 
 def _used(
     library: Library, worst: LibraryVerdict, device: ComputeCapability
 ) -> tuple[Support, str]:
     """Return the status of a library by its worst section, and why it is not used or not known."""
-    if worst.status != Support.MISSING:
+    if worst.status not in (Support.PTX, Support.MISSING):
         return worst.status, ""
-    for name, oldest, reason in _OPTIONAL:
-        if name.match(library.name) and device < oldest:
-            return Support.NOT_USED, reason
+    for optional in frameworks.optional():
+        since = optional.since
+        if library.name.startswith(optional.name) and (
+            not since or device < compute_capability(since)
+        ):
+            return Support.NOT_USED, optional.why
+    if worst.status == Support.PTX:
+        return worst.status, ""
     kinds = {t.kind for g in library.groups if g.section == worst.section for t in g.targets}
     if unknown := kinds - {ELF, PTX, LTO_IR}:
         listed = ", ".join(f"{kind:#x}" for kind in sorted(unknown))
-        return Support.UNKNOWN, f"{worst.section} holds code of a kind that is not known ({listed})"
+        return (
+            Support.NOT_KNOWN,
+            f"{worst.section} holds code of a kind that is not known ({listed})",
+        )
     return Support.MISSING, ""
 
 
-_OPTIONAL = (
-    (
-        re.compile(r"libcusparseLt\.so"),
-        ComputeCapability(8, 0),
-        "only 2:4 sparsity uses it, which starts at compute capability 8.0",
-    ),
-)
-"""Libraries that programs load for what a GPU can do from a compute capability on. Source: NVIDIA,
-cuSPARSELt, "Supported compute capabilities"; torch.sparse.to_sparse_semi_structured."""
+_choose = cache(choose)
+"""The driver's choice: many containers hold code for the same targets."""
 
 
 def _loaded_by_program(groups: list[Group]) -> bool:
@@ -347,90 +339,45 @@ def _loaded_by_program(groups: list[Group]) -> bool:
 def _judge_section(
     library: Library, groups: list[Group], device: ComputeCapability
 ) -> LibraryVerdict:
-    counts = dict.fromkeys(Support, 0)
-    together, alone = _Ptx(), _Ptx()  # beside code for other targets; in a container of their own
+    found = Containers()
+    unneeded = Containers()  # PTX that is compiled only where no container has a cubin
     uncompilable: set[Directives] = set()
-    bare = []  # containers that hold code, and none for the device
     for group in groups:
-        picked = choose(group.targets, device)
+        number = group.containers
+        # Containers for newer devices only may be all of a library's kernels, and the rest a helper
+        # beside them: 759 of the 761 of cuSPARSELt 0.8 start at sm_80, and two have compute_52
+        oldest = min((target.architecture for target in group.targets), default=0)
+        found += Containers(newer=number if oldest > device.architecture else 0)
+        picked = _choose(group.targets, device)
         text = group.ptx[group.targets.index(picked)] if picked and group.ptx else None
         if text and not runs(text.target, device):
             uncompilable.add(text)
             picked = None
-        counts[_status(picked, device)] += group.containers
-        if picked is None and group.targets:
-            bare.append(group)
-        if picked is None or picked.kind != PTX:
-            continue
-        size = group.code[group.targets.index(picked)]
-        used = _Ptx(group.containers, size, text.version if text else "")
-        if len(group.targets) == 1 or any(other.kind == LTO_IR for other in group.targets):
-            # a container of its own for each target, or code that the library links itself when it
-            # runs: compiled only if there is no cubin elsewhere
-            alone = alone.and_(used)
+        if picked is None:
+            found += Containers(nothing=number if group.targets else 0)
+        elif picked.kind == ELF:
+            native = picked.architecture == device.architecture
+            found += Containers(native=number) if native else Containers(older=number)
         else:
-            together = together.and_(used)
-    native, older = counts[Support.NATIVE], counts[Support.OLDER_MINOR]
-    newer = {group: oldest for group in groups if (oldest := _oldest(group)) > device.architecture}
-    every, later = (sum(group.containers for group in part) for part in (groups, newer))
-    if 2 * later > every and (native + older) * _HELPERS < every:
+            size = group.code[group.targets.index(picked)]
+            used = Containers(ptx=number, ptx_bytes=size, ptx_version=text.version if text else "")
+            linked = any(other.kind == LTO_IR for other in group.targets)
+            if len(group.targets) == 1 or linked or size <= _DIRECTIVES * number:
+                # a container of its own for each target, code that the library links itself when
+                # it runs, or a text without a kernel
+                unneeded += used
+            else:
+                found += used
+    every, cubins = sum(group.containers for group in groups), found.native + found.older
+    if 2 * found.newer > every and cubins * _HELPERS < every:
         status = Support.MISSING
-    elif native or older:
-        status = Support.NATIVE if native >= older else Support.OLDER_MINOR
-    elif counts[Support.PTX] and not uncompilable:
-        status = Support.PTX
-        together = together.and_(alone)
+    elif cubins:
+        status = Support.NATIVE if found.native >= found.older else Support.OLDER_MINOR
+    elif (found.ptx or unneeded.ptx) and not uncompilable:
+        status, found = Support.PTX, found + unneeded
     else:
         status = Support.MISSING
-    return LibraryVerdict(
-        library,
-        status,
-        native,
-        older,
-        together.modules,
-        sum(group.containers for group in bare),
-        later,
-        f"{min(newer.values()) / 10:.1f}" if newer else "",
-        together.size,
-        together.seconds,
-        together.version,
-        tuple(sorted(uncompilable)),
-        groups[0].section,
-    )
-
-
-@dataclass(frozen=True)
-class _Ptx:
-    """PTX that a device has to use: modules, bytes (decompressed), the newest ISA."""
-
-    modules: int = 0
-    size: int = 0
-    version: str = ""
-
-    def and_(self, other: _Ptx) -> _Ptx:
-        version = newest((self.version, other.version))
-        return _Ptx(self.modules + other.modules, self.size + other.size, version)
-
-    @property
-    def seconds(self) -> float:
-        return self.modules * SECONDS_PER_MODULE + self.size * SECONDS_PER_PTX_BYTE
-
-
-def _oldest(group: Group) -> int:
-    """Return the oldest architecture that a container holds code for, 0 where it holds none.
-
-    Containers for newer devices only may be all of a library's kernels, and the rest a helper
-    beside them: 759 of the 761 of cuSPARSELt 0.8 start at sm_80, and two have compute_52.
-    """
-    return min((target.architecture for target in group.targets), default=0)
-
-
-def _status(picked: Target | None, device: ComputeCapability) -> Support:
-    if picked is None:
-        return Support.MISSING
-    if picked.kind != ELF:
-        return Support.PTX
-    return Support.NATIVE if picked.architecture == device.architecture else Support.OLDER_MINOR
+    return LibraryVerdict(library, status, found, tuple(sorted(uncompilable)), groups[0].section)
 
 
 def carries(library: Library, section: str = "") -> tuple[str, ...]:

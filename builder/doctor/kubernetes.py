@@ -7,26 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from builder.core.errors import OutsideError
 from builder.doctor import Finding, Unknown, check
 from builder.jobs.backends.kubernetes import jobset
-from builder.jobs.backends.kubernetes.backend import QUEUES, Kubernetes
+from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
 from builder.jobs.ready import Ready
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-GOOGLE_ACCOUNT: Final = "iam.gke.io/gcp-service-account"
-"""The annotation with which Workload Identity binds a ServiceAccount to Google's account."""
 RIGHTS: Final = (
-    *(("jobset.x-k8s.io", "jobsets", verb) for verb in ("get", "list", "create", "patch")),
+    *(("jobset.x-k8s.io", "jobsets", verb) for verb in ("get", "list", "create", "delete")),
     ("batch", "jobs", "list"),
     ("", "pods", "list"),
     ("", "pods/log", "get"),
 )
 """What the commands about jobs need in the namespace: API group, resource, verb."""
-QUEUE_RIGHTS: Final = ((QUEUES, "workloads", "list"), (QUEUES, "workloads", "patch"))
+QUEUES: Final = "kueue.x-k8s.io"
 
 
 @dataclass(frozen=True)
@@ -45,19 +43,20 @@ class ClusterJobs:
         try:
             self.backend.client.get(path)
         except ClusterRefused as error:
-            if error.code != 404:
-                raise Unknown(f"{name}: {error.message}", error.fix) from error
-            yield Finding(kind, "error", f"{name}: is not there", make)
-            return
-        yield Finding(kind, "ok", f"{name} is there")
+            if error.code == 404:
+                yield Finding(kind, "error", f"{name}: is not there", make)
+            else:
+                yield Finding(kind, "warning", f"not known: {name}: {error.message}", error.fix)
+        else:
+            yield Finding(kind, "ok", f"{name} is there")
 
 
 @check(ClusterJobs, "cluster", essential=True)
 def server(jobs: ClusterJobs) -> Iterator[Finding]:
     access = jobs.backend.client.access
     version = jobs.backend.client.get("/version").get("gitVersion", "of an unknown version")
-    who = f"as {access.context}" if access.context else "as this pod"
-    yield Finding("cluster", "ok", f"{access.server} answers {who}: Kubernetes {version}")
+    what = f"{access.server} answers as {access.context}: Kubernetes {version}"
+    yield Finding("cluster", "ok", what)
 
 
 @check(ClusterJobs, "namespace")
@@ -69,25 +68,13 @@ def namespace(jobs: ClusterJobs) -> Iterator[Finding]:
 
 @check(ClusterJobs, "JobSet")
 def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
-    group: dict[str, Any] = {}
-    try:
-        group = jobs.backend.client.get(f"/apis/{jobset.API.partition('/')[0]}")
-    except ClusterRefused as error:
-        if error.code != 404:
-            raise
-    versions = [version["groupVersion"] for version in group.get("versions") or []]
-    if jobset.API in versions:
-        yield Finding("JobSet", "ok", f"the cluster knows {jobset.API}")
-        return
-    others = f", only {versions}" if versions else ""
-    fix = "install JobSet 0.10.1 or later: jobset.sigs.k8s.io/docs"
-    yield Finding("JobSet", "error", f"the cluster knows no {jobset.API}{others}", fix)
+    install = "install JobSet 0.10.1 or later: jobset.sigs.k8s.io/docs"
+    yield from jobs.object("JobSet", f"/apis/{jobset.API}", jobset.API, install)
 
 
 @check(ClusterJobs, "rights")
 def rights(jobs: ClusterJobs) -> Iterator[Finding]:
-    wanted = (*RIGHTS, *(QUEUE_RIGHTS if jobs.backend.cluster.queue else ()))
-    missing = [right for right in wanted if not _allowed(jobs, *right)]
+    missing = [right for right in RIGHTS if not _allowed(jobs, *right)]
     for group, resource, verb in missing:
         main, _, part = resource.partition("/")
         full = (f"{main}.{group}" if group else main) + (f"/{part}" if part else "")
@@ -98,7 +85,7 @@ def rights(jobs: ClusterJobs) -> Iterator[Finding]:
         )
         yield Finding(f"right to {verb} {full}", "error", "missing", fix)
     if not missing:
-        yield Finding("rights", "ok", f"{len(wanted)} are granted")
+        yield Finding("rights", "ok", f"{len(RIGHTS)} are granted")
 
 
 def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
@@ -134,31 +121,19 @@ def queue(jobs: ClusterJobs) -> Iterator[Finding]:
     yield from jobs.object("queue", path, name, fix)
 
 
-@check(ClusterJobs, "pull secret")
-def pull_secret(jobs: ClusterJobs) -> Iterator[Finding]:
-    if name := jobs.backend.cluster.pull_secret:
-        path = jobs.backend.client.path("v1", "secrets", name, jobs.namespace)
-        make = f"kubectl create secret docker-registry {name} -n {jobs.namespace} ..."
-        yield from jobs.object("pull secret", path, name, make)
-
-
-@check(ClusterJobs, "service account")
-def account(jobs: ClusterJobs) -> Iterator[Finding]:
-    name = jobs.backend.cluster.service_account
-    if not name:
-        return
-    path = jobs.backend.client.path("v1", "serviceaccounts", name, jobs.namespace)
-    make = f"kubectl create serviceaccount {name} -n {jobs.namespace}"
-    findings = tuple(jobs.object("service account", path, name, make))
-    yield from findings
-    if findings[0].severity != "ok" or jobs.backend.cluster.nodes != "gke":
-        return
-    annotations = jobs.backend.client.get(path)["metadata"].get("annotations") or {}
-    if identity := annotations.get(GOOGLE_ACCOUNT):
-        yield Finding("Google account", "ok", f"{name} acts as {identity}")
-    else:
-        bind = f"kubectl annotate serviceaccount {name} -n {jobs.namespace} {GOOGLE_ACCOUNT}=NAME@P"
-        yield Finding("Google account", "warning", f"{name} names none by annotation", bind)
+@check(ClusterJobs, "accounts")
+def accounts(jobs: ClusterJobs) -> Iterator[Finding]:
+    """Yield whether the secret and the account are there that the pods are to use."""
+    cluster = jobs.backend.cluster
+    docker = "secret docker-registry {} ..."
+    for kind, resource, name, make in (
+        ("pull secret", "secrets", cluster.pull_secret, docker),
+        ("service account", "serviceaccounts", cluster.service_account, "sa {}"),
+    ):
+        if name:
+            path = jobs.backend.client.path("v1", resource, name, jobs.namespace)
+            fix = f"kubectl create -n {jobs.namespace} {make.format(name)}"
+            yield from jobs.object(kind, path, name, fix)
 
 
 # --- one job --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -41,12 +40,6 @@ class Machine:
             return error
 
 
-@check(Machine, "python")
-def python(_: Machine) -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("python", "ok", f"{version} at {sys.executable}")
-
-
 @check(Machine, "engine")
 def engine(machine: Machine) -> Iterator[Finding]:
     engine = machine.engine
@@ -68,7 +61,7 @@ def engine(machine: Machine) -> Iterator[Finding]:
 
 @check(Machine, "buildx")
 def dockerfiles(machine: Machine) -> Iterator[Finding]:
-    """Yield whether the engine builds a Dockerfile, and how it keeps images."""
+    """Yield whether the engine builds a Dockerfile."""
     if not isinstance(machine.engine, Engine):
         return
     try:
@@ -76,16 +69,6 @@ def dockerfiles(machine: Machine) -> Iterator[Finding]:
         yield Finding("buildx", "ok", machine.engine.buildx_version)
     except OutsideError as error:
         yield Finding("buildx", "warning", error.message, error.fix)
-    if machine.engine.containerd_store:
-        message = "containerd: it keeps an image as a registry gets it"
-        yield Finding("image store", "ok", message)
-        return
-    message = "no containerd store: it keeps layers unpacked, and a push packs them with gzip"
-    remedy = ""
-    if machine.engine.product == "Docker" and machine.engine.release >= (25, 0):
-        setting = '"features": {"containerd-snapshotter": true}'
-        remedy = f"it may be switched on in /etc/docker/daemon.json: {setting}"
-    yield Finding("image store", "warning", message, remedy)
 
 
 @check(Machine, "platform")

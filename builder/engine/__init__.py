@@ -4,12 +4,11 @@
 else the private one. It stands apart: most of the factory is handed an engine.
 """
 
-from builder.engine.buildx import BuildFailed, BuildRequest, BuiltImage
+from builder.engine.buildx import BuildRequest, BuiltImage
 from builder.engine.docker import PLATFORM, DiskSpace, Engine, EngineImage, refusals
 
 __all__ = [
     "PLATFORM",
-    "BuildFailed",
     "BuildRequest",
     "BuiltImage",
     "DiskSpace",

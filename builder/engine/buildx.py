@@ -1,8 +1,7 @@
 """Building a Dockerfile with `docker buildx`.
 
 The SDK's own build is the classic builder. It knows no secrets, no cache mounts and no
-`COPY --link` (docker/docker-py#2230). So buildx runs as a child process and reports in its rawjson
-format.
+`COPY --link` (docker/docker-py#2230). So buildx runs as a child process, and its lines are read.
 
 The same inputs give the same digest. BuildKit takes the `created` times from SOURCE_DATE_EPOCH. The
 Dockerfile and the staged context fix the times of files. BuildKit's own way for files, the
@@ -22,11 +21,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from builder.core import system
+from builder.core.display import plain
 from builder.core.errors import OutsideError
-from builder.core.events import OnEvent, ignore
+from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
-from builder.engine.docker import PLATFORM, Engine, first_line, release
-from builder.engine.progress import Failure, Progress
+from builder.engine.docker import PLATFORM, Engine, first_line
 
 COMPRESSION_LEVEL: Final = 3
 """zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB
@@ -34,8 +33,6 @@ in 10 s, 3 gives 150 MB in 16 s, 7 gives 141 MB in 23 s, 12 gives 132 MB in 93 s
 
 OLDEST_ENGINE: Final = (23, 0)
 """The first that knows COPY --link, which is of Dockerfile 1.4."""
-OLDEST_BUILDX: Final = (0, 13)
-"""The first that knows --progress=rawjson."""
 
 _END_SECONDS: Final = 10
 _LOST: Final = re.compile(
@@ -44,19 +41,10 @@ _LOST: Final = re.compile(
     r"no such file or directory.*docker\.sock|context canceled",
     re.IGNORECASE,
 )
+_STEP_ENDED: Final = re.compile(
+    r'process ".*" did not complete successfully: (exit code: \d+)', re.DOTALL
+)
 _AGAIN: Final = "run the same command again: it goes on from BuildKit's cache"
-
-
-class BuildFailed(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
-    """A step of the Dockerfile failed.
-
-    log: the last lines that the step printed. line: the step's line in the Dockerfile, from 1.
-    """
-
-    def __init__(self, message: str, fix: str, log: tuple[str, ...] = (), line: int | None = None):
-        super().__init__(message, fix)
-        self.log = log
-        self.line = line
 
 
 @dataclass(frozen=True)
@@ -65,8 +53,7 @@ class BuildRequest:
 
     contexts: further named contexts (folders or images). secrets: content by id, never in a layer.
     destination: "engine" keeps the image on the engine, "registry" pushes it and keeps nothing. The
-    layers of a base stay as they are. compression: of new layers, or with "gzip", which alone
-    Docker before 23.0 reads, of all. An engine without the containerd image store packs with gzip.
+    layers of a base stay as they are. An engine without the containerd image store packs with gzip.
     """
 
     dockerfile: Path
@@ -77,7 +64,6 @@ class BuildRequest:
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     destination: Literal["engine", "registry"] = "engine"
     no_cache: bool = False
-    compression: Literal["zstd", "gzip"] = "zstd"
 
 
 @dataclass(frozen=True)
@@ -99,19 +85,21 @@ class BuiltImage:
 def build(engine: Engine, request: BuildRequest, on_event: OnEvent = ignore) -> BuiltImage:
     """Build one image. Return when it is on the engine or in the registry.
 
-    Raises BuildFailed for a step that failed, and OutsideError for an engine that is gone, a full
-    disk, a base or a registry that refused. Whatever ends the call ends the build, too. Finished
-    steps stay in BuildKit's cache, and the next build goes on from there.
+    Raises OutsideError for a step that failed, an engine that is gone, a full disk, a base or a
+    registry that refused. Whatever ends the call ends the build, too. Finished steps stay in
+    BuildKit's cache, and the next build goes on from there.
     """
     require(engine)
-    progress = Progress()
-    with tempfile.TemporaryDirectory(prefix="build-") as scratch:
+    with (
+        step(f"build {request.tags[0]}", on_event) as building,
+        tempfile.TemporaryDirectory(prefix="build-") as scratch,
+        system.secret_files(request.secrets) as secrets,
+    ):
         metadata = Path(scratch) / "metadata.json"
-        with system.secret_files(request.secrets) as secrets:
-            line = command(engine, request, metadata, secrets.paths)
-            code = _run(engine, line, secrets.descriptors, progress, on_event)
+        line = command(engine, request, metadata, secrets.paths)
+        code, printed = _run(engine, line, secrets.descriptors, building)
         if code:
-            raise _failed(engine, request, progress)
+            raise _failed(engine, request, printed)
         return _built(engine, request, json.loads(metadata.read_text()))
 
 
@@ -129,11 +117,6 @@ def require(engine: Engine) -> None:
             f"`{' '.join(engine.buildx)}` does not work: {runs} this Dockerfile",
             "install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own packages)",
         )
-    if release(engine.buildx_version) < OLDEST_BUILDX:
-        raise OutsideError(
-            f"buildx {engine.buildx_version} is too old: it has no --progress=rawjson",
-            f"install buildx 0.13 or newer, {others}",
-        )
 
 
 def command(
@@ -145,7 +128,7 @@ def command(
         *engine.buildx,
         "build",
         f"--platform={PLATFORM}",
-        "--progress=rawjson",
+        "--progress=plain",
         f"--metadata-file={metadata}",
         "--provenance=false",  # an attestation would differ each time, and wrap in an index
         "--sbom=false",
@@ -166,22 +149,15 @@ def _output(engine: Engine, request: BuildRequest) -> str:
     if not engine.containerd_store:
         return "type=image,push=true" if to_registry else "type=docker"
     layers = f"compression=zstd,compression-level={COMPRESSION_LEVEL},oci-mediatypes=true"
-    forced = "false"
-    if request.compression == "gzip":  # also of what an earlier build left in the cache
-        layers, forced = "compression=gzip,oci-mediatypes=true", "true"
     # A push that stores nothing never needs the layers of a base that lies in the registry.
     target = "push=true,store=false,unpack=false" if to_registry else "store=true,unpack=true"
-    return f"type=image,{layers},force-compression={forced},{target}"
+    return f"type=image,{layers},force-compression=false,{target}"
 
 
 def _run(
-    engine: Engine,
-    command: list[str],
-    files: tuple[int, ...],
-    progress: Progress,
-    on_event: OnEvent,
-) -> int:
-    """Run buildx to its end and return its exit code. What ends this call ends buildx."""
+    engine: Engine, command: list[str], files: tuple[int, ...], building: RunningStep
+) -> tuple[int, str]:
+    """Run buildx to its end; return its exit code and lines. What ends this call ends buildx."""
     process = subprocess.Popen(
         system.ending_with_parent(command),
         env=dict(engine.environment),
@@ -189,15 +165,17 @@ def _run(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         pass_fds=files,
-        text=True,
-        errors="replace",
     )
     assert process.stderr is not None
+    lines = []
     try:
-        for line in process.stderr:
-            for event in progress.feed(line):
-                on_event(event)
-        code = process.wait()
+        for printed in process.stderr:
+            # a progress bar overwrites its line: keep its last state
+            line = plain(printed.decode(errors="replace").rstrip().rpartition("\r")[2])
+            lines.append(line)
+            if line:
+                building.log(line)
+        return process.wait(), "\n".join(lines)
     except BaseException:
         process.terminate()  # on SIGTERM it tells BuildKit to stop
         try:
@@ -206,9 +184,6 @@ def _run(
             process.kill()
             process.wait()
         raise
-    for event in progress.finish():
-        on_event(event)
-    return code
 
 
 def _built(engine: Engine, request: BuildRequest, metadata: Mapping[str, Any]) -> BuiltImage:
@@ -230,19 +205,36 @@ def _built(engine: Engine, request: BuildRequest, metadata: Mapping[str, Any]) -
 # --- what a failure means -------------------------------------------------------------------------
 
 
-def _failed(engine: Engine, request: BuildRequest, progress: Progress) -> OutsideError:
-    failure, message = progress.failure, progress.error or "\n".join(progress.messages[-3:])
-    everything = "\n".join([message, *((failure.error, *failure.log) if failure else ())])
-    if "no space left on device" in everything.lower():
+def _failed(engine: Engine, request: BuildRequest, printed: str) -> OutsideError:
+    """Return the error of a build that failed. printed: buildx's lines; its error is the last."""
+    error = printed[printed.rfind("\nERROR: ") + 1 :]
+    message = re.sub(r"^((ERROR|failed to build|failed to solve): )+", "", error)
+    if "no space left on device" in printed.lower():
         return engine.disk_full()
     if not engine.answers():
         return OutsideError("the engine ended in the middle of the build", _AGAIN)
-    if failure and re.match(r"exit code: \d+", failure.error):
-        return _step_failed(request, failure)
-    if _LOST.search(message) and (failure is None or "canceled" in failure.error):
+    if ended := _STEP_ENDED.match(message):
+        return _step_failed(request, ended[1], printed)
+    if _LOST.search(message) and not re.search(r"(?m)^#\d+ ERROR: (?!.*canceled)", printed):
         return OutsideError(f"the build was cut off: {first_line(message)}", _AGAIN)
     fix = _remedy(engine, request, message)
     return OutsideError(f"{request.tags[0]}: {first_line(message)}", fix)
+
+
+def _step_failed(request: BuildRequest, reason: str, printed: str) -> OutsideError:
+    """Return the error of a step, from what buildx repeats at the end of a build.
+
+    It repeats the last lines of the step below its name, and its line in the Dockerfile.
+    """
+    line = re.search(r"(?m)^\s*(\d+) \| >>> ", printed)
+    tail = re.search(r"(?ms)^-{6}\n > (.*?):\n(.*?)^-{6}$", printed)
+    place = f"{request.dockerfile}:{line[1]}" if line else str(request.dockerfile)
+    name, log = tail.groups() if tail else ("a step", "")
+    last = re.sub(r"^(#\d+ )?\d+\.\d+ ", "", (log.splitlines() or [""])[-1])
+    return OutsideError(
+        f"{place}: {first_line(name)} ended with {reason}" + (f": {last}" if last else ""),
+        "see the step's log above, or run again with --verbose",
+    )
 
 
 def _remedy(engine: Engine, request: BuildRequest, message: str) -> str:
@@ -258,14 +250,3 @@ def _remedy(engine: Engine, request: BuildRequest, message: str) -> str:
     if "failed to read dockerfile" in message:
         return "builder render"
     return "run the same command again with --verbose to see every step"
-
-
-def _step_failed(request: BuildRequest, failure: Failure) -> BuildFailed:
-    place = f"{request.dockerfile}:{failure.line}" if failure.line else str(request.dockerfile)
-    last = f": {failure.log[-1]}" if failure.log else ""
-    return BuildFailed(
-        f"{place}: {failure.step} ended with {failure.error}{last}",
-        "see the step's log above, or run again with --verbose",
-        failure.log,
-        failure.line,
-    )

@@ -8,8 +8,10 @@ killed run left behind and removes it. What a run that is alive owns is never to
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import socket
+import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -69,72 +71,63 @@ def labels(kind: str, identity: str) -> dict[str, str]:
 # --- removal --------------------------------------------------------------------------------------
 
 
-def sweep(client: docker.DockerClient, kind: str) -> list[dict[str, str]]:
-    """Remove everything of a kind whose owner is gone. Return the labels of each thing removed."""
-    things = [thing for _, listed, _ in _kinds(client.api, kind) for thing in listed()]
-    left = [thing["Labels"] for thing in things if is_gone(thing["Labels"].get(OWNER, ""))]
-    for gone in {labels[OWNER] for labels in left}:
-        remove(client, kind, f"{OWNER}={gone}")
-    return left
+_KINDS: Final[Mapping[str, Mapping[str, bool]]] = {
+    "container": {"force": True, "v": True},
+    "network": {},
+    "volume": {"force": True},
+    "image": {"force": True},
+}
+"""What carries labels, in the order of removal, with the options of its removal."""
+
+
+def _labelled(api: Any, label: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    """Yield kind, name and labels of what carries a label.
+
+    Each kind is listed when those before it were handled.
+    """
+    for kind in _KINDS:
+        every = {"all": True} if kind == "container" else {}
+        listed = getattr(api, f"{kind}s")(filters={"label": [label]}, **every)
+        for resource in (listed["Volumes"] or ()) if kind == "volume" else listed:
+            yield kind, resource["Name" if kind == "volume" else "Id"], resource["Labels"] or {}
+
+
+def sweep(client: docker.DockerClient, kind: str) -> None:
+    """Remove everything of a kind whose owner is gone."""
+    owners = {labels.get(OWNER, "") for _, _, labels in _labelled(client.api, kind)}
+    for owner in filter(is_gone, owners):
+        remove(client, kind, f"{OWNER}={owner}")
 
 
 def remove(client: docker.DockerClient, *filters: str) -> list[str]:
     """Remove the containers, networks, volumes and images that carry all of these labels.
 
     filters: each `LABEL` or `LABEL=VALUE`. The engine filters by the first alone: by two, Podman
-    4.3.1 finds no image. Returns a line for each thing that stays. Containers of others on one of
-    the networks are disconnected from it and go on running; they are listed, too.
+    4.3.1 finds no image. Returns a line for each that stays. Containers of others on one of the
+    networks are disconnected from it and go on running; they are listed, too.
     """
+    from docker.errors import NotFound
+
     others: list[str] = []
     failed: list[str] = []
     for attempt in range(_REMOVALS):
         if attempt:
             time.sleep(_PAUSE)
-        failed.clear()
-        for name, listed, remove_ in _kinds(client.api, filters[0]):
-            for thing in listed():
-                if not _carries(thing["Labels"] or {}, filters):
-                    continue
-                identity = str(thing.get("Name") or thing.get("Id"))
-                with _noted(failed, f"{name} {identity}"):
-                    if name == "network":
-                        others += _disconnected(client.api, thing["Id"])
-                    remove_(thing)
+        failed = []
+        for kind, name, labels in _labelled(client.api, filters[0]):
+            if not _carries(labels, filters):
+                continue
+            try:
+                if kind == "network":
+                    others += _disconnected(client.api, name)
+                getattr(client.api, f"remove_{kind}")(name, **_KINDS[kind])
+            except NotFound:
+                pass  # another run may remove it at the same time
+            except Exception as error:
+                failed.append(f"{kind} {name}: {getattr(error, 'explanation', None) or error}")
         if not failed:
             break
     return [*others, *failed]
-
-
-_Thing = dict[str, Any]
-
-
-def _kinds(
-    api: Any, label: str
-) -> tuple[tuple[str, Callable[[], list[_Thing]], Callable[[_Thing], object]], ...]:
-    """Return for each kind of thing how those with a label are listed, and how one is removed."""
-    by_label = {"filters": {"label": [label]}}
-    return (
-        (
-            "container",
-            lambda: api.containers(all=True, **by_label),
-            lambda thing: api.remove_container(thing["Id"], force=True, v=True),
-        ),
-        (
-            "network",
-            lambda: api.networks(**by_label),
-            lambda thing: api.remove_network(thing["Id"]),
-        ),
-        (
-            "volume",
-            lambda: api.volumes(**by_label).get("Volumes") or [],
-            lambda thing: api.remove_volume(thing["Name"], force=True),
-        ),
-        (
-            "image",
-            lambda: api.images(**by_label),
-            lambda thing: api.remove_image(thing["Id"], force=True),
-        ),
-    )
 
 
 def _carries(labels: Mapping[str, str], filters: Iterable[str]) -> bool:
@@ -143,26 +136,32 @@ def _carries(labels: Mapping[str, str], filters: Iterable[str]) -> bool:
     return all(name in labels and (not is_ or labels[name] == value) for name, is_, value in pairs)
 
 
-@contextlib.contextmanager
-def _noted(failed: list[str], what: str) -> Iterator[None]:
-    """Note a refusal instead of raising it. A thing that is gone already is none: another run may
-    remove it at the same time."""
-    from docker.errors import NotFound
-
-    try:
-        yield
-    except NotFound:
-        pass
-    except Exception as error:
-        failed.append(f"{what}: {getattr(error, 'explanation', None) or error}")
-
-
 def _disconnected(api: Any, network: str) -> Iterator[str]:
     """Disconnect the containers that are still on a network."""
     for container, details in (api.inspect_network(network)["Containers"] or {}).items():
         yield f"container {details['Name']} (not made by this run) still runs"
         with contextlib.suppress(Exception):
             api.disconnect_container_from_network(container, network, force=True)
+
+
+# --- what they are given --------------------------------------------------------------------------
+
+
+def archive(
+    files: Mapping[str, bytes], mode: int = 0o644, folders: Mapping[str, int] | None = None
+) -> bytes:
+    """Return a tar archive of folders (path -> mode) and of files, for `put_archive`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as made:
+        for path, rights in (folders or {}).items():
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = tarfile.DIRTYPE, rights
+            made.addfile(entry)
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), mode
+            made.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 # --- what they print ------------------------------------------------------------------------------

@@ -12,27 +12,27 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.engine import containers, memory, private
+from builder.engine import containers, private
 from builder.engine.docker import Engine
-from builder.engine.private.instance import data_home, load
+from builder.engine.private.instance import EngineInstance, data_home, load
 from builder.engine.private.programs import WORKER
 from builder.facts.workers import DEFAULT_MACHINE, MACHINES, SYSTEM_GB
 
 _FOLDER: Final = "worker_"
 
 
-@dataclass(frozen=True)
-class HostedEngine:
-    """An engine of a worker. memory: what all containers together use, and may use."""
-
-    engine: Engine
-    memory: memory.Usage
+_CONTROLLERS: Final = (
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"),
+    (Path("/sys/fs/cgroup"), "memory.max"),
+)
+"""Where the kernel's control groups of memory are mounted, in version 1 and 2, and the name of the
+limit there (the kernel's Documentation/admin-guide: cgroup-v1/memory.rst, cgroup-v2.rst)."""
 
 
 def memory_of(machine: str) -> int:
@@ -42,7 +42,7 @@ def memory_of(machine: str) -> int:
 
 
 @contextlib.contextmanager
-def worker(limit: int, on_event: OnEvent = ignore) -> Iterator[HostedEngine]:
+def worker(limit: int, on_event: OnEvent = ignore) -> Iterator[Engine]:
     """Yield a worker's engine, empty. limit: bytes that all containers together may use.
 
     Removes what a killed run left. Raises OutsideError if no private engine can be started.
@@ -57,10 +57,31 @@ def worker(limit: int, on_event: OnEvent = ignore) -> Iterator[HostedEngine]:
     folder = Path(tempfile.mkdtemp(dir=home, prefix=f"{_FOLDER}{owner}_"))
     try:
         engine = private.start(folder, on_event, WORKER)
-        with memory.limited(memory.group(load(folder)), limit) as usage:
-            yield HostedEngine(engine, usage)
+        limit_memory(load(folder), limit)
+        yield engine
     finally:
         _discard(folder)
+
+
+def limit_memory(
+    instance: EngineInstance,
+    limit: int,
+    controllers: Sequence[tuple[Path, str]] = _CONTROLLERS,
+) -> None:
+    """Limit the bytes that all containers of an engine together use. Raises OutsideError."""
+    for folder, name in controllers:
+        if (folder / "cgroup.procs").exists():
+            group = folder / instance.cgroup.lstrip("/")
+            try:
+                group.mkdir(exist_ok=True)
+                (group / name).write_text(str(limit))
+            except OSError as error:
+                raise OutsideError(
+                    f"{group}: the memory of containers cannot be limited: {error.strerror}",
+                    "this needs the rights of a real root, and the kernel's memory controller",
+                ) from None
+            return
+    raise OutsideError("this kernel has no control groups mounted", "mount them at /sys/fs/cgroup")
 
 
 def _discard(folder: Path) -> None:

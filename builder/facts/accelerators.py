@@ -35,7 +35,8 @@ class Accelerator:
     """One kind of device.
 
     precision: the dtype that mixed precision computes in; float32 where it gains nothing.
-    refused: why no image is made for it; then `instead` names the accelerator to take.
+    refused: why no image is made for it; then `instead` names the accelerator to take. only: the
+    frameworks, by the key of image.yaml, that an image is made with all the same.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Accelerator:
     compute_capability: str | None = None
     refused: str | None = None
     instead: str | None = None
+    only: tuple[str, ...] = ()
     refused_source: Source | None = None
 
 
@@ -77,6 +79,7 @@ def accelerators() -> dict[str, Accelerator]:
             architecture=architectures.get(entry.get("architecture")),
             compute_capability=entry.get("compute_capability"),
             refused=entry.get("refused"),
+            only=tuple(entry.get("only", ())),
             instead=entry.get("instead"),
             refused_source=sources.get(entry.get("refused_source")),
         )

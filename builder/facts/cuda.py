@@ -8,14 +8,16 @@ from functools import cache
 
 from builder.facts import DATA, Source, read_table, sources_of
 
-
-@dataclass(frozen=True)
-class CudaSet:
-    """The CUDA libraries that a TensorFlow was tested with: short name -> version."""
-
-    cuda: str
-    libraries: Mapping[str, str]
-    source: Source
+_NVIDIA = """
+ml cfg nscq gpucomp ptxjitcompiler fatbinaryloader allocator compiler pkcs11 pkcs11-openssl3 nvvm
+opencl encode opticalflow fbc
+"""
+DRIVER_LIBRARIES = (
+    *(f"libnvidia-{name}.so" for name in _NVIDIA.split()),
+    "libcudadebugger.so",
+    "libnvcuvid.so",
+)
+"""What the container toolkit mounts beside libcuda (libnvidia-container, src/nvc_info.c)."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,10 @@ class OldestDriver:
 class CudaFacts:
     """The facts about CUDA.
 
-    sets: name -> the libraries of one toolkit. packages: a library's short name -> the part of its
-    wheel's name. cudnn, drivers, ptx: oldest first.
+    packages: a library's short name -> the part of its wheel's name. cudnn, drivers, ptx: oldest
+    first.
     """
 
-    sets: Mapping[str, CudaSet]
     packages: Mapping[str, str]
     cudnn: tuple[Cudnn, ...]
     drivers: tuple[Driver, ...]
@@ -92,16 +93,18 @@ def oldest_driver(
     return max(known, key=lambda oldest: int(oldest.driver), default=None)
 
 
+def cudnn(version: str) -> Cudnn | None:
+    """Return what a cuDNN carries, None for one from before the table."""
+    wanted = _numbers(version)
+    return next((row for row in cuda().cudnn[::-1] if _numbers(row.since) <= wanted), None)
+
+
 @cache
 def cuda() -> CudaFacts:
     """Return the content of cuda.yaml."""
     table = read_table(DATA / "cuda.yaml")
     known = sources_of(table)
     return CudaFacts(
-        sets={
-            name: CudaSet(name, entry["libraries"], known[entry["source"]])
-            for name, entry in table["sets"].items()
-        },
         packages=table["packages"],
         cudnn=tuple(
             Cudnn(entry["since"], tuple(entry["capabilities"]), known[entry["source"]])

@@ -1,41 +1,16 @@
 """Which release of a framework runs on which GPU: gpu-support.json, which scripts/gpu-support
-computes from the wheels, and the document that shows it."""
+computes from the wheels."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
 
 from builder.facts import DATA, Source, accelerators
 
 FILE = DATA / "gpu-support.json"
-
-HEAD = """# Which GPUs a wheel runs on
-
-This table is computed: `scripts/gpu-support` downloads each wheel from the index, reads the device
-code in it, and judges it as the driver would (docs/device-code.md). It writes
-builder/facts/gpu-support.json, and this page from it. Nothing here is copied from release notes.
-
-| a cell says | the driver would |
-|---|---|
-| native | run code compiled for this GPU, or for an older minor of its generation |
-| PTX, 9 min | have to compile up to that many minutes of PTX first, on one core |
-| - | find nothing that it can run |
-
-The number is the oldest branch of Linux drivers: the highest of what the wheel's CUDA, the PTX and
-the GPU itself ask for. A row judges the framework's own wheel. The CUDA libraries beside it have to
-run, too: cuDNN from 9.11 on has nothing for a V100. `device-code-audit FOLDER --gpu V100` reads
-everything that is installed. Programs that make code when they run (Triton, XLA, NVRTC) are not
-judged by it.
-
-99 cells were compared with what the projects publish, the compute capabilities in TensorFlow's
-build_info.py and PyTorch's torch.cuda.get_arch_list(): they differ in ten, TensorFlow 2.16 to 2.20
-on GPUs after Hopper, where 1,149 modules hold PTX for sm_90a alone (docs/device-code.md;
-tests/devicecode/test_gpu_support.py has the lists).
-"""
 
 
 @dataclass(frozen=True)
@@ -59,19 +34,15 @@ class Cell:
     seconds: int
     driver: str
 
-    def __str__(self) -> str:
-        if not self.driver:
-            return "-"
-        if self.support == "PTX":
-            return f"PTX, {max(1, round(self.seconds / 60))} min ({self.driver})"
-        return f"native ({self.driver})"
-
 
 @dataclass(frozen=True)
 class Release:
     """One release of a framework: its wheels together, on each GPU.
 
     targets: what nvcc compiled its libraries for: machine code (sm_70), then PTX (compute_90).
+    python: the versions of Python that have a wheel; asks_for: the versions of CUDA's packages and
+    of libtpu that are taken with it, or a range (">=9.8,<10") where one has to be chosen, by their
+    names. Both are empty where nobody needs them.
     """
 
     framework: str
@@ -80,19 +51,29 @@ class Release:
     wheels: tuple[Wheel, ...]
     targets: tuple[str, ...]
     cells: dict[str, Cell]
+    python: tuple[str, ...] = ()
+    asks_for: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def source(self) -> Source:
         wheels = ", ".join(f"{wheel.package} {wheel.version}" for wheel in self.wheels)
         return Source(f"device code read from the wheel of {wheels}", True)
 
+    @property
+    def metadata(self) -> Source:
+        """The source of `python` and `asks_for`."""
+        package = self.wheels[0].package
+        return Source(f"metadata of {package} {self.version}'s wheels on PyPI", True)
+
     def support(self, capability: str) -> str:
-        """Return the verdict's word for GPUs of a compute capability ("9.0")."""
-        return next(
-            cell.support
-            for gpu, cell in self.cells.items()
-            if accelerators.find(gpu).compute_capability == capability
-        )
+        """Return the verdict's word for GPUs of a compute capability ("9.0"); "" for one that the
+        table lacks."""
+        fitting = (cell for gpu, cell in self.cells.items() if _capability(gpu) == capability)
+        return next((cell.support for cell in fitting), "")
+
+
+def _capability(gpu: str) -> str | None:
+    return accelerators.find(gpu).compute_capability
 
 
 def parse(text: str) -> tuple[Release, ...]:
@@ -105,6 +86,8 @@ def parse(text: str) -> tuple[Release, ...]:
             tuple(Wheel(**wheel) for wheel in row["wheels"]),
             tuple(row["targets"]),
             {gpu: Cell(**cell) for gpu, cell in row["cells"].items()},
+            tuple(row.get("python", ())),
+            row.get("asks_for", {}),
         )
         for row in json.loads(text)
     )
@@ -116,39 +99,15 @@ def read() -> tuple[Release, ...]:
 
 
 @cache
-def tensorflow(minor: str) -> Release:
-    """Return what was read of a minor release of TensorFlow ("2.20")."""
-    return next(
-        release
-        for release in read()
-        if release.framework == "TensorFlow" and release.version.startswith(f"{minor}.")
-    )
+def of(framework: str) -> tuple[Release, ...]:
+    """Return the releases of a framework, oldest first; of one for several CUDAs, the newest CUDA
+    first ("JAX" stands for "JAX, CUDA 12", too)."""
+    from packaging.version import Version
+
+    rows = (row for row in read() if row.framework.partition(",")[0] == framework)
+    return tuple(sorted(rows, key=lambda row: (Version(row.version), -row.cuda)))
 
 
-def dump(releases: tuple[Release, ...]) -> str:
-    """Return the text of gpu-support.json: a release a line, so that a diff shows which changed."""
-    rows: Iterator[Any] = (asdict(release) for release in releases)
-    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
-
-
-def document(releases: tuple[Release, ...]) -> str:
-    """Return the page that shows these releases."""
-    gpus = list(releases[0].cells)
-    lines = [HEAD]
-    for framework in dict.fromkeys(release.framework for release in releases):
-        lines += [f"## {framework}", "", f"| | CUDA | {' | '.join(gpus)} |"]
-        lines.append("|---" * (len(gpus) + 2) + "|")
-        lines += [
-            f"| {release.version} | {release.cuda} | "
-            + " | ".join(str(release.cells[gpu]) for gpu in gpus)
-            + " |"
-            for release in releases
-            if release.framework == framework
-        ]
-        lines.append("")
-    lines += ["## The wheels", ""]
-    lines += ["Each is the one for Linux on x86-64, by the checksum that the index gives.", ""]
-    lines += ["| wheel | sha256 |", "|---|---|"]
-    for release in releases:
-        lines += [f"| {each.package} {each.version} | `{each.sha256}` |" for each in release.wheels]
-    return "\n".join(lines) + "\n"
+def versions(framework: str) -> tuple[str, ...]:
+    """Return the versions of a framework that were read, oldest first."""
+    return tuple(dict.fromkeys(row.version for row in of(framework)))

@@ -9,15 +9,17 @@ into images of any other program (builder/jobs/package.py).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Final
 
-from builder import frameworks
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
+from builder.facts import frameworks
 from builder.prove import receipts
 from builder.prove.checks import (
     contents,
     device_code,
+    driver,
     environment,
     imports,
     machine,
@@ -27,10 +29,58 @@ from builder.prove.checks import (
     stopping,
     training,
 )
-from builder.prove.suite import Check, Suite
+from builder.prove.session import RECORDS, Session
+from builder.prove.suite import Answer, Check, Suite, probed
 
 LABEL: Final = "training-image-factory.suite"
 """The label of an image that names its suite; those with the trainer's have none."""
+
+
+def loader(name: str, version: int, *own: str) -> Check:
+    """Return the check whether a framework finds its libraries, by its probe, which is told what
+    the image was made from. version: raise it where the probe begins to ask for more. own: the
+    framework's modules that the probe imports."""
+
+    def run(session: Session) -> Answer:
+        spec, stack = session.subject.spec, session.subject.stack
+        request = {
+            "accelerator": stack.accelerator.kind,
+            "release": stack.release,
+            "cuda": stack.cuda,
+            "cudnn": stack.cudnn,
+            "capability": stack.compute_capability,
+            "locked": dict(session.subject.packages),
+            "strict": spec.has_own_base,
+        }
+        probe, shared = f"builder.frameworks.{name}.probes.loader", "builder.frameworks.libraries"
+        return probed(session.probe(probe, request, imports=(shared, *own)))
+
+    return Check("loader", version, run)
+
+
+def outputs(name: str) -> Check:
+    """Return the check whether somebody can use what a training run wrote, by the probe of a
+    framework. Without a run that ended well it has nothing to look at."""
+
+    def run(session: Session) -> Answer | None:
+        if session.finished_job is None:
+            return None
+        request = {"records": RECORDS, "job": session.finished_job}
+        probe, shared = f"builder.frameworks.{name}.probes.outputs", "builder.frameworks.written"
+        return probed(session.probe(probe, request, imports=(shared,)))
+
+    return Check("outputs", 1, run)
+
+
+@cache
+def both(name: str, modules: tuple[str, ...], version: int, *own: str) -> Mapping[str, Suite]:
+    """Return the suites of one of our frameworks, by `suite` of image.yaml. modules: those that its
+    check `loader` loads; version, own: of that check."""
+    check = loader(name, version, *own)
+    return {
+        receipts.TRAINER: trainer(name, check, outputs(name)),
+        receipts.PROGRAM: program(name, check, modules),
+    }
 
 
 def trainer(name: str, loader: Check, outputs: Check) -> Suite:
@@ -40,39 +90,30 @@ def trainer(name: str, loader: Check, outputs: Check) -> Suite:
     name: the framework's. loader: asks whether it finds its libraries. outputs: asks whether what
     it wrote can be used.
     """
-    return Suite(
-        _named(name, receipts.TRAINER),
-        (
-            size.CHECK,
-            device_code.CHECK,
-            environment.CHECK,
-            machine.CHECK,
-            loader,
-            contents.CHECK,
-            permissions.CHECK,
-            training.CHECK,
-            outputs,
-            stopping.CHECK,
-        ),
-    )
+    checks = (size.CHECK, *_of_any(loader), training.CHECK, outputs, stopping.CHECK)
+    return Suite(_named(name, receipts.TRAINER), checks)
 
 
 def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
     """Return the suite of an image with any other program. Its options are unknown, so nothing can
     be trained. modules: those that `loader` loads."""
-    return Suite(
-        _named(name, receipts.PROGRAM),
-        (
-            device_code.CHECK,
-            environment.CHECK,
-            machine.CHECK,
-            loader,
-            contents.CHECK,
-            permissions.CHECK,
-            imports.check(modules),
-            starts.CHECK,
-        ),
+    checks = (*_of_any(loader), imports.check(modules), starts.CHECK)
+    return Suite(_named(name, receipts.PROGRAM), checks)
+
+
+def _of_any(loader: Check) -> tuple[Check, ...]:
+    """Return the checks of an image with any program."""
+    return (
+        *(device_code.CHECK, environment.CHECK, machine.CHECK, driver.CHECK, loader),
+        *(contents.CHECK, permissions.CHECK),
     )
+
+
+def unproven(suite: str) -> str:
+    """Return what an image that went through a suite could prove beside that; "" for nothing."""
+    if not suite.endswith(receipts.PROGRAM):
+        return ""
+    return "not asked: steps, checkpoints, a saved result (suite: trainer, docs/your-program.md)"
 
 
 def _named(framework: str, suite: str) -> str:
@@ -81,7 +122,8 @@ def _named(framework: str, suite: str) -> str:
 
 def of_spec(spec: ImageSpec) -> Suite:
     """Return the suite that the image of a target needs."""
-    return frameworks.of(spec.framework).suites()[spec.suite]
+    suite: Suite = frameworks.of(spec.framework).suites()[spec.suite]
+    return suite
 
 
 def of_image(labels: Mapping[str, str]) -> Suite:
@@ -91,7 +133,7 @@ def of_image(labels: Mapping[str, str]) -> Suite:
     """
     name = labels.get(LABEL, receipts.TRAINER)
     try:
-        return frameworks.of_image(labels).suites()[name]
+        suite: Suite = frameworks.of_image(labels).suites()[name]
     except KeyError as error:
         label, what = LABEL, "suite of checks"
         if not frameworks.is_known(labels.get(frameworks.LABEL, frameworks.DEFAULT)):
@@ -100,3 +142,4 @@ def of_image(labels: Mapping[str, str]) -> Suite:
             f"the image's label {label} says {error}, and there is no such {what}",
             "build the image again with this factory, or verify it with the one that made it",
         ) from None
+    return suite

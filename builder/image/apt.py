@@ -6,13 +6,11 @@ Nothing is installed in it: what counts as installed is a list of packages that 
 
 from __future__ import annotations
 
-import io
 import re
-import tarfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from builder.config import debian, debian_packages
 from builder.config.debian_packages import from_apt
@@ -21,6 +19,7 @@ from builder.core.display import masked
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.project import IMAGES
+from builder.engine import containers
 from builder.engine.discovery import connect
 from builder.engine.docker import refusals
 from builder.image import content_store, deb, rootfs
@@ -110,13 +109,15 @@ class ContainerApt:
             "wanted": "".join(f"{' '.join(names)}\n" for names in wanted).encode(),
             "choose": _CHOOSE.encode(),
         }
-        printed = self._run(suite, inputs)
+        printed = self._run(suite, {f"{_FOLDER}/{name}": data for name, data in inputs.items()})
+        from email.utils import parsedate_to_datetime
+
         dates: dict[str, str] = {}
         for pocket, date in re.findall(
             r"(?m)^\S+?(-security)?_(?:In)?Release Date: (.*)$", printed
         ):
             name = f"debian{pocket}"
-            dates[name] = max(dates.get(name, date), date, key=_sortable)
+            dates[name] = max(dates.get(name, date), date, key=parsedate_to_datetime)
         dates.setdefault("debian-security", dates["debian"])
         return tuple(from_apt(part, dates) for part in printed.split(f"{_NEXT}\n")[1:])
 
@@ -130,7 +131,7 @@ class ContainerApt:
         command = ["/bin/sh", f"/{_FOLDER}/choose"]
         # a proxy or a mirror may be on this machine's own address
         with rootfs.container_of(engine, KIND, layer, store, command, "host") as container:
-            container.put_archive("/", _archive(inputs))
+            container.put_archive("/", containers.archive(inputs, 0o600))
             container.start()
             status = container.wait()["StatusCode"]
             errors = container.logs(stdout=False, stderr=True).decode(errors="replace")
@@ -150,26 +151,10 @@ class ContainerApt:
         )
 
 
-def _sortable(date: str) -> Any:
-    from email.utils import parsedate_to_datetime
-
-    return parsedate_to_datetime(date)
-
-
 def _installed(path: Path) -> str:
     """Return a package's entry in a dpkg status that has it installed."""
     text = deb.control(path)["control"].decode().rstrip("\n")
     return f"{text}\nStatus: install ok installed\n"
-
-
-def _archive(content: Mapping[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, data in content.items():
-            info = tarfile.TarInfo(f"{_FOLDER}/{name}")
-            info.size, info.mode = len(data), 0o600
-            archive.addfile(info, io.BytesIO(data))
-    return buffer.getvalue()
 
 
 def _refused(suite: str, mirror: str, printed: str) -> OutsideError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from builder.core.files import hash_of
 from builder.core.project import templates_of
-from builder.facts.workers import MACHINES, SYSTEM_GB
 from builder.googleapi import account_name
 from builder.image.dockerfile import Rendered, fill, load_all
 
@@ -21,24 +21,25 @@ BUILDER_DOCKERFILE = "builder.Dockerfile"
 BUILDER_SUITE = "trixie"
 """The Debian that the builder image starts from: the first one that has docker with buildx."""
 BUILDER_REQUIREMENTS = "requirements/build.txt"
-KEPT, MEANWHILE = 3, 4
-"""Bytes of disk for each byte of a base's packages. KEPT: as long as the build lasts, packed in the
-store and unpacked on the engine (0.7 and 1.8 of v100). MEANWHILE: while the base is made, loaded
-and proven, downloads and copies. A run on a worker's engine saw 18.7 GB at most for v100, of whose
-packages there are 2.6 GB, and 4.9 GB for cpu (0.4 GB)."""
-SYSTEM_DISK_GB = 20
-"""The worker's own system, which is part of the disk that a build asks for, and the builder image.
-"""
+WHEEL = "training_image_factory-*.whl"
+FIRST_DISK_GB, BASE_DISK_GB, PUBLISHED_DISK_GB = 40, 6, 30
+"""The disk of a build. FIRST: the worker's own system, the builder image, and a base that is made
+and proven (18.7 GB at most for v100 on a worker's engine). BASE: what each base keeps beyond what
+it shares, packed and unpacked. PUBLISHED: an image on a published base."""
 MACHINE = "E2_HIGHCPU_8"
-UNKNOWN_SIZE = 4_000_000_000
-"""Bytes that stand in for an image whose size nothing tells."""
-SMOKE_GB = 4
-"""What a smoke run may use (builder/prove/session.py); a base needs no more while it is built."""
 
 
 def has_cloud(root: Path) -> bool:
-    """Return whether a project holds the factory's source, which the steps of a build run from."""
-    return (root / BUILDER_REQUIREMENTS).is_file() and (root / "builder").is_dir()
+    """Return whether a project holds what the steps of a build run from: the factory's source, or
+    its wheel, with the locked packages that it needs."""
+    source = (root / "builder").is_dir() or _wheel(root)
+    return (root / BUILDER_REQUIREMENTS).is_file() and bool(source)
+
+
+def _wheel(root: Path) -> Path | None:
+    """Return the factory's wheel in a project that does not hold its source."""
+    wheels = sorted((root / BUILDER_REQUIREMENTS).parent.glob(WHEEL))
+    return wheels[-1] if wheels and not (root / "builder").is_dir() else None
 
 
 def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[str, str]:
@@ -50,28 +51,30 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
     from builder.core.settings import load, load_cloud
 
     templates = templates_of(root)
-    dockerfile = fill(f"cloud/{BUILDER_DOCKERFILE}", templates, suite=BUILDER_SUITE)
+    wheel = _wheel(root)
+    dockerfile = fill(
+        f"cloud/{BUILDER_DOCKERFILE}",
+        templates,
+        suite=BUILDER_SUITE,
+        wheel=wheel.name if wheel else "",
+    )
     targets = load_all(root) if targets is None else targets
     bases, published = _bases(targets)
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
     machine = cloud.machine_type or MACHINE
-    lanes = side_by_side(machine)
     stacks = {target.spec.name: target.stack for target in targets}
     text = fill(
         f"cloud/{CLOUDBUILD}",
         templates,
         builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
-        groups=_groups(stacks, bases, published, lanes),
-        side_by_side="One smoke run" if lanes == 1 else f"At most {lanes} smoke runs",
+        groups=_groups(stacks, bases, published),
         region=cloud.region if cloud.region != "global" else "us-central1",
         registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
         root_image=f"debian:{BUILDER_SUITE}-slim",
         timeout=min(86400, 1800 + 900 * (len(bases) + len(published)) + 300 * len(targets)),
         machine_type=machine,
-        disk_gb=min(4000, max(100, math.ceil(disk_gb(targets, lanes) / 50) * 50)),
-        logging=cloud.logging or "CLOUD_LOGGING_ONLY",
-        logs_bucket=cloud.logs_bucket,
+        disk_gb=disk_gb(len(bases), len(published)),
         service_account=account and account_name(account),
     )
     return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
@@ -80,7 +83,7 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
 def texts(root: Path, targets: Sequence[Rendered]) -> dict[Path, str]:
     """Return Cloud Build's files by the paths under which they are committed.
 
-    targets: all of the project. A project without the factory's source has no such file.
+    targets: all of the project. A project without the factory's source or wheel has no such file.
     """
     if not has_cloud(root):
         return {}
@@ -89,30 +92,16 @@ def texts(root: Path, targets: Sequence[Rendered]) -> dict[Path, str]:
 
 def builder_tag(root: Path, dockerfile: str) -> str:
     """Return the tag of the builder image: a hash of all that it is made from."""
-    requirements = (root / BUILDER_REQUIREMENTS).read_text(encoding="utf-8")
-    return f"builder-{hash_of(dockerfile, requirements)[:16]}"
+    parts = [dockerfile, (root / BUILDER_REQUIREMENTS).read_text(encoding="utf-8")]
+    if wheel := _wheel(root):
+        parts.append(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    return f"builder-{hash_of(*parts)[:16]}"
 
 
-def side_by_side(machine: str) -> int:
-    """Return how many smoke runs fit into a machine's memory; one for an unknown machine."""
-    known = MACHINES.get(machine)
-    return max(1, int((known.memory - SYSTEM_GB) // SMOKE_GB)) if known else 1
-
-
-def disk_gb(targets: Iterable[Rendered], lanes: int = 1) -> float:
-    """Return the GB of disk that a build of these targets uses at most, from their bases' plans.
-
-    lanes: how many bases are made side by side. What bases share counts once: their lowest layers.
-    """
-    layers: dict[tuple[str, ...], int] = {}
-    bases: dict[str, int] = {}
-    for target in targets:
-        sizes = _sizes(target)
-        keys = tuple(sizes)
-        layers |= {keys[: n + 1]: size for n, size in enumerate(sizes.values())}
-        bases[keys[-1]] = sum(sizes.values())
-    largest = sum(sorted(bases.values(), reverse=True)[:lanes])
-    return SYSTEM_DISK_GB + (KEPT * sum(layers.values()) + MEANWHILE * largest) / 1e9
+def disk_gb(bases: int, published: int) -> int:
+    """Return the GB of disk that a build of so many bases, and images on published ones, gets."""
+    used = FIRST_DISK_GB + BASE_DISK_GB * bases + PUBLISHED_DISK_GB * published
+    return min(4000, max(100, math.ceil(used / 50) * 50))
 
 
 def _bases(targets: Iterable[Rendered]) -> tuple[list[list[str]], list[str]]:
@@ -125,24 +114,21 @@ def _bases(targets: Iterable[Rendered]) -> tuple[list[list[str]], list[str]]:
 
 
 def _groups(
-    stacks: Mapping[str, Stack], bases: Sequence[list[str]], published: Sequence[str], lanes: int
+    stacks: Mapping[str, Stack], bases: Sequence[list[str]], published: Sequence[str]
 ) -> list[dict[str, object]]:
     """Return the steps as the template takes them: for each base, its own step and its targets.
 
-    lanes: how many groups go on side by side. In a lane, what needs memory (a base, a smoke run)
-    waits for the one before it.
+    What needs memory (a base, a smoke run) waits for the one before it.
     """
     groups: list[dict[str, object]] = []
-    last: dict[int, str] = {}  # what each lane waits for
+    last = "changed"
     for number, names in enumerate([*bases, *([name] for name in published)]):
-        lane = number % lanes
         base = f"base-{'-'.join(names)}" if number < len(bases) else ""
-        after = last.get(lane, "changed")
-        last[lane] = base or after
+        after, last = last, base or last
         targets = []
         for name in names:
-            targets.append(_target(stacks[name], last[lane]))
-            last[lane] = f"smoke-{name}"
+            targets.append(_target(stacks[name], last))
+            last = f"smoke-{name}"
         groups.append({"base": base, "names": names, "after": after, "targets": targets})
     return groups
 
@@ -158,15 +144,3 @@ def _target(stack: Stack, after: str) -> Mapping[str, object]:
         "proofs": proofs,
         "proven": [f"{proof}-{name}" for proof in proofs],
     }
-
-
-def _sizes(target: Rendered) -> dict[str, int]:
-    """Return the bytes of the packages of each layer of a base, by its key, the lowest first.
-
-    For a published base, and where an index did not tell a size, the image's budget stands in.
-    """
-    layers = target.base.layers if target.base else ()
-    sizes = {layer.key: layer.download for layer in layers if layer.download is not None}
-    if layers and len(sizes) == len(layers):
-        return sizes
-    return {f"budget {target.spec.name}": target.spec.size_budget or UNKNOWN_SIZE}

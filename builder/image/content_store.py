@@ -148,11 +148,14 @@ def of_this_machine() -> ContentStore:
     return ContentStore(files.cache_home() / "layers")
 
 
-def base_layers(plan: BasePlan) -> list[dict[str, Any]]:
-    """Return a row for each layer of a base, with its sizes where this machine has made it."""
+def base_layers(plan: BasePlan, known: Mapping[str, Layer]) -> list[dict[str, Any]]:
+    """Return a row for each layer of a base, with its sizes where they are known.
+
+    known: the committed layers by key. Others are looked for in the store.
+    """
     store, rows = of_this_machine(), []
     for planned in plan.layers:
-        layer = store.find(planned.key)
+        layer = known.get(planned.key) or store.find(planned.key)
         rows.append(
             {
                 "name": planned.name,

@@ -7,17 +7,15 @@ entries lead out of the root, are devices, or are larger than what it may hold i
 from __future__ import annotations
 
 import contextlib
-import gzip
 import lzma
 import tarfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
 
 from builder.core.errors import OutsideError
-from builder.devicecode.tars import Member
-from builder.image.tarball import content
+from builder.devicecode import tars
+from builder.image.tarball import pieces
 
 MOST_UNPACKED: Final = 4 << 30
 """Bytes that one package may unpack to."""
@@ -33,6 +31,7 @@ _KINDS: Final = (
     tarfile.SYMTYPE,
     tarfile.LNKTYPE,
 )
+_Entries = Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]
 
 
 def built(deb: Path) -> int:
@@ -46,7 +45,7 @@ def built(deb: Path) -> int:
 def control(deb: Path) -> dict[str, bytes]:
     """Return the files of control.tar by name: `control`, `postinst`, `conffiles` ..."""
     with _refused(deb), _tar(deb, "control.tar", _MOST_CONTROL) as tar:
-        return {info.name: b"".join(content(tar, info)) for info in _entries(tar) if info.isreg()}
+        return {info.name: content.read() for info, content in tar if content}
 
 
 def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
@@ -56,37 +55,40 @@ def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
     that is not read before the next entry is asked for is skipped.
     """
     with _refused(deb), _tar(deb, "data.tar", MOST_UNPACKED) as tar:
-        for info in _entries(tar):
-            yield info, _guarded_content(deb, tar, info)
+        for info, content in tar:
+            yield info, _pieces(deb, content)
 
 
-class _Limited:
-    """A stream that is read from its begin, and of which at most so many bytes are there.
+class _Bytes:
+    """So many bytes of a file from where it stands; beyond them it ends."""
 
-    Beyond them it ends, or with `fails` raises ValueError.
-    """
-
-    def __init__(self, stream: Any, most: int, fails: bool = False) -> None:
-        self._stream, self._left, self._fails = stream, most, fails
+    def __init__(self, file: IO[bytes], size: int) -> None:
+        self._file, self._left = file, size
 
     def read(self, size: int = -1) -> bytes:
-        bounded = self._left if size < 0 else min(size, self._left)
-        data: bytes = self._stream.read(size if self._fails else bounded)
+        data = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+class _Most:
+    """Counts what a package unpacks to. `update` raises ValueError beyond so many bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def update(self, data: bytes, /) -> None:
         self._left -= len(data)
         if self._left < 0:
             raise ValueError("it unpacks to more than a package may hold")
-        return data
 
 
 @contextlib.contextmanager
 def _refused(deb: Path) -> Iterator[None]:
     """Turn what a damaged or hostile archive raises into OutsideError."""
-    import zstandard
-
-    damaged = (ValueError, OverflowError, EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
     try:
         yield
-    except (*damaged, tarfile.TarError, zstandard.ZstdError) as error:
+    except (*tars.BROKEN, OverflowError, lzma.LZMAError) as error:
         raise OutsideError(
             f"{deb.name}: not a package that can be read: {error}",
             f"delete {deb} and run this again",
@@ -109,18 +111,18 @@ def _members(file: IO[bytes]) -> Iterator[tuple[str, int, int]]:
 
 
 @contextlib.contextmanager
-def _tar(deb: Path, member: str, most: int) -> Iterator[tarfile.TarFile]:
-    """Yield the packed tar of this name, for reading once."""
+def _tar(deb: Path, member: str, most: int) -> Iterator[_Entries]:
+    """Yield the entries of the packed tar of this name, each with its content, for reading once."""
     with deb.open("rb") as file:
         for name, _, size in _members(file):
             stem, _, suffix = name.rpartition(".")
             if member in (name, stem):
-                unpacker = _unpacker("" if name == member else suffix, _Limited(file, size))
-                plain: Any = _Limited(unpacker, most, fails=True)
-                with tarfile.open(fileobj=plain, mode="r|", errorlevel=2, tarinfo=Member) as tar:
-                    yield tar
-                while plain.read(1 << 20):  # its checksum stands at its end
-                    pass
+                if name != member and suffix not in ("gz", "xz", "zst"):
+                    raise ValueError(f"its tar is packed with {suffix}, which is not known here")
+                packed: Any = _Bytes(file, size)
+                packed = _Xz(packed) if suffix == "xz" else packed
+                with tars.members(packed, _Most(most), "surrogateescape") as tar:
+                    yield _checked(tar)
                 return
     raise ValueError(f"it has no {member}")
 
@@ -142,27 +144,12 @@ class _Xz:
         return b""
 
 
-def _unpacker(suffix: str, packed: Any) -> Any:
-    match suffix:
-        case "":
-            return packed
-        case "xz":
-            return _Xz(packed)
-        case "gz":
-            return gzip.GzipFile(fileobj=packed)
-        case "zst":
-            import zstandard
-
-            return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True)
-    raise ValueError(f"its tar is packed with {suffix}, which is not known here")
-
-
-def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    for number, info in enumerate(tar):
+def _checked(tar: _Entries) -> _Entries:
+    for number, (info, content) in enumerate(tar):
         if number >= _MOST_ENTRIES:
             raise ValueError(f"it has more than {_MOST_ENTRIES} entries")
-        if info.size < 0 or not 0 <= info.mtime < 1 << 36:  # extended headers hold any number
-            raise ValueError(f"{info.name!r} is of {info.size} bytes and of the time {info.mtime}")
+        if not 0 <= info.mtime < 1 << 36:  # extended headers hold any number
+            raise ValueError(f"{info.name!r} is of the time {info.mtime}")
         name = info.name.removeprefix("./").rstrip("/")
         if name in (".", ""):
             continue
@@ -171,7 +158,7 @@ def _entries(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         info.name = _inside(name)
         if info.islnk():
             info.linkname = _inside(info.linkname.removeprefix("./"))
-        yield info
+        yield info, content
 
 
 def _inside(name: str) -> str:
@@ -181,6 +168,6 @@ def _inside(name: str) -> str:
     return name
 
 
-def _guarded_content(deb: Path, tar: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[bytes]:
+def _pieces(deb: Path, content: IO[bytes] | None) -> Iterator[bytes]:
     with _refused(deb):  # the reader's own frame: what is raised here does not pass `files`
-        yield from content(tar, info)
+        yield from pieces(content) if content else ()

@@ -15,12 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import frameworks
 from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.stack import RUNS_ON
 from builder.core import files
 from builder.core.errors import InputError
 from builder.core.project import DOCKERFILE, TEMPLATES, templates_of
+from builder.facts import frameworks
 from builder.image import plan, start
 from builder.image.plan import LABELS, BasePlan
 from builder.image.program import ImageConfig

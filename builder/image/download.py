@@ -65,6 +65,17 @@ class LockedFile:
         return self.path.with_suffix(".part")
 
 
+def _opened(file: LockedFile) -> IO[bytes] | None:
+    """Return a file, open at its begin, where it is here with the bytes of the lock."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        content = stack.enter_context(files.opened(file.path))
+        if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
+            content.seek(0)
+            stack.pop_all()
+            return content
+    return None
+
+
 def fetch(
     client: web.Client,
     file: LockedFile,
@@ -78,38 +89,31 @@ def fetch(
     address has it, or where its bytes are not the lock's.
     """
     with files.locked(file.path.with_suffix(".lock"), check=lambda: progress(0)):
-        if opened := _opened(file):
-            progress(os.fstat(opened.fileno()).st_size)
-            return opened
-        if file.path.exists():
-            log(f"{file.name}: the cache has other bytes than the lock says; fetched again")
-            file.path.unlink()
-        for url in file.urls:
-            try:
-                if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
-                    break
-            except OSError as error:
-                file.part.unlink(missing_ok=True)  # a full disk gets its space back
-                error.filename = error.filename or str(file.path)
-                raise
-            log(f"{file.name}: no longer at {masked(url)}")
-        if not file.path.exists():
-            urls = f": neither {' nor '.join(map(masked, file.urls))} has it" if file.urls else ""
-            raise OutsideError(f"{file.name}: it is not to be had any more{urls}", file.fix)
-        opened = files.opened(file.path)
+        if (opened := _opened(file)) is None:
+            if file.path.exists():
+                log(f"{file.name}: the cache has other bytes than the lock says; fetched again")
+                file.path.unlink()
+            _download(client, file, retry, progress, log)
+            opened = files.opened(file.path)
     progress(os.fstat(opened.fileno()).st_size)
     return opened
 
 
-def _opened(file: LockedFile) -> IO[bytes] | None:
-    """Return the file, open at its begin, where it is here with the bytes of the lock."""
-    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-        content = stack.enter_context(files.opened(file.path))
-        if hashlib.file_digest(content, "sha256").hexdigest() == file.sha256:
-            content.seek(0)
-            stack.pop_all()
-            return content
-    return None
+def _download(
+    client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry
+) -> None:
+    """Bring a file from the first address that has it."""
+    for url in file.urls:
+        try:
+            if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
+                return
+        except OSError as error:
+            file.part.unlink(missing_ok=True)  # a full disk gets its space back
+            error.filename = error.filename or str(file.path)
+            raise
+        log(f"{file.name}: no longer at {masked(url)}")
+    urls = f": neither {' nor '.join(map(masked, file.urls))} has it" if file.urls else ""
+    raise OutsideError(f"{file.name}: it is not to be had any more{urls}", file.fix)
 
 
 def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress) -> bool:
@@ -161,7 +165,7 @@ def _content(
 
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={size}-"} if size else {})}
     try:
-        with client.request("GET", url, headers=headers, follow=True, stream=True) as answer:
+        with client.request("GET", url, headers=headers, follow=True) as answer:
             if answer.status in (404, 410):
                 yield None
             elif answer.status in (200, 206):
@@ -282,14 +286,13 @@ def fetch_debs(
         )
         for deb in debs
     }
-    # the largest first: the others fill the time that it takes
     lacking = []
     for file in locked.values():
         if opened := _opened(file):
             opened.close()
         else:
             lacking.append((file, file.bytes or 0))
-    lacking.sort(key=lambda item: -item[1])
+    lacking.sort(key=lambda item: -item[1])  # the others fill the time that the largest takes
     if lacking:
         with step(f"Debian: {len(lacking)} packages", on_event) as run, web.Client() as client:
             count = parallel.transfer(

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 
 from builder.config.lockfile import CUDA
-from builder.frameworks import Exclude, Framework
+from builder.facts.frameworks import Exclude, Framework
 
 
 def rules(framework: Framework, lock_file: str, wheel: str) -> tuple[Exclude, ...]:

@@ -111,15 +111,6 @@ def reuses_layers(engine: Engine) -> bool:
     return engine.knows_content or not engine.containerd_store
 
 
-def lacks(engine: Engine, repository: str, layers: Sequence[Layer | None]) -> tuple[bool, ...]:
-    """Return for each of an image's layers, the lowest first, whether it is sent to the engine.
-
-    A layer that was not made yet is None, and is sent.
-    """
-    known = _known(engine, [layer.diff_id if layer else "" for layer in layers], repository)
-    return tuple(layer is None or layer.diff_id not in known for layer in layers)
-
-
 def _known(engine: Engine, diff_ids: Sequence[str], repository: str) -> frozenset[str]:
     """Return the layers of an image, by their digest before packing, that may be left out.
 
@@ -264,7 +255,7 @@ class Preload:
     """Loads for some bases, in a thread of its own; a context manager.
 
     Call `add` for each layer that is made, then `settle`, then load the whole images. The end of
-    the block removes the names of what was preloaded.
+    the block removes what was preloaded: the whole images have its layers.
     """
 
     def __init__(
@@ -279,6 +270,7 @@ class Preload:
         self._plans = {f"{repository}:{plan.tag}.lower": plan for plan in plans}
         self._made: dict[str, Layer] = {}
         self._sent: Counter[str] = Counter()
+        self._loaded: list[str] = []
         self._pool = ThreadPoolExecutor(1)
         self._loads: list[Future[None]] = []
         self._ended = threading.Event()
@@ -290,9 +282,10 @@ class Preload:
 
     def __exit__(self, *_: object) -> None:
         self.settle()
-        for name in self._sent:
+        images = self._engine.client.images
+        for name in self._loaded:
             with contextlib.suppress(Exception):  # the engine may be gone
-                self._engine.client.images.remove(name, noprune=True)
+                images.remove(name, noprune=True)
 
     def add(self, layer: Layer) -> None:
         """Take a layer that is in the store, from any thread."""
@@ -319,8 +312,9 @@ class Preload:
             )
             if image.compressed_bytes < self._sent[name] + LEAST:
                 continue
+            self._loaded.append(f"{name}{len(image.layers)}")
             try:
-                load(self._engine, image, self._store, name, self._on_event)
+                load(self._engine, image, self._store, self._loaded[-1], self._on_event)
             except OutsideError:  # the load of the whole image meets it again, and reports it
                 self._ended.set()
             self._sent[name] = image.compressed_bytes

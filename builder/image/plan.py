@@ -10,17 +10,17 @@ small one.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
-from builder import frameworks
 from builder.config import lockfile
 from builder.core.errors import InputError
 from builder.core.files import hash_of
-from builder.frameworks import Exclude, Framework
+from builder.facts import frameworks
+from builder.facts.frameworks import Exclude
 from builder.image.exclude import rules
 from builder.image.layer import Compression, Layer, LayerPlan
 
@@ -293,11 +293,14 @@ def _wheel_layer(
     exclude = tuple(rules(framework, file, pin.name) for pin in pins)
     linked = file == lockfile.CUDA
     excluded = ((pin, rule) for pin, each in zip(pins, exclude, strict=True) for rule in each)
+    # what an image prints when it starts is no part of the layer
+    texts = ((name, text) for name, text in pruning_program().items() if name != "announce.py")
+    program = (f"{name} {text!r}" for name, text in texts)
     key = hash_of(
         f"wheels {WHEELS_RECIPE}",
         *(f"{pin.name} {pin.version} {pin.sha256}" for pin in pins),
         *(f"{pin.name}: {rule.paths}" for pin, rule in excluded),
-        *((f"keep {pruned.keep} {only}", *_pruning_program()) if pruned else ()),
+        *((f"keep {pruned.keep} {only}", *program) if pruned else ()),
         *((f"links in {LOADER}",) if linked else ()),
         f"python {lock.python} {compiler(lock)[-1].version}",
         str(compression),
@@ -310,7 +313,8 @@ def _wheel_layer(
             name=packages[0] if len(pins) == 1 else f"{len(pins)} small wheels of {file}",
             packages=packages,
             download=None if None in sizes else sum(size or 0 for size in sizes),
-            why=_why(framework, file) + (f", device code for {pruned.keep}" if pruned else ""),
+            why=_WHY.get(file, f"{framework.title} and all it needs")
+            + (f", device code for {pruned.keep}" if pruned else ""),
         ),
         pins=pins,
         exclude=exclude,
@@ -320,10 +324,6 @@ def _wheel_layer(
         linked=linked,
         compression=compression,
     )
-
-
-def _why(framework: Framework, file: str) -> str:
-    return _WHY.get(file, f"{framework.title} and all it needs")
 
 
 @cache
@@ -341,65 +341,29 @@ def _first_word(pin: Pin) -> str:
     return pin.name.partition("-")[0]
 
 
-def _pruning_program() -> Iterator[str]:
-    """Yield the program that prunes; what an image prints at its start is no part of the layer."""
-    for name, text in pruning_program().items():
-        if name != "announce.py":
-            yield f"{name} {text!r}"
-
-
-# --- the download estimate -----------------------------------------------------------------------
-#
-# What is downloaded is known: a lock has the size of each package, a registry that of each layer.
-# How large a packed layer is, is known of one that was made before; of the others it is estimated.
-
-ROOTFS: Final = 0.91
-WHEELS: Final = 0.8
-PRUNED_FRAMEWORK: Final = 0.46
-PRUNED: Final = 0.3
-"""Packed bytes for each byte of the packages: of the rootfs, of wheels, of the framework's wheel
-that is pruned for one GPU, of other pruned wheels. Measured with `builder show base v100` (zstd:3);
-the whole base is then 0.5 % off, that of cpu, which prunes nothing, 8 %."""
-
-Lacks = Callable[[Sequence[Layer | None]], Sequence[bool]]
-"""Tells which layers of an image, the lowest first, have to be sent; a layer is None until it is
-made."""
+# --- what a build takes ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What some bases take, in bytes. A layer or a package that several of them share counts once.
+    """What some bases take. A layer or a package that several of them share counts once.
 
-    layers: how many there are. missing: how many have to be made. download: packages, and layers
-    that a registry has; unknown: how many packages are not in it, because no index told their size.
-    make: the packed layers that have to be made. send: what the engine lacks.
+    layers: how many there are. missing: how many have to be made. download: bytes of packages, and
+    of layers that a registry has; unknown: how many packages are not in it, because no index told
+    their size.
     """
 
     layers: int
     missing: int
     download: int
     unknown: int
-    make: int
-    send: int
-
-    @property
-    def nothing(self) -> bool:
-        """Whether everything is where it has to be."""
-        return not (self.missing or self.download or self.send)
 
     def __str__(self) -> str:
-        if self.nothing:
-            return "everything is there"
-        about = "about " if self.missing else ""
         more = f" and {self.unknown} packages of unknown size" if self.unknown else ""
-        parts = (
-            (self.download, f"{_mb(self.download)}{more} to download"),
-            (self.make, f"about {_mb(self.make)} to make"),
-            (self.send, f"{about}{_mb(self.send)} to send to the engine"),
-        )
-        amounts = ", ".join(text for size, text in parts if size)
         head = f"{self.missing} of {self.layers} layers to make: " if self.missing else ""
-        return f"{head}{amounts}"
+        if not self.missing and not self.download:
+            return "every layer is there"
+        return f"{head}{self.download / 1e6:,.0f} MB{more} to download"
 
 
 @dataclass(frozen=True)
@@ -417,63 +381,20 @@ class Availability:
     refused: tuple[str, ...] = ()
     remake: frozenset[str] = frozenset()
 
-    def layer(self, key: str) -> Layer | None:
-        """Return a layer that was made before, wherever it is."""
-        return self.stored.get(key) or self.offered.get(key)
-
-
-def estimate(
-    plans: Sequence[BasePlan],
-    available: Availability,
-    lacks: Lacks = lambda layers: [False] * len(layers),
-) -> Estimate:
-    """Return what these bases take. It is a function of its arguments; nothing is looked up.
-
-    available: where their layers are. lacks: which of them the engine gets; by default none.
-    """
-    sizes: dict[str, int] = {}
-    sent: set[str] = set()
-    for plan in plans:
-        for layer, share in _shares(plan):
-            known = available.layer(layer.key)
-            sizes[layer.key] = known.blob.size if known else round((layer.download or 0) * share)
-        lacking = lacks([available.layer(layer.key) for layer in plan.layers])
-        sent |= {layer.key for layer, is_sent in zip(plan.layers, lacking, strict=True) if is_sent}
-    packages = _packages(plans, available)
-    downloads = [size or 0 for size in packages.values()]
-    downloads += [layer.blob.size for layer in available.offered.values()]
-    return Estimate(
-        layers=len(sizes),
-        missing=len(available.missing),
-        download=sum(downloads),
-        unknown=sum(size is None for size in packages.values()),
-        make=sum(sizes[key] for key in available.missing),
-        send=sum(sizes[key] for key in sent),
-    )
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:,.0f} MB"
-
-
-def _shares(plan: BasePlan) -> Iterator[tuple[LayerPlan, float]]:
-    """Yield each layer, and its packed bytes for each byte of its packages."""
-    root, *_, top = plan.layers
-    yield root, ROOTFS
-    for layer in plan.wheels:
-        pruned = PRUNED_FRAMEWORK if layer.owners[:1] == layer.owners else PRUNED
-        yield layer.plan, pruned if layer.keep else WHEELS
-    yield top, 0.0  # some kilobytes
-
-
-def _packages(plans: Sequence[BasePlan], available: Availability) -> Mapping[str, int | None]:
-    """Return the size of each package that the missing layers are made from, by its checksum."""
-    sizes: dict[str, int | None] = {}
-    for plan in plans:
-        if plan.layers[0].key in available.missing:
-            sizes |= {deb.sha256: deb.bytes for deb in plan.rootfs.packages}
-        for layer in plan.wheels:
-            if layer.plan.key in available.missing:
-                sizes |= {deb.sha256: deb.bytes for deb in plan.compiler}
-                sizes |= {pin.sha256: pin.bytes for pin in layer.pins}
-    return sizes
+    def estimate(self, plans: Iterable[BasePlan]) -> Estimate:
+        """Return what these bases take; nothing is looked up."""
+        sizes: dict[str, int | None] = {}
+        for plan in plans:
+            if plan.layers[0].key in self.missing:
+                sizes |= {deb.sha256: deb.bytes for deb in plan.rootfs.packages}
+            for layer in plan.wheels:
+                if layer.plan.key in self.missing:
+                    sizes |= {deb.sha256: deb.bytes for deb in plan.compiler}
+                    sizes |= {pin.sha256: pin.bytes for pin in layer.pins}
+        packages = sum(size or 0 for size in sizes.values())
+        return Estimate(
+            layers=len(self.stored) + len(self.offered) + len(self.missing),
+            missing=len(self.missing),
+            download=packages + sum(layer.blob.size for layer in self.offered.values()),
+            unknown=sum(size is None for size in sizes.values()),
+        )

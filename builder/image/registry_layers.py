@@ -12,14 +12,10 @@ from typing import Final
 
 from builder.core import parallel
 from builder.core.errors import CheckFailed
-from builder.core.events import OnEvent, RunningStep, ignore, step
+from builder.core.events import OnEvent, ignore, step
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
 from builder.registry import Reference, Registry
-
-CheckBase = Callable[[Registry, str, str], None]
-"""Refuses a base that [trust] of builder.toml does not allow: called with the registry, the digest
-of the base's manifest, and the base's tag."""
 
 _AT_ONCE: Final = 3
 """How many layers are transferred at the same time."""
@@ -58,8 +54,15 @@ def publish(
 ) -> int:
     """Put an image under a tag; what the repository has is not sent. Return the bytes sent."""
     assert to.tag is not None
+
+    def put(layer: Layer, progress: Callable[[int], None]) -> None:
+        registry.put_file(to.repository, layer.blob, lambda: store.path(layer), progress)
+
+    sizes = [(layer, layer.blob.size) for layer in image.layers]
     with step(f"put {to.tag} into {to.name}", on_event) as putting:
-        sent = _put_blobs(registry, to.repository, image.layers, store, putting)
+        sent = parallel.transfer(sizes, put, _AT_ONCE, putting.progress)
+        putting.detail = f"{sent / 1e6:.0f} MB of {image.compressed_bytes / 1e6:.0f} sent"
+        putting.cached = not sent
         registry.put_blob(to.repository, image.configuration)
         for blob in (image.manifest.config, *image.manifest.layers):
             registry.check_blob(to.repository, blob)
@@ -68,35 +71,12 @@ def publish(
     return sent
 
 
-def _put_blobs(
-    registry: Registry,
-    repository: str,
-    layers: Sequence[Layer],
-    store: ContentStore,
-    running: RunningStep,
-) -> int:
-    """Upload the layers that the repository lacks; return the bytes that were sent."""
-
-    def put(layer: Layer, progress: Callable[[int], None]) -> None:
-        registry.put_file(repository, layer.blob, lambda: store.path(layer), progress)
-
-    sizes = [(layer, layer.blob.size) for layer in layers]
-    sent = parallel.transfer(sizes, put, _AT_ONCE, running.progress)
-    running.detail = f"{sent / 1e6:.0f} MB of {sum(size for _, size in sizes) / 1e6:.0f} sent"
-    running.cached = not sent
-    return sent
-
-
 def base_in_registry(
-    registry: Registry,
-    reference: Reference,
-    committed: AssembledImage,
-    check: CheckBase | None = None,
+    registry: Registry, reference: Reference, committed: AssembledImage
 ) -> AssembledImage | None:
     """Return the base under a tag of a registry; None where there is none.
 
-    committed: what images/layers.lock says that it is. Raises CheckFailed for another one, and what
-    `check` raises.
+    committed: what images/layers.lock says that it is. Raises CheckFailed for another one.
     """
     manifest = registry.manifest(reference.repository, reference.target)
     if manifest is None:
@@ -106,6 +86,4 @@ def base_in_registry(
             f"{reference} is {manifest.digest}, images/layers.lock says {committed.digest}",
             "do not build on it: look who wrote it, remove the tag, and push the base again",
         )
-    if check:
-        check(registry, manifest.digest, reference.target)
     return committed

@@ -15,16 +15,16 @@ import tarfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from builder.core.errors import OutsideError
-from builder.core.events import Event, OnEvent, RunningStep, StepProgress, ignore, step
+from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
+from builder.devicecode.tars import members
 from builder.engine import containers
 from builder.engine.docker import PLATFORM, refusals
 from builder.image import deb
@@ -33,7 +33,7 @@ from builder.image.download import fetch_debs
 from builder.image.layer import Compression, Layer, assemble
 from builder.image.loading import load
 from builder.image.plan import Rootfs
-from builder.image.tarball import LayerWriter, content, unpacked
+from builder.image.tarball import LayerWriter, content
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -122,7 +122,7 @@ def make(
 ) -> Layer:
     """Return the layer of a rootfs: from the store, else made with the engine.
 
-    stop: ends it soon with KeyboardInterrupt, and its container with it. Raises OutsideError where
+    stop: ends it with KeyboardInterrupt, and its container with it. Raises OutsideError where
     a package cannot be had or configured, or where the engine refuses.
     """
     key = rootfs.plan(compression).key
@@ -130,7 +130,6 @@ def make(
     with store.lock(key, partial(_check, stop)):
         if layer := store.find(key):
             return layer
-        on_event = _until(stop, on_event)
         store.sweep()
         paths = fetch_debs(rootfs.packages, archives, on_event)
         newest = max(deb.built(path) for path in paths.values())
@@ -148,7 +147,7 @@ def make(
         ):
             exported = Path(scratch) / "exported.tar"
             _install(rootfs, paths, newest, engine, exported, making, stop)
-            writer = LayerWriter(_stopping(out, stop), compression)
+            writer = LayerWriter(out, compression)
             with exported.open("rb") as file:
                 normalize(file, newest, writer)
             layer = store.keep(out, writer.close(key))
@@ -164,7 +163,6 @@ def container_of(
     store: ContentStore,
     command: Sequence[str],
     network: str,
-    on_event: OnEvent = ignore,
 ) -> Iterator[Container]:
     """Yield a container of one layer that was not started. At the end both are removed.
 
@@ -176,7 +174,7 @@ def container_of(
     labels = containers.labels(kind, name)
     container = None
     try:
-        load(engine, assemble([(layer, kind)], {"Labels": labels}), store, name, on_event)
+        load(engine, assemble([(layer, kind)], {"Labels": labels}), store, name)
         container = engine.client.containers.create(
             name,
             list(command[1:]),
@@ -213,13 +211,13 @@ def _install(
     added = [(package.name, paths[package]) for package in sorted(rootfs.added)]
     with store.writing() as out:
         # it goes no further than the engine
-        writer = LayerWriter(_stopping(out, stop), Compression("gzip", 0))
+        writer = LayerWriter(out, Compression("gzip", 0))
         write_start(writer, rootfs.suite, required, added)
         layer = store.keep(out, writer.close(_SCRIPT))
     command = ["/usr/bin/env", "-i", *_ENVIRONMENT, f"SOURCE_DATE_EPOCH={newest}"]
     command += ["/bin/sh", f"/{_SCRIPT}"]
-    until = _until(stop, ignore)
-    with container_of(engine, KIND, layer, store, command, "none", until) as container:
+    _check(stop)
+    with container_of(engine, KIND, layer, store, command, "none") as container:
         lines: list[str] = []
 
         def hear(line: str) -> None:
@@ -229,9 +227,9 @@ def _install(
         ended = threading.Event()
         containers.follow(container, hear, ended.set)
         container.start()
-        status = _status(container, stop)
-        ended.wait(10)
-        if status:
+        while not ended.wait(0.2):
+            _check(stop)
+        if status := int(container.wait()["StatusCode"]):
             raise _failed(engine, status, lines)
         with exported.open("wb") as file:
             pieces: Any = container.export(chunk_size=1 << 20)
@@ -240,47 +238,9 @@ def _install(
                 file.write(piece)
 
 
-def _status(container: Container, stop: threading.Event) -> int:
-    """Return the exit code of a container; it is killed where something else ends first."""
-    with ThreadPoolExecutor(1) as pool:
-        ended = pool.submit(container.wait)
-        try:
-            while not wait([ended], 0.2).done:
-                _check(stop)
-        except BaseException:
-            container.kill()
-            raise
-        return int(ended.result()["StatusCode"])
-
-
 def _check(stop: threading.Event) -> None:
     if stop.is_set():
         raise KeyboardInterrupt
-
-
-def _until(stop: threading.Event, on_event: OnEvent) -> OnEvent:
-    """Return a callback that ends what reports to it."""
-
-    def reported(event: Event) -> None:
-        if isinstance(event, StepProgress):
-            _check(stop)
-        on_event(event)
-
-    return reported
-
-
-def _stopping(out: IO[bytes], stop: threading.Event) -> IO[bytes]:
-    """Return a file that refuses to be written to once something else has ended."""
-
-    class Stopping:
-        def write(self, data: bytes) -> int:
-            _check(stop)
-            return out.write(data)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(out, name)
-
-    return cast(IO[bytes], Stopping())
 
 
 def _failed(engine: Engine, status: int, lines: Sequence[str]) -> OutsideError:
@@ -437,15 +397,13 @@ def normalize(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
 
 
 def texts(blob: Path, names: Collection[str]) -> dict[str, str]:
-    """Return some files of a packed layer by their names; nothing after the last one is read."""
-    texts: dict[str, str] = {}
-    with blob.open("rb") as file, tarfile.open(fileobj=unpacked(file), mode="r|") as tar:
-        for info in tar:
-            if info.name in names:
-                texts[info.name] = b"".join(content(tar, info)).decode()
-            if len(texts) == len(names):
-                break
-    return texts
+    """Return some files of a packed layer by their names."""
+    with blob.open("rb") as file, members(file) as entries:
+        return {
+            info.name: content.read().decode()
+            for info, content in entries
+            if content and info.name in names
+        }
 
 
 def _omitted(name: str, info: tarfile.TarInfo) -> bool:

@@ -24,7 +24,7 @@ from typing import IO, Final
 from isal import igzip_lib, isal_zlib
 
 from builder.core.errors import OutsideError
-from builder.frameworks import Exclude
+from builder.facts.frameworks import Exclude
 from builder.image.exclude import excluded
 from builder.image.plan import VENV, site_packages
 
@@ -106,13 +106,12 @@ def installed(
             members = [each for each in archive.infolist() if not each.filename.endswith("/")]
     except _DAMAGED as error:
         raise refused(name, str(error) or type(error).__name__) from None
-    _check_bounds(name, members)
+    _check(name, members)
     layout = _Layout(name, python, members)
     files: dict[str, InstalledFile] = {}
     rows: dict[str, str] = {}  # the wheel's own path of each file -> its path in RECORD
     changed: dict[str, InstalledFile] = {}
     for member in members:
-        _check(name, member)
         scheme, path = layout.place(member.filename)
         file = _member(wheel, name, member, path)
         rows[member.filename] = layout.recorded(path)
@@ -131,23 +130,29 @@ def installed(
     return {path: file for path, file in files.items() if path not in gone}
 
 
-def _check_bounds(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
-    """Raise OutsideError for a wheel that would take too much memory or disk."""
+def _check(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
+    """Raise OutsideError for members that no wheel has, or that take too much memory or disk."""
     if len(members) > _MOST_FILES:
         raise refused(name, f"it has {len(members)} files, more than {_MOST_FILES}")
     if sum(member.file_size for member in members) > _MOST_UNPACKED:
         raise refused(name, f"it unpacks to more than {_MOST_UNPACKED >> 30} GiB")
     end = 0
     for member in sorted(members, key=lambda member: member.header_offset):
+        path, parts = member.filename, member.filename.split("/")
         if member.header_offset < end:
-            raise refused(name, f"{member.filename!r} overlaps another file, or the wheel's begin")
+            raise refused(name, f"{path!r} overlaps another file, or the wheel's begin")
         end = member.header_offset + _LOCAL.size + member.compress_size
-        parts = member.filename.split("/")
         if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST:
-            raise refused(name, f"its file {member.filename[:80]!r}... has too long a name")
-        text = next((most for end, most in _TEXTS.items() if member.filename.endswith(end)), None)
-        if text is not None and member.file_size > text:
-            raise refused(name, f"{member.filename!r} has {member.file_size} bytes")
+            raise refused(name, f"its file {path[:80]!r}... has too long a name")
+        most = next((most for suffix, most in _TEXTS.items() if path.endswith(suffix)), None)
+        if most is not None and member.file_size > most:
+            raise refused(name, f"{path!r} has {member.file_size} bytes")
+        if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
+            raise refused(name, f"its file {path!r} has a name that leads elsewhere")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise refused(name, f"{path!r} is no regular file")
+        if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
+            raise refused(name, f"{path!r} is packed in a way that wheels do not use")
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
@@ -228,17 +233,6 @@ class _Layout:
         if path.startswith(f"{self.site}/"):
             return path[len(self.site) + 1 :]
         return posixpath.relpath(path, self.site)
-
-
-def _check(name: str, member: zipfile.ZipInfo) -> None:
-    """Raise OutsideError for a member that no wheel should have."""
-    path = member.filename
-    if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(path.split("/")):
-        raise refused(name, f"its file {path!r} has a name that leads elsewhere")
-    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-        raise refused(name, f"{path!r} is no regular file")
-    if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
-        raise refused(name, f"{path!r} is packed in a way that wheels do not use")
 
 
 def _member(wheel: IO[bytes], name: str, member: zipfile.ZipInfo, path: str) -> InstalledFile:

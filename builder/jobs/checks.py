@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from builder.core.errors import InputError
-from builder.facts import accelerators
+from builder.facts import accelerators, frameworks
 from builder.jobs import description, machines
-from builder.jobs.description import ROLE_FIELDS, Job
+from builder.jobs.description.job import ROLE_FIELDS, Job
 from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import Image
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|SECRET|SECRET_KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE)$",
@@ -43,11 +42,6 @@ class Problems:
         except InputError as error:
             self._refusals.append((description.where(self._job, *field), error))
 
-    def attempt(self, field: Field, check: Callable[[], None]) -> None:
-        """Make a check, and note its refusal at a field of the job's file."""
-        with self.at(field):
-            check()
-
     def stop(self) -> None:
         """Raise InputError with every refusal; do nothing where there is none."""
         if len(self._refusals) == 1:
@@ -74,8 +68,6 @@ def common(
     """
     problems, notes = Problems(job), list[str]()
     placements = place_pools(job, problems)
-    problems.attempt(("replicas",), lambda: check_tpu(job, placements))
-    problems.attempt(("scheduling", "timeout"), lambda: check_flex_start(job))
     with problems.at(("image",)):
         if len(placements) == len(job.pools):
             notes += check_image(image, placements, targets)
@@ -86,28 +78,13 @@ def place_pools(job: Job, problems: Problems) -> tuple[Placement, ...]:
     """Return what each pool runs on; a pool that asks for what is not on offer is a problem."""
     placements: list[Placement] = []
     for pool in job.pools:
-        with problems.at(field_of(pool)):
-            placements.append(place(pool))
+        field: Field = ("accelerators",) if pool.accelerator else ("machine",)
+        if pool.role != "chief":
+            field = ("replicas", ROLE_FIELDS[pool.role])  # type: ignore[index]
+        with problems.at(field):
+            asked = (pool.machine, pool.accelerator, pool.accelerators, pool.topology)
+            placements.append(machines.place(*asked))
     return tuple(placements)
-
-
-def place(pool: Pool) -> Placement:
-    """Return what a pool runs on. Raises InputError for what is not on offer."""
-    return machines.place(pool.machine, pool.accelerator, pool.accelerators, pool.topology)
-
-
-def field_of(pool: Pool) -> Field:
-    """Return the field of the job's file that asks for a pool."""
-    if pool.role == "chief":
-        return ("accelerators",) if pool.accelerator else ("machine",)
-    return ("replicas", ROLE_FIELDS[pool.role])  # type: ignore[index]
-
-
-def check_flex_start(job: Job) -> None:
-    """Raise InputError for a job that runs longer than Google's flex-start machines do."""
-    days = machines.offer().flex_start_days
-    if job.scheduling.strategy == "flex-start" and job.scheduling.timeout > days * 86_400:
-        raise InputError(f"flex-start machines run {days} days at most", f"write timeout: {days}d")
 
 
 def check_no_plain_secrets(job: Job, fix: str) -> None:
@@ -120,23 +97,6 @@ def check_no_plain_secrets(job: Job, fix: str) -> None:
                 f"{name} looks like a secret, and its value would stand in the job",
                 fix.format(name=name),
             )
-
-
-def names_buckets(job: Job) -> bool:
-    """Tell whether a job names a folder of Cloud Storage."""
-    words = (job.job_dir or "", *job.arguments, *job.variables.values())
-    return any("gs://" in word for word in words)
-
-
-def check_tpu(job: Job, placements: tuple[Placement, ...]) -> None:
-    """Raise InputError for a TPU with other replicas: it is one, whatever its size."""
-    tpus = (item for item in placements if item.device and item.device.kind == "tpu")
-    tpu = next(tpus, None)
-    if tpu is not None and job.distributed:
-        raise InputError(
-            f"{tpu.machine} is one replica in one pool, whatever its size",
-            "remove replicas; a larger topology or number of cores is a pod",
-        )
 
 
 def check_image(
@@ -152,6 +112,14 @@ def check_image(
         carried = accelerators.find(name)
         if carried.name != made_for.name:
             _refuse_image(image, made_for.name, carried, placement, targets)
+    for placement in placements:
+        if placement.pod and image.one_host:
+            raise InputError(
+                f"{placement} is a slice of several hosts, and the framework of {called} trains on "
+                "one of them alone",
+                f"write {machines.nearest(placement.machine, placement.device, 0).written}, or an "
+                "image with another framework",
+            )
     if wanted or made_for.name == "CPU":
         return []
     if made_for.kind == "tpu":
@@ -171,30 +139,17 @@ def _refuse_image(
 ) -> None:
     """Raise InputError for an image that is made for another accelerator."""
     if carried.refused and image.target:
-        fix = f"write an accelerator such as {carried.instead}, or an image with JAX"
+        titles = " or ".join(frameworks.of(name).title for name in carried.only)
+        other = f", or an image with {titles}" if titles else ""
+        fix = f"write an accelerator such as {carried.instead}{other}"
         raise InputError(f"{carried.name} {carried.refused}", fix)
     fitting = [name for name, accelerator in targets.items() if accelerator == carried.name]
-    pruned = ", and its device code for other GPUs is taken out" if image.pruned else ""
     called = image.target or image.reference
     made = f"images/{carried.name.lower()}/image.yaml with accelerator: {carried.name}"
     raise InputError(
-        f"{called} is an image for {made_for}{pruned}; the job runs on {placement}",
+        f"{called} is an image for {made_for}; the job runs on {placement}",
         f"write image: {fitting[0]}" if fitting else f"make an image for it: {made}",
     )
-
-
-def require_sendable(ready: Ready, *, by_digest: bool) -> None:
-    """Raise InputError for an image that no registry holds; and, with `by_digest`, for one that is
-    known by its tag alone, because a job runs what was proven."""
-    image, where = ready.image, description.where(ready.job, "image")
-    push = f"builder image {image.target} --push"
-    if not image.in_registry:
-        what = f"{image.reference} is an image of this machine, and cannot be sent"
-        raise InputError(f"{where}: {what}", f"{push}; or render it with --local")
-    if by_digest and image.digest is None:
-        what = f"{image.reference} is not known by its digest, and a tag may move"
-        other = "write HOST/PATH@sha256:<digest>, or render with --pushed"
-        raise InputError(f"{where}: {what}", push if image.target else other)
 
 
 def advice(job: Job) -> list[str]:
@@ -204,12 +159,6 @@ def advice(job: Job) -> list[str]:
         notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
     if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
         notes.append("spot without restarts: the job ends when a machine is taken away")
-    synchronous = sum(pool.count for pool in job.pools if pool.role in ("chief", "worker")) > 1
-    if synchronous and job.scheduling.restarts == "worker":
-        notes.append(
-            "several workers: if they train in step, a single one cannot come back alone; then "
-            "write scheduling: {restarts: job}"
-        )
     return notes
 
 

@@ -18,8 +18,9 @@ from pydantic import ValidationError
 from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.facts import DATA, accelerators, read_table
-from builder.jobs import description, machines
-from builder.jobs.description import Job
+from builder.jobs import machines
+from builder.jobs.description.job import Job
+from builder.jobs.ready import given
 
 _TABLE: Final = read_table(DATA / "aiplatform.yaml")
 _ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
@@ -41,36 +42,30 @@ def convert(
     *,
     image: str | None = None,
     region: str | None = None,
-    name: str = "job",
     targets: Mapping[str, str],
 ) -> Converted:
     """Return the job of an old configuration and of the command that sent it.
 
     words: `gcloud ai-platform jobs submit training NAME --flag value -- --epochs 3`, or what stood
-    after its `--`. image, region: in place of the old ones. name: of the file that will hold the
-    job. targets: the accelerator of each target of the project. Raises InputError at the line that
-    is wrong.
+    after its `--`. image, region: in place of the old ones. targets: the accelerator of each target
+    of the project. Raises InputError at the line that is wrong.
     """
     flags, arguments = _parsed(words)
     named = flags.pop("config", None)
     old = _read(config or (Path(named) if named else None), flags)
-    job_name = description.name_from(name)
-    job: dict[str, Any] = {} if job_name == name else {"name": job_name}
-    job |= _machines(old)
+    job: dict[str, Any] = _machines(old)
     job |= {new: old.text(was) for was, new in _TABLE["fields"].items()}
     job["region"] = region or job["region"]
     job["pass_job_dir"] = job["job_dir"] and "true"
     job["command"] = old.take("masterConfig.containerCommand")
     first = old.take("masterConfig.containerArgs") or []
     job["arguments"] = [*first, *(old.take("args") or []), *arguments]
-    job["scheduling"] = {"timeout": old.text("scheduling.maxRunningTime")}
+    job["scheduling"] = given(timeout=old.text("scheduling.maxRunningTime"))
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"
-    job["vertex"] = {"web_access": "true" if web else None, "encryption_key": key}
-    job |= {"labels": old.below("labels"), "study": _study(old), "disk": _disk(old)}
+    job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
+    job |= {"labels": old.below("labels"), "study": _study(old)}
     job["image"] = _image(old, job, image, targets)
-    for name in ("scheduling", "vertex", "disk"):
-        job[name] = {key: value for key, value in job[name].items() if value is not None}
     written = {name: job[name] for name in Job.model_fields if job.get(name)}
     _check(old.where, written)
     left_out = tuple(old.unused())
@@ -253,7 +248,7 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
             placed = machines.place(machine)
         else:
             device = machines.device(re.sub(r"_POD$", "", name), machine)
-            device = machines.offer().devices[device.instead] if device.instead else device
+            device = machines.devices()[device.instead] if device.instead else device
             placed = machines.nearest(machine, device, int(count))
     except InputError as error:
         raise old.refuse(path, error.message, error.fix) from None
@@ -262,17 +257,6 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
     if placed.device is None:
         return {"machine": placed.machine}
     return {"machine": placed.machine, "accelerators": f"{placed.count} x {placed.device.name}"}
-
-
-def _disk(old: _Old) -> dict[str, Any]:
-    """Return the largest disk that a role had."""
-    paths = [f"{role}Config.diskConfig" for role in ("master", *_ROLES)]
-    sizes = {path: old.count(f"{path}.bootDiskSizeGb", 0) for path in paths}
-    largest = max(paths, key=lambda path: sizes[path])
-    if len(set(sizes.values()) - {0}) > 1:
-        old.changes.append(f"each machine has the largest disk of any: {sizes[largest]} GB")
-    kind = old.text(f"{largest}.bootDiskType")
-    return {"type": kind, "size_gb": sizes[largest] or None}
 
 
 def _image(old: _Old, job: Mapping[str, Any], image: str | None, targets: Mapping[str, str]) -> str:
@@ -322,16 +306,21 @@ def _study(old: _Old) -> dict[str, Any] | None:
 
 def _parameter(old: _Old, path: str) -> dict[str, Any]:
     kind = (old.text(f"{path}.type") or "").lower()
-    scale = _TABLE["words"].get(old.text(f"{path}.scaleType"))
+    written = old.text(f"{path}.scaleType")
+    scale = _TABLE["words"].get(written)
+    if written == "UNIT_REVERSE_LOG_SCALE":
+        old.changes.append(f"{old.place(path)}: a reverse log scale is a log scale now")
     if kind in ("categorical", "discrete"):
         spec: dict[str, Any] = {"values": old.take(f"{path}.{kind}Values")}
     else:
-        spec = {"min": old.text(f"{path}.minValue"), "max": old.text(f"{path}.maxValue")}
-        if spec["min"] == spec["max"]:
+        low, high = (old.text(f"{path}.{end}Value") or "" for end in ("min", "max"))
+        if low == high:
             old.changes.append(f"{old.place(path)}: a range of one value is that value now")
-            spec, kind = {"values": [spec["min"]]}, "discrete"
-    spec |= {"type": kind} | ({"scale": scale} if scale and kind != "categorical" else {})
-    return spec
+            spec = {"values": [low]}
+        else:  # whole ends are integers
+            fraction = ".0" if kind == "double" and low.isdigit() and high.isdigit() else ""
+            spec = {"min": f"{low}{fraction}", "max": high}
+    return spec | ({"scale": scale} if scale and kind != "categorical" else {})
 
 
 def _check(where: str, written: Mapping[str, Any]) -> None:

@@ -1,30 +1,69 @@
-"""What a job costs, before or after it runs: the bill, line by line.
+"""What a job costs: the bill, line by line.
 
-A price is one that was read in a source; the table (prices.py) names it with its date. Everything
-else has no price, and the total then says "at least". Times are seconds, amounts USD.
+A price is one that was read in a source; builder/facts/prices.yaml names it with its date.
+Everything else has no price, and the total then says "at least". Times are seconds, amounts USD.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
-from builder.core.errors import InputError
-from builder.jobs import machines
-from builder.jobs.backends.protocol import JobStatus
-from builder.jobs.pools import Pool
-from builder.jobs.prices import Price, Prices
+from builder.facts import DATA, read_table
 from builder.jobs.ready import Ready
 
+TABLE = "prices.yaml"
+UNKNOWN = "unknown"
 BILLED_SECONDS = 30
 """Training is billed in steps of this. General knowledge, not verified."""
-MONTH_HOURS = 730.0
-FLEX_START = "flex-start"
+_SIZE = re.compile(r"(machine/.+)-([0-9]+)g?")
+
+Price = tuple[float, str]
+"""The price of one unit in USD, and where it was read, and when."""
 
 
-# --- the bill -------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Prices:
+    """The table: prices by item, region ("all" for everywhere) and whether of spot machines.
+
+    region: the one that stands for a cluster, which tells none.
+    """
+
+    region: str
+    rows: Mapping[tuple[str, str, bool], Price]
+
+    def find(self, item: str, region: str, spot: bool) -> Price | None:
+        """Return the price of an item in a region, None where nobody has read it.
+
+        A machine without a row has the price of its family, which is linear in its size.
+        """
+        for place in ("all", region or self.region):
+            if (price := self.rows.get((item, place, spot))) is not None:
+                return price
+        if (sized := _SIZE.fullmatch(item)) and (family := self.find(sized[1], region, spot)):
+            return family[0] * int(sized[2]), family[1]
+        return None
+
+
+@cache
+def prices() -> Prices:
+    """Return builder/facts/prices.yaml, read once for each process."""
+    table = read_table(DATA / TABLE)
+    sources = {
+        name: f"{row['text']} (read {row['read']})" for name, row in table["sources"].items()
+    }
+    rows: dict[tuple[str, str, bool], Price] = {}
+    for entry in table["prices"]:
+        for region, pair in entry["prices"].items():
+            for text, spot in zip(pair, (False, True), strict=True):
+                if text != UNKNOWN:
+                    price = float(text) / float(entry["of"]), sources[entry["source"]]
+                    rows.setdefault((entry["item"], region, spot), price)
+    return Prices(table["region"], rows)
 
 
 @dataclass(frozen=True)
@@ -41,157 +80,87 @@ class BillLine:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a job's machines do. seconds: of one run, or of all trials. region: "" for a cluster,
-    which pays no fee, and whose disks are the node pools'."""
+class Bill:
+    """What is paid, line by line, for so many seconds. basis: where the time is from.
 
-    name: str
+    on_spot: the same on spot machines, None where not every price is known, and where the job is on
+    them already; a preemption costs time on top.
+    """
+
+    job: str
     basis: str
     seconds: float
-    pools: tuple[Pool, ...]
-    region: str
-    strategy: str
-
-
-@dataclass(frozen=True)
-class Bill:
-    """What is paid, line by line. on_spot: the same on spot machines, None where not every price is
-    known, and where the work is on them already; a preemption costs time on top."""
-
-    work: Work
     lines: tuple[BillLine, ...]
-    notes: tuple[str, ...] = ()
-    on_spot: float | None = None
+    notes: tuple[str, ...]
+    on_spot: float | None
 
     @property
     def usd(self) -> float:
         """Return the sum of the lines whose price is known."""
-        return sum(line.usd for line in self.lines if line.usd is not None)
+        return _sum(self.lines)
 
     @property
     def complete(self) -> bool:
         """Tell whether every line has a price."""
-        return all(line.usd is not None for line in self.lines)
+        return _complete(self.lines)
 
 
-def _line(what: str, quantity: float, unit: str, item: str, price: Price | None) -> BillLine:
-    if price is None:
-        return BillLine(what, quantity, unit, item, None, None, "")
-    return BillLine(what, quantity, unit, item, price.usd, quantity * price.usd, price.source)
+def bill(ready: Ready, seconds: float, basis: str) -> Bill:
+    """Return the whole bill of a job whose machines run for so long.
 
-
-def bill(work: Work, prices: Prices) -> Bill:
-    """Return the whole bill: machines, disks and the fee of the service."""
-    spot, disks = work.strategy == "spot", tuple(_disks(work, prices))
-    lines = (*training(work, prices, spot), *disks)
-    notes = []
-    if not work.region:
+    Machines and the fee of the service; a cluster pays none. Boot disks are cents an hour.
+    """
+    strategy, notes = ready.job.scheduling.strategy, list[str]()
+    lines, on_spot = (_lines(ready, seconds, spot) for spot in (strategy == "spot", True))
+    if not ready.region:
         notes.append(
-            f"the prices are Compute Engine's in {prices.region}, without disks; a cluster's nodes "
-            "may differ"
+            f"the prices are Compute Engine's in {prices().region}; a cluster's nodes may differ"
         )
-    if work.strategy == FLEX_START:
+    if strategy == "flex-start":
         notes.append(
             "flex-start has rates of its own, which no source here tells: these are list prices"
         )
     if missing := dict.fromkeys(line.item for line in lines if line.usd is None):
-        kind = "spot price" if spot else "price"
-        notes.append(f"no {kind} known: {', '.join(missing)}; add it to prices.yaml")
-    cheaper = Bill(work, (*training(work, prices, True), *disks))
-    return Bill(work, lines, tuple(notes), cheaper.usd if cheaper.complete and not spot else None)
+        kind = "spot price" if strategy == "spot" else "price"
+        notes.append(f"no {kind} known: {', '.join(missing)}")
+    cheaper = _sum(on_spot) if _complete(on_spot) and strategy != "spot" else None
+    return Bill(ready.job.id, basis, seconds, lines, tuple(notes), cheaper)
 
 
-def training(work: Work, prices: Prices, spot: bool) -> tuple[BillLine, ...]:
+def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
     """Return the lines of a job's machines, of their accelerators and of the service's fee."""
-    suffix, lines = ", spot" if spot else "", []
-    for pool in work.pools:
-        quantity, name = pool.count * _hours(work), f"{pool.role}: {pool.count} x"
-        if not (pool.accelerator or "").startswith("TPU"):  # the price of a TPU has its host
-            item = f"machine/{pool.machine}"
-            price = prices.find(item, work.region, spot)
-            lines.append(_line(f"{name} {pool.machine}{suffix}", quantity, "h", item, price))
-        if pool.accelerator:
-            item = f"accelerator/{pool.accelerator}"
-            what = f"{name} {pool.accelerators} x {pool.accelerator}{suffix}"
-            price = prices.find(item, work.region, spot)
-            lines.append(_line(what, quantity * pool.accelerators, "h", item, price))
-    if work.region:
-        usd = sum(line.usd or 0.0 for line in lines)
-        fee = prices.find("fee/vertex", work.region)
-        lines.append(_line("the fee of Vertex AI", usd, "USD", "fee/vertex", fee))
+    lines, suffix = list[BillLine](), ", spot" if spot else ""
+    hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
+
+    def add(what: str, quantity: float, unit: str, item: str) -> None:
+        price, source = prices().find(item, ready.region, spot) or (None, "")
+        usd = None if price is None else quantity * price
+        lines.append(BillLine(what, quantity, unit, item, price, usd, source))
+
+    for pool, placement in ready.pools:
+        name, device = f"{pool.role}: {pool.count} x", placement.device
+        if device is None or device.kind != "tpu":  # the price of a TPU has its host
+            item = f"machine/{placement.machine}"
+            add(f"{name} {placement.machine}{suffix}", pool.count * hours, "h", item)
+        if device is not None:
+            what = f"{name} {placement.count} x {device.name}{suffix}"
+            add(what, pool.count * hours * placement.count, "h", f"accelerator/{device.name}")
+    if ready.region:
+        add("the fee of Vertex AI", _sum(lines), "USD", "fee/vertex")
     return tuple(lines)
 
 
-def _hours(work: Work) -> float:
-    return math.ceil(work.seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
+def _sum(lines: Iterable[BillLine]) -> float:
+    return sum(line.usd or 0.0 for line in lines)
 
 
-def _disks(work: Work, prices: Prices) -> Iterator[BillLine]:
-    """Yield the boot disks. Those of a cluster are its node pools'."""
-    for pool in work.pools if work.region else ():
-        item, what = f"disk/{pool.disk_type}", f"{pool.disk_gb} GB {pool.disk_type}"
-        months = pool.count * _hours(work) * pool.disk_gb / MONTH_HOURS
-        price = prices.find(item, work.region)
-        yield _line(f"{pool.role}: {pool.count} x {what}", months, "GB month", item, price)
-
-
-# --- how long -------------------------------------------------------------------------------------
-
-
-def before(ready: Ready, seconds: float) -> Work:
-    """Return the work of a job that is not sent yet, and that runs for so long."""
-    basis = "the time given"
-    if ready.job.study is not None:
-        seconds *= ready.job.study.trials
-        basis += f", {ready.job.study.trials} trials"
-    pools = tuple(
-        replace(
-            pool,
-            machine=placement.machine,
-            accelerator=placement.device.name if placement.device else None,
-            accelerators=placement.count,
-            disk_type=ready.job.disk.type or machines.default_disk(placement.machine),
-        )
-        for pool, placement in ready.pools
-    )
-    strategy = ready.job.scheduling.strategy
-    return Work(ready.job.id, basis, seconds, pools, ready.region, strategy)
-
-
-def after(job: JobStatus) -> Work:
-    """Return the work of a job that ran. Raises InputError before its end."""
-    if job.active:
-        raise InputError(
-            f"{job.display_name} is {job.state}: it has not ended",
-            f"builder job logs {job.id} --follow",
-        )
-    seconds, basis = job.seconds or 0.0, "it never started"
-    if job.trials:
-        seconds = sum(trial.seconds or 0.0 for trial in job.trials)
-        basis = f"{len(job.trials)} trials that ran"
-    elif job.seconds is not None:
-        basis = "from its start to its end; the service bills provisioning too"
-    pools = tuple(_named(pool) for pool in job.pools)
-    return Work(job.display_name, basis, seconds, pools, job.region, job.strategy)
-
-
-def _named(pool: Pool) -> Pool:
-    """Return a pool that ran, in the names of the price table."""
-    if pool.topology:
-        placed = machines.place(pool.machine, topology=pool.topology)
-        name = placed.device.name if placed.device else None
-        return replace(pool, accelerator=name, accelerators=placed.count)
-    if pool.accelerator:
-        return replace(pool, accelerator=machines.device(pool.accelerator, pool.machine).name)
-    return replace(pool, accelerators=0)
-
-
-# --- as text --------------------------------------------------------------------------------------
+def _complete(lines: Iterable[BillLine]) -> bool:
+    return all(line.usd is not None for line in lines)
 
 
 def as_text(bill: Bill) -> Iterator[str]:
     """Yield the bill, line by line."""
-    yield f"{bill.work.name}: {length(bill.work.seconds)} ({bill.work.basis})"
+    yield f"{bill.job}: {length(bill.seconds)} ({bill.basis})"
     width = max(len(line.what) for line in bill.lines)
     for line in bill.lines:
         start = f"  {line.what:<{width}}  {_number(line.quantity):>9} {line.unit:<8}"
@@ -210,11 +179,7 @@ def as_text(bill: Bill) -> Iterator[str]:
 
 def as_json(bill: Bill) -> dict[str, Any]:
     """Return the bill as JSON values."""
-    work = bill.work
-    what = {"job": work.name, "basis": work.basis, "seconds": work.seconds}
-    sums = {"usd": bill.usd, "complete": bill.complete, "on_spot": bill.on_spot}
-    lines = [asdict(line) for line in bill.lines]
-    return {**what, **sums, "lines": lines, "notes": list(bill.notes)}
+    return {**asdict(bill), "usd": bill.usd, "complete": bill.complete}
 
 
 def length(seconds: float) -> str:

@@ -1,29 +1,29 @@
-"""The image of a job: a target's, any other one, or a program's folder made into one.
+"""A described job as it is sent: its image found or made, and everything checked.
 
-An image is sent by its digest. What it is proven for stands in its receipt, which lies beside it in
-the registry.
+The image is a target's, any other one, or a program's folder made into one. It is sent by its
+digest. What it is proven for stands in its receipt, which lies beside it in the registry.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder import registry
 from builder.config import compatibility, device_code, image_yaml, lockfile
-from builder.config.stack import RUNS_ON
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.facts import accelerators
+from builder.facts import accelerators, frameworks
 from builder.facts.cuda import OldestDriver
-from builder.jobs.description import Job
-from builder.jobs.ready import Image
-from builder.prove import receipts
+from builder.jobs.backends.protocol import RemoteBackend
+from builder.jobs.description.job import Job
+from builder.jobs.ready import Image, Ready
+from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -33,12 +33,39 @@ Notes = tuple[str, ...]
 _REGISTRY = 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml'
 
 
-@dataclass(frozen=True)
-class ProgramFolder:
-    """A program that becomes the job's image. name: FOLDER:MODULE; engine: connects to it."""
+def ready(
+    root: Path,
+    job: Job,
+    settings: Settings,
+    backend: RemoteBackend,
+    *,
+    arguments: Sequence[str] = (),
+    program: str | None = None,
+    connect: Callable[[], Engine] | None = None,
+    pushed: bool = False,
+    on_event: OnEvent = ignore,
+) -> Ready:
+    """Return the job with its image and its machines, checked for a backend.
 
-    name: str
-    engine: Callable[[], Engine]
+    arguments: for the trainer, after those of the job. program: FOLDER:MODULE that becomes the
+    job's image, on the engine that `connect` connects to. pushed: take the image from its registry,
+    by digest, with its receipt. Raises InputError, OutsideError, CheckFailed.
+    """
+    arguments = (*job.arguments, *arguments)
+    known = targets(root)
+    if program is not None and connect is not None:  # it passes its folder, as AI Platform did
+        job = job.model_copy(update={"arguments": arguments, "pass_job_dir": True})
+        # making the image takes minutes, so the job is checked with what is known of it before
+        backend.check(job, local_image(root, job, settings)[0], known)
+        image = packaged_image(root, job, settings, program, connect, on_event)
+        return backend.check(job, image, known)
+    job = job.model_copy(update={"arguments": arguments})
+    if pushed:
+        image, notes = pushed_image(root, job, settings, on_event)
+    else:
+        image, notes = local_image(root, job, settings)
+    checked = backend.check(job, image, known)
+    return replace(checked, notes=(*notes, *checked.notes))
 
 
 def targets(root: Path) -> dict[str, str]:
@@ -61,24 +88,26 @@ def target_of(root: Path, name: str) -> str:
 
 
 def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]:
-    """Return the job's image as this machine knows it, and notes about what it does not know.
+    """Return the job's image by its tag, as this project describes it, and notes.
 
     Raises InputError for a name that is neither a target nor a reference.
     """
     name = job.image
-    if name not in image_yaml.targets(root):
-        tag = f"{name} is a tag: `builder job submit` sends its digest"
-        return _reference(root, name), () if "@" in name else (tag,)
-    image = _of_target(root, name, f"{settings.repository}:{name}", settings)
-    receipt = receipts.read(root / "build" / name / "receipt.json")
-    if receipt is None or receipt.digest is None or not receipt.passed:
+    if name in image_yaml.targets(root):
+        image = _of_target(root, name, f"{settings.repository}:{name}", settings)
+        push = "" if image.in_registry else f"; builder image {name} --push puts it there"
         return image, (
-            f"{name} has no valid receipt here: builder image {name} --push; `builder job submit` "
-            "sends what the registry holds, by digest",
+            f"{name} is a tag: `builder job submit` sends what the registry holds{push}",
         )
-    reference = f"{settings.repository}@{receipt.digest}"
-    proven = replace(image, reference=reference, digest=receipt.digest, proven=True)
-    return replace(proven, accelerator=receipt.accelerator), ()
+    if not re.search(r"[/:@.]", name):
+        known = ", ".join(image_yaml.targets(root))
+        raise InputError(
+            f"image: {name!r} is neither a target nor the reference of an image",
+            f"write one of {known}, or HOST/PATH@sha256:<digest>" if known else "write HOST/PATH",
+        )
+    where = registry.parse(name)
+    note = f"{name} is a tag: `builder job submit` sends its digest"
+    return Image(str(where), where.digest), () if where.digest else (note,)
 
 
 def pushed_image(
@@ -92,22 +121,18 @@ def pushed_image(
     from builder.frameworks import suites
     from builder.pipeline import verify
 
-    name = job.image
-    if name in image_yaml.targets(root):
-        if not settings.registry:
-            raise InputError(
-                f"{name} is on this machine only: no registry is named",
-                f"{_REGISTRY}, then builder image {name} --push",
-            )
-        # the suite of this target, whatever image bears its name there
-        judge = verify.judge_of(suites.of_spec(image_yaml.load(root, name)))
-        verified = verify.verify(name, settings, judge=judge, on_event=on_event)
-        image = _of_target(root, name, verified.reference, settings)
-        made_for = verified.receipt.accelerator
-        return replace(image, digest=verified.digest, accelerator=made_for, proven=True), ()
-    if settings.trust.prove:
-        return _verified(verify.verify(name, settings, on_event=on_event)), ()
-    image = _reference(root, name)
+    name, is_target = job.image, job.image in image_yaml.targets(root)
+    if is_target and not settings.registry:
+        raise InputError(
+            f"{name} is on this machine only: no registry is named",
+            f"{_REGISTRY}, then builder image {name} --push",
+        )
+    # the suite of this target, whatever image bears its name there
+    suite = suites.of_spec(image_yaml.load(root, name)) if is_target else None
+    image, _ = local_image(root, job, settings)
+    if is_target or settings.trust.prove:
+        verified = verify.verify(name, settings, judge=verify.judge_of(suite), on_event=on_event)
+        return _verified(image, verified), ()
     where = registry.parse(name)
     try:
         with registry.Registry(where.host) as client:
@@ -121,49 +146,45 @@ def pushed_image(
         raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
     reference = str(where.at(manifest.digest))
     notes: Notes = () if where.digest else (f"{name} is {manifest.digest} now",)
-    label = labels.get(verify.ACCELERATOR)
-    image = Image(reference, manifest.digest, accelerator=label, pruned=RUNS_ON in labels)
+    image, label = Image(reference, manifest.digest), labels.get(ACCELERATOR)
     if label is not None:  # an image of ours under another name: its receipt lies beside it
+        framework = labels.get(frameworks.LABEL, frameworks.DEFAULT)
+        one_host = frameworks.is_known(framework) and frameworks.of(framework).one_host
+        image = replace(image, accelerator=label, one_host=one_host)
         try:
-            image = _verified(verify.verify(reference, settings, on_event=on_event))
+            image = _verified(image, verify.verify(reference, settings, on_event=on_event))
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {label} is what its label says",)
     return image, notes
 
 
-def planned_image(root: Path, job: Job, settings: Settings) -> Image:
-    """Return what is known of a program's image before it is built.
-
-    Raises InputError for a job whose image is no target, or where no registry is named.
-    """
-    if not settings.registry:
-        raise InputError(
-            "a program is pushed before it is sent, and no registry is named", _REGISTRY
-        )
-    target = target_of(root, job.image)
-    image = _of_target(root, target, settings.registry, settings)
-    return replace(image, accelerator=accelerators.find(str(image.accelerator)).name)
-
-
 def packaged_image(
-    root: Path, job: Job, settings: Settings, program: ProgramFolder, on_event: OnEvent = ignore
+    root: Path,
+    job: Job,
+    settings: Settings,
+    program: str,
+    connect: Callable[[], Engine],
+    on_event: OnEvent = ignore,
 ) -> Image:
-    """Lock, build, prove and push a program's folder as an image on the job's target.
+    """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target.
 
-    Raises InputError for a job whose image is no target, CheckFailed, OutsideError.
+    connect: connects to the engine. Raises InputError for a job whose image is no target,
+    CheckFailed, OutsideError.
     """
     from builder.jobs import package
     from builder.pipeline import verify
 
-    python = package.find(program.name)
-    engine, target = program.engine(), target_of(root, job.image)
+    python, target = package.find(program), target_of(root, job.image)
+    if not settings.registry:
+        what = "a program is pushed before it is sent, and no registry is named"
+        raise InputError(what, _REGISTRY)
+    engine = connect()
     built = package.build(root, settings, engine, target, python, on_event)
-    pushed = package.push_built(settings, engine, built, on_event)
+    pushed = built.push(settings, engine, on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)
     return replace(
-        planned_image(root, job, settings),
-        reference=pushed.reference,
+        _of_target(root, target, pushed.reference, settings),
         digest=pushed.digest,
         accelerator=built.receipt.accelerator,
         proven=True,
@@ -174,7 +195,6 @@ def packaged_image(
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Image:
     """Return the image of a target as its image.yaml describes it."""
     spec = image_yaml.load(root, name)
-    kind = accelerators.find(spec.accelerator).kind
     try:
         stack = compatibility.resolve(spec)
         locked = (root / image_yaml.IMAGES / name / lockfile.FILE).is_file()
@@ -185,50 +205,32 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
         reference,
         target=name,
         accelerator=spec.accelerator,
-        pruned=spec.prune != "off" and kind == "gpu",
         driver=driver,
         in_registry=settings.registry is not None,
+        one_host=frameworks.of(spec.framework).one_host,
         entrypoint=("python" if spec.has_own_base else "python3", "-m", spec.program.module),
     )
 
 
-def _verified(verified: Verification) -> Image:
-    """Return the image that a receipt is about."""
-    driver = verified.receipt.seen("device-code").get("driver")
-    return Image(
-        verified.reference,
-        verified.digest,
+def _verified(image: Image, verified: Verification) -> Image:
+    """Return an image with what its receipt says."""
+    seen: Any = verified.receipt.seen("device-code").get("driver")
+    if image.target is None and isinstance(seen, dict) and str(seen.get("driver", "")).isdigit():
+        driver = OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))
+        image = replace(image, driver=driver)
+    return replace(
+        image,
+        reference=verified.reference,
+        digest=verified.digest,
         accelerator=verified.receipt.accelerator,
         proven=True,
-        pruned=RUNS_ON in verified.labels,
-        driver=_driver(driver),
     )
-
-
-def _driver(seen: object) -> OldestDriver | None:
-    """Return the oldest driver that a check of device code saw."""
-    if not isinstance(seen, dict) or not str(seen.get("driver", "")).isdigit():
-        return None
-    return OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))
 
 
 def _labels(
     client: registry.Registry, where: registry.Reference, image: registry.Manifest
 ) -> Mapping[str, str]:
     """Return an image's labels; none for an index, or where its configuration cannot be read."""
-    try:
+    with contextlib.suppress(FactoryError):
         return client.labels(where.repository, image)
-    except FactoryError:
-        return {}
-
-
-def _reference(root: Path, name: str) -> Image:
-    """Return the image of a reference. Raises InputError for a name that is none."""
-    if not re.search(r"[/:@.]", name):
-        known = ", ".join(image_yaml.targets(root))
-        raise InputError(
-            f"image: {name!r} is neither a target nor the reference of an image",
-            f"write one of {known}, or HOST/PATH@sha256:<digest>" if known else "write HOST/PATH",
-        )
-    where = registry.parse(name)
-    return Image(str(where), where.digest)
+    return {}

@@ -1,11 +1,10 @@
 """Any Python program as a training image, without a Dockerfile.
 
 A folder and a module become a small project below build/packages/: the target's image.yaml with
-this program as the trainer, the target's locks (so that everything that stays the same keeps its
-version and its layers), and a copy of the folder. This project's image is made like any other:
-locked with hashes, rendered, built, proven and pushed. The options of such a program are not known,
-so a label of its image names a suite of checks that asks for less than the trainer's. Requirements
-that would change TensorFlow's version are refused by name.
+this `program`, the target's locks (so that everything that stays the same keeps its version and its
+layers), and a copy of the folder. This project's image is made like any other: locked with hashes,
+rendered, built, proven and pushed. The options of such a program are not known, so a label of its
+image names a suite of checks that asks for less than the trainer's.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from builder.engine import Engine
 from builder.image import dockerfile, layers_lock
 from builder.image import program as programs
 from builder.image.apt import ContainerApt
-from builder.pipeline import make, proof, push, records, repository
+from builder.pipeline import make, proof, push, records
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
 
@@ -72,29 +71,25 @@ class ProvenPackage:
     receipt: Receipt
     unchanged: bool
 
+    def push(
+        self, settings: Settings, engine: Engine, on_event: OnEvent = ignore
+    ) -> push.PushedImage:
+        """Push the image with its base and its receipt. Raises OutsideError, CheckFailed."""
+        return push.push_target(self.root, settings, engine, self.target, on_event=on_event)
+
 
 def find(text: str) -> PythonProgram:
     """Return the program of FOLDER:MODULE. Raises InputError with the modules that are."""
     name, _, module = text.partition(":")
-    folder = Path(name).absolute()
-    if not folder.is_dir():
-        raise InputError(f"--program {folder}: there is no such folder", "name a folder")
-    if module.endswith(".py"):
-        module = module.removesuffix(".py").replace("/", ".")
+    folder, module = Path(name).absolute(), module.removesuffix(".py").replace("/", ".")
     steps = module.split(".")
     if module and project.is_module(folder.joinpath(*steps)):
         return PythonProgram(folder, module, flat=True)
-    if module and steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
+    if steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
         return PythonProgram(folder, module, flat=False)
-    package = f"{folder.name}." if (folder / "__init__.py").is_file() else ""
-    stems = (path.stem for path in sorted(folder.glob("*.py")))
-    names = [f"{package}{stem}" for stem in stems if not stem.startswith("__")]
-    near = difflib.get_close_matches(module, names, n=1)
-    reason = f"there is no such module in {folder}" if module else "names no module"
-    what = f"--program {text}: {reason}"
-    holds = ", ".join(names) or "no .py file"
-    fix = f"write --program {name}:{near[0]}" if near else f"it holds {holds}"
-    raise InputError(what, fix)
+    names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
+    near = difflib.get_close_matches(steps[-1], names, n=1) or [", ".join(names) or "no .py file"]
+    raise InputError(f"--program {text}: there is no such module", f"{folder} holds {near[0]}")
 
 
 def requirements(program: PythonProgram) -> tuple[str, str]:
@@ -200,26 +195,16 @@ def build(
         except InputError as error:
             raise _in_users_words(error, program, target) from None
         dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
-        options = make.BuildOptions(settings, repository.base_check(settings), on_event)
+        options = make.BuildOptions(settings, on_event)
         (made,) = make.make(home, [name], options, lambda: engine, proof.prove_once)
     return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 
 
-def push_built(
-    settings: Settings, engine: Engine, built: ProvenPackage, on_event: OnEvent = ignore
-) -> push.PushedImage:
-    """Push a program's image with its base and its receipt. Raises OutsideError, CheckFailed."""
-    return push.push_target(built.root, settings, engine, built.target, on_event=on_event)
-
-
 def _in_users_words(error: InputError, program: PythonProgram, target: str) -> InputError:
-    """Return the error with the line of the user's file, not of the copy."""
-    _, source = requirements(program)
-    copy = f"{program.copy}/{image_yaml.REQUIREMENTS}"
-    message = error.message
-    if source.endswith(image_yaml.REQUIREMENTS):
-        message = message.replace(copy, source)
-    else:
-        message = re.sub(rf"{re.escape(copy)}(:\d+)?", source or copy, message)
-    fix = error.fix.replace(f"{target}-{program.slug}", target)
-    return InputError(message.replace(f"{target}-{program.slug}", target), fix)
+    """Return the error with the user's file and target in place of those of the copy."""
+    copy, source = f"{program.copy}/{image_yaml.REQUIREMENTS}", requirements(program)[1]
+    lines = "" if source.endswith(image_yaml.REQUIREMENTS) else r"(:\d+)?"
+    message, fix = (
+        text.replace(f"{target}-{program.slug}", target) for text in (error.message, error.fix)
+    )
+    return InputError(re.sub(re.escape(copy) + lines, lambda _: source or copy, message), fix)

@@ -19,7 +19,6 @@ class Pool:
     machine: the machine type, "" where the backend does not choose one.
     accelerators: how many of type `accelerator` each machine carries.
     topology: of a TPU; it takes the place of a number of accelerators.
-    disk_type, disk_gb: the boot disk of each machine.
     """
 
     role: str
@@ -28,8 +27,6 @@ class Pool:
     accelerator: str | None = None
     accelerators: int = 0
     topology: str | None = None
-    disk_type: str = "pd-ssd"
-    disk_gb: int = 100
 
     @property
     def position(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from builder import contract
 from builder.facts.cuda import OldestDriver
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 
@@ -25,9 +25,9 @@ class Image:
 
     reference: what is sent; by digest once `digest` is known. target: of images/, None for any
     other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    pruned: the device code of other GPUs was taken out. driver: the oldest for it. in_registry:
-    False for an image that has a name on this machine only. entrypoint: what it starts, () where
-    that is not known.
+    driver: the oldest for it. in_registry: False for an image that has a name on this machine only.
+    entrypoint: what it starts, () where that is not known. one_host: its framework trains on one
+    host of a TPU alone.
     """
 
     reference: str
@@ -35,10 +35,10 @@ class Image:
     target: str | None = None
     accelerator: str | None = None
     proven: bool = False
-    pruned: bool = False
     driver: OldestDriver | None = None
     in_registry: bool = True
     entrypoint: tuple[str, ...] = ()
+    one_host: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from builder.jobs.backends.protocol import (
     RemoteBackend,
     by_age,
 )
-from builder.jobs.checks import require_sendable
 from builder.jobs.ready import Ready
 
 LOOKS_AFTER = (0.0, 1.0, 4.0)
@@ -47,38 +46,30 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Memory:
-    """What this machine has submitted: a file for each description, a line for each job.
-
-    folder: shared by this machine's commands. A line holds the key, the backend and the job's whole
-    name; the newest line is the last.
-    """
+    """The newest job of each description that this machine has submitted: its key, its backend and
+    its whole name, in a file. folder: shared by this machine's commands."""
 
     folder: Path
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.submitted"
 
-    def _lines(self, name: str) -> list[list[str]]:
+    def newest(self, name: str) -> list[str]:
+        """Return the key, the backend and the whole name of a description's newest job; [] where
+        there is none."""
         with contextlib.suppress(FileNotFoundError):
-            text = self._file(name).read_text(encoding="utf-8")
-            return [line.split("\t") for line in text.splitlines() if line.count("\t") == 2]
+            return self._file(name).read_text(encoding="utf-8").splitlines()
         return []
 
     def add(self, name: str, key: str, backend: str, job: JobStatus) -> None:
         """Remember a job as the newest of its description."""
-        line = [key, backend, job.name]
-        lines = [*(known for known in self._lines(name) if known != line), line]
-        files.write(self._file(name), "".join("\t".join(known) + "\n" for known in lines))
-
-    def jobs(self, name: str, key: str, backend: str) -> tuple[str, ...]:
-        """Return the whole names of the jobs of a description that have this key."""
-        return tuple(line[2] for line in self._lines(name) if line[:2] == [key, backend])
+        files.write(self._file(name), f"{key}\n{backend}\n{job.name}\n")
 
     def newest_backend(self, name: str) -> tuple[str, float] | None:
         """Return the backend of the newest job of a description, and when it was submitted in
         seconds since 1970; None where this machine has submitted none."""
-        lines = self._lines(name)
-        return (lines[-1][1], self._file(name).stat().st_mtime) if lines else None
+        newest = self.newest(name)
+        return (newest[1], self._file(name).stat().st_mtime) if len(newest) == 3 else None
 
     def lock(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Return a context in which no other command of this machine submits this description."""
@@ -97,13 +88,11 @@ def submit(
 
     A job that is active or has succeeded is returned. One that failed, expired or was cancelled is
     created anew with the same job directory, where the trainer finds its checkpoints. again: run it
-    a second time, in a directory of its own. Raises InputError for an image without a digest,
-    OutsideError.
+    a second time, in a directory of its own. Raises OutsideError.
     """
-    require_sendable(ready, by_digest=True)
     name, key = ready.job.id, backend.key(ready)
     with step(f"submit {name}", on_event) as running, memory.lock(name):
-        known = _known(backend, key, memory.jobs(name, key, backend.name))
+        known = _known(backend, key, memory.newest(name))
         run = max((job.run for job in known), default=1)
         if again and known:
             run += 1
@@ -123,23 +112,24 @@ def _reused(job: JobStatus) -> Submitted:
     return Submitted(job, f"it {state} before" if done else f"it is {state} already")
 
 
-def _known(backend: RemoteBackend, key: str, remembered: Iterable[str]) -> list[JobStatus]:
-    """Return the jobs with this key: those that the backend lists, and those that it does not list
-    yet although this machine has submitted them."""
+def _known(backend: RemoteBackend, key: str, newest: Sequence[str]) -> list[JobStatus]:
+    """Return the jobs with this key: those that the backend lists, and the newest one that this
+    machine has submitted, which it may not list yet."""
     listed = list(backend.with_key(key))
-    for name in set(remembered) - {job.name for job in listed}:
+    if newest[:2] == [key, backend.name] and newest[2] not in {job.name for job in listed}:
         with contextlib.suppress(OutsideError):
-            listed.append(backend.get(name))
+            listed.append(backend.get(newest[2]))
     return listed
 
 
 def _created(
-    backend: RemoteBackend, ready: Ready, run: int, key: str, known: Iterable[JobStatus]
+    backend: RemoteBackend, ready: Ready, run: int, key: str, known: Collection[JobStatus]
 ) -> Submitted:
     """Create the job; where the answer gets lost, look whether it was created."""
     before = {job.name for job in known}
+    attempt = 1 + max((job.attempt for job in known if job.run == run), default=0)
     try:
-        return Submitted(backend.submit(ready, run))
+        return Submitted(backend.submit(ready, run, attempt))
     except AlreadySubmitted as other:
         return Submitted(other.job, "another command has submitted it at the same time")
     except LostAnswer:

@@ -1,34 +1,21 @@
 """TensorBoard over the folders of jobs on this machine and in Cloud Storage, in one view.
 
-TensorBoard reads one folder with a link for each job, so that a run is called <job>/train. Event
-files in gs:// are copied beside it, and copied again when they have grown, because TensorBoard
-reads gs:// only with TensorFlow. It runs without TensorFlow even where that is installed.
+Each job has a name in the view, so that a run is called <job>/train. TensorBoard itself reads
+gs://.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.util
-import os
-import re
-import signal
 import sys
-import tempfile
-import threading
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import folder as local
-
-MIRROR_EVERY = 15.0
-"""Seconds between two looks at Cloud Storage."""
-_WANTED = re.compile(r"events\.out\.tfevents\.|/plugins/|\.hparams")
 
 
 def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
@@ -37,9 +24,7 @@ def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
     names: local jobs, folders, gs:// addresses; a job that did not run here is looked for in its
     bucket. No name means every local job. Raises InputError.
     """
-    marks = (local.LOCAL, local.STUDY)
-    folders = (root / local.FOLDER).glob("*")
-    ran = sorted(path for path in folders if any((path / mark).exists() for mark in marks))
+    ran = sorted(path.parent for path in (root / local.FOLDER).glob(f"*/{local.LOCAL}"))
     if not names and not ran:
         raise InputError(
             "no job has run on this machine yet",
@@ -73,43 +58,6 @@ def _address(root: Path, name: str, ran: Sequence[Path]) -> str:
     )
 
 
-@contextlib.contextmanager
-def view(shown: Mapping[str, str], on_line: Callable[[str], None]) -> Iterator[Path]:
-    """Yield the folder for TensorBoard; copies of remote files are kept up to date in the block.
-
-    Raises OutsideError where Cloud Storage refuses.
-    """
-    with tempfile.TemporaryDirectory(prefix="tensorboard-") as scratch:
-        logs, mirrors = Path(scratch) / "logs", []
-        logs.mkdir()
-        for name, address in shown.items():
-            if not address.startswith("gs://"):
-                (logs / name).symlink_to(_logs(Path(address)))
-                continue
-            copy = Path(scratch) / "remote" / name
-            copy.mkdir(parents=True)
-            (logs / name).symlink_to(copy)
-            mirrors.append(BucketMirror(address, copy))
-            on_line(f"{address}: {mirrors[-1].update()} event files")
-        done = threading.Event()
-
-        def keep() -> None:
-            while mirrors and not done.wait(MIRROR_EVERY):
-                for mirror in mirrors:
-                    try:
-                        mirror.update()
-                    except OutsideError as error:  # it may pass; the copies stay in view
-                        on_line(f"{error.message}; tried again in {MIRROR_EVERY:.0f} s")
-
-        thread = threading.Thread(target=keep, daemon=True)
-        thread.start()
-        try:
-            yield logs
-        finally:
-            done.set()
-            thread.join(timeout=5)
-
-
 def _logs(folder: Path) -> Path:
     """Return a job's logs/ where it holds all event files, else the whole folder."""
     logs = folder / "logs"
@@ -117,82 +65,38 @@ def _logs(folder: Path) -> Path:
     return logs if logs.is_dir() and next(others, None) is None else folder
 
 
-@dataclass
-class BucketMirror:
-    """A copy of the event files below a gs:// address."""
-
-    address: str
-    folder: Path
-    _generations: dict[str, int] = field(default_factory=dict)
-    _client: Any = None
-
-    def update(self) -> int:
-        """Copy what is new or has grown; return how many files there are. Raises OutsideError."""
-        from google.api_core.exceptions import GoogleAPIError
-        from google.auth.exceptions import GoogleAuthError
-
-        bucket, _, prefix = f"{self.address}/".removeprefix("gs://").partition("/")
-        try:
-            self._client = self._client or _storage()
-            for blob in self._client.list_blobs(bucket, prefix=prefix):
-                name = blob.name[len(prefix) :]
-                outside = ".." in Path(name).parts or name.startswith("/")
-                if outside or not _WANTED.search(f"/{name}"):
-                    continue
-                if self._generations.get(name) != blob.generation:
-                    path = self.folder / name
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(blob.download_as_bytes())  # in place: it reads on from there
-                    self._generations[name] = blob.generation
-        except (GoogleAPIError, GoogleAuthError, OSError, ValueError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise OutsideError(
-                f"{self.address}: Cloud Storage refused: {first[:200]}",
-                "gcloud auth application-default login, and check the address",
-            ) from error
-        return len(self._generations)
+def spec(shown: Mapping[str, str]) -> str:
+    """Return the jobs as TensorBoard's --logdir_spec takes them: cats:/path,far:gs://bucket/far."""
+    places = {
+        name: address if address.startswith("gs://") else str(_logs(Path(address)))
+        for name, address in shown.items()
+    }
+    return ",".join(f"{name}:{place}" for name, place in places.items())
 
 
-def _storage() -> Any:
-    storage: Any = importlib.import_module("google.cloud.storage")
-    if os.environ.get("STORAGE_EMULATOR_HOST"):
-        from google.auth.credentials import AnonymousCredentials
+def serve(shown: Mapping[str, str], host: str, port: int) -> None:
+    """Let TensorBoard show the jobs until Ctrl-C or SIGTERM.
 
-        nobody: Any = AnonymousCredentials  # untyped
-        return storage.Client(project="emulated", credentials=nobody())
-    return storage.Client()
-
-
-def serve(shown: Mapping[str, str], host: str, port: int, on_line: Callable[[str], None]) -> None:
-    """Show the jobs until Ctrl-C or SIGTERM.
-
-    on_line: is told the address, and what goes wrong. Raises OutsideError where TensorBoard is not
-    installed, or cannot start.
+    Raises OutsideError where TensorBoard, or what reads gs:// for it, is not installed, and where
+    it cannot start.
     """
+    remote, gcsfs = "gs://" in spec(shown), importlib.util.find_spec("gcsfs")
     if importlib.util.find_spec("tensorboard") is None:
-        raise OutsideError(
-            "TensorBoard is not installed beside builder",
-            f"{Path(sys.executable).parent}/uv pip install --python {sys.executable} tensorboard",
-        )
-    # TensorBoard does not import TensorFlow, which takes seconds, where this module is there
-    sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
+        raise _missing("TensorBoard is not installed beside builder", "tensorboard")
+    if remote and not gcsfs and not importlib.util.find_spec("tensorflow"):
+        raise _missing("TensorBoard reads gs:// with gcsfs, which is not installed", "gcsfs")
+    if gcsfs or not remote:
+        # TensorBoard does not import TensorFlow, which takes seconds, where this module is there
+        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
     from tensorboard import program  # type: ignore[import-untyped]
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with view(shown, on_line) as logs:
-            board = program.TensorBoard()
-            board.configure(logdir=str(logs), host=host, port=port, reload_interval=5)
-            try:
-                address = board.launch()
-            except program.TensorBoardServerException as error:
-                first = str(error).strip().splitlines()[-1][:200]
-                raise OutsideError(
-                    f"TensorBoard did not start: {first}", "choose another --port"
-                ) from error
-            on_line(f"TensorBoard: {address} ({', '.join(shown)}); Ctrl-C ends it")
-            threading.Event().wait()
-    except KeyboardInterrupt:
-        return
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    board = program.TensorBoard()
+    board.configure(logdir_spec=spec(shown), host=host, port=port, reload_interval=5)
+    with contextlib.suppress(KeyboardInterrupt):
+        if board.main():  # it has said why
+            raise OutsideError("TensorBoard did not start", "choose another --port")
+
+
+def _missing(what: str, package: str) -> OutsideError:
+    folder = Path(sys.executable).parent
+    return OutsideError(what, f"{folder}/uv pip install --python {sys.executable} {package}")

@@ -1,23 +1,30 @@
 """A job that runs, looked at until its end: its lines, or a page with a row for each replica.
 
-A line of our trainer carries step, loss and speed as fields; in the lines of other programs, `step
-10 of 200` and `loss: 0.1` are understood. What a backend does not report stays empty.
+A line that reports a step (builder/contract.py) carries step, loss and speed as fields. What a
+backend does not report stays empty.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from builder import contract
 from builder.core.display import plain
 from builder.core.errors import OutsideError
-from builder.jobs.backends.protocol import SERVICE, Backend, JobStatus, LogLine, ReplicaStatus
+from builder.jobs.backends.protocol import (
+    SERVICE,
+    Backend,
+    JobStatus,
+    LogLine,
+    OnLine,
+    ReplicaStatus,
+    refreshed,
+)
 from builder.jobs.pools import replica_names
 
 if TYPE_CHECKING:
@@ -31,25 +38,21 @@ _SHAPES = (
     ("examples_per_second", "{:,.0f}"),
 )
 COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
-_STEP = re.compile(r"\bstep[ :=]+(?P<step>\d+)(?: *(?:of|/) *(?P<steps>\d+))?", re.IGNORECASE)
-_LOSS = re.compile(r"\bloss[ :=]+(?P<loss>[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE)
 
 
 def follow(
     backend: Backend,
     job: JobStatus,
-    write: Callable[[LogLine], None],
-    *,
-    replica: str | None = None,
+    write: OnLine,
     pause: Callable[[], None],
 ) -> JobStatus:
     """Write every line until the job has ended; lines that come a little later are written, too.
 
-    write: gets each line. replica: only that one's lines. pause: waits between two looks.
+    write: gets each line. pause: waits between two looks.
     """
-    log = backend.logs(job, replica)
+    log = backend.logs(job)
     while True:
-        job = backend.get(job.name)
+        job = refreshed(backend, job)
         for line in log.read():
             write(line)
         pause()
@@ -60,21 +63,13 @@ def follow(
 
 
 def figures(line: LogLine) -> dict[str, float]:
-    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line has them.
-
-    A line of our trainer about another event than a step, such as an evaluation, has none.
-    """
-    if event := contract.event(line.fields):
-        names = ("step", "steps", "loss", "examples_per_second", "eta_seconds")
-        values = {name: getattr(event, name) for name in names if event.name == contract.STEP}
-        return {
-            name: float(value)
-            for name, value in values.items()
-            if value is not None and math.isfinite(value)
-        }
-    matches = (_STEP.search(line.text), _LOSS.search(line.text))
-    numbers = [match.groupdict() for match in matches if match]
-    return {name: float(text) for each in numbers for name, text in each.items() if text}
+    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line that reports
+    a step has them."""
+    event = contract.event(line.fields)
+    if event is None or event.name != contract.STEP:
+        return {}
+    values = {name: value for name, value in vars(event).items() if isinstance(value, int | float)}
+    return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 @dataclass
@@ -95,7 +90,7 @@ class Watch:
         Raises OutsideError where the backend does not tell the status. Where the log may not be
         read, the status alone is shown.
         """
-        self.job = self.backend.get(self.job.name)
+        self.job = refreshed(self.backend, self.job)
         try:
             lines = self._log.read()
         except OutsideError as error:
@@ -138,10 +133,6 @@ def page(
         steps = shown.get("step", "") + shown.get("steps", "")
         restarts = str(replica.restarts or "")
         table.add_row(replica.name, replica.state, steps, *cells, left, restarts)
-    for trial in job.trials:
-        given = ", ".join(f"{name}={value}" for name, value in trial.parameters.items())
-        value = "" if trial.value is None else f": {trial.value:g}"
-        latest = (*latest, f"trial {trial.id}: {given}{value}")
     return Group(head, table, *(Text(line, style="dim") for line in latest))
 
 
@@ -149,10 +140,10 @@ def _rows(job: JobStatus) -> tuple[ReplicaStatus, ...]:
     """Return a row for each trial, or for each replica; where the backend reports no single
     replica, its state is the job's."""
     if job.trials:
-        return tuple(ReplicaStatus(f"trial {trial.id}", trial.state) for trial in job.trials)
+        results = {t.id: "" if t.value is None else f": {t.value:g}" for t in job.trials}
+        return tuple(ReplicaStatus(f"trial {t.id}", t.state + results[t.id]) for t in job.trials)
     return job.replicas or tuple(ReplicaStatus(n, job.state) for n in replica_names(job.pools))
 
 
 def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+    return str(timedelta(seconds=round(seconds)))

@@ -42,8 +42,7 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
         for spec in specs
     }
     versions = frozenset[PackageVersion]().union(*locked.values())
-    accepted = [entry for spec in specs for entry in spec.advisories]
-    findings = advisories.look_up(versions, address, accepted)
+    findings = advisories.look_up(versions, address)
     judged = {
         spec.name: {
             finding: _acceptance(finding, spec.advisories, today)
@@ -52,11 +51,21 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
         }
         for spec in specs
     }
+    expired = [
+        f"{text} was accepted until {entry.until}"
+        for _, entry, text in _entries(specs)
+        if entry.until < today
+    ]
+    unused = [
+        f"{text} matches nothing that is known: take it out"
+        for spec, entry, text in _entries(specs)
+        if not any(finding.is_named_by(entry) for finding in judged[spec.name])
+    ]
     return AdvisoryReport(
         len(versions),
         judged,
-        (*_lines(judged, accepted=False), *_expired(specs, today)),
-        (*_lines(judged, accepted=True), *_unused(specs, judged)),
+        (*_lines(judged, accepted=False), *expired),
+        (*_lines(judged, accepted=True), *unused),
     )
 
 
@@ -80,29 +89,9 @@ def _lines(
     yield from (f"{line}; in {', '.join(names)}" for line, names in sorted(targets.items()))
 
 
-def _expired(specs: Sequence[ImageSpec], today: date) -> Iterator[str]:
-    lines = {
-        f"{_location(spec, number)}: {entry.id} of {entry.package} was accepted until {entry.until}"
-        for spec in specs
-        for number, entry in enumerate(spec.advisories)
-        if entry.until < today
-    }
-    yield from sorted(lines)
-
-
-def _unused(
-    specs: Sequence[ImageSpec], judged: Mapping[str, Mapping[Finding, object]]
-) -> Iterator[str]:
-    """Yield the entries of an image.yaml that match nothing in any of its targets."""
-    used: dict[str, bool] = {}
+def _entries(specs: Sequence[ImageSpec]) -> Iterator[tuple[ImageSpec, AcceptedAdvisory, str]]:
+    """Yield each entry of an image.yaml, with where it stands."""
     for spec in specs:
         for number, entry in enumerate(spec.advisories):
-            text = f"{_location(spec, number)}: {entry.id} of {entry.package}"
-            matches = any(finding.is_named_by(entry) for finding in judged[spec.name])
-            used[text] = used.get(text, False) or matches
-    for text in sorted(text for text, is_used in used.items() if not is_used):
-        yield f"{text} matches nothing that is known: take it out"
-
-
-def _location(spec: ImageSpec, number: int) -> str:
-    return location(spec.source, image_yaml.shown(spec.source), "advisories", number)
+            where = location(spec.source, image_yaml.shown(spec.source), "advisories", number)
+            yield spec, entry, f"{where}: {entry.id} of {entry.package}"

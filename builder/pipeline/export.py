@@ -16,7 +16,6 @@ from builder.core.events import OnEvent, prefixed, step
 from builder.core.settings import LOCAL_REPOSITORY
 from builder.image import base, content_store, loading, program, registry_layers
 from builder.image.layer import AssembledImage
-from builder.image.plan import estimate
 from builder.image.registry_layers import base_in_registry
 from builder.pipeline import repository
 from builder.pipeline.make import BuildOptions, Target, prepare, report_plan
@@ -77,7 +76,7 @@ def bases_to_registry(
         to = where.tagged(tag)
         with Registry(where.host) as client:
             committed = target.committed_base
-            image = committed and base_in_registry(client, to, committed, options.check_base)
+            image = committed and base_in_registry(client, to, committed)
             blobs = image.layers if image else ()
             if not image or not all(
                 client.has_blob(to.repository, layer.blob.digest) for layer in blobs
@@ -133,7 +132,7 @@ def _assemble(
     plans, store, lock = [target.base], content_store.of_this_machine(), target.layers
     with step("plan", on_event) as planning:
         available = base.look_up(plans, store, options.settings, lock)
-        report_plan(planning, estimate(plans, available), available)
+        report_plan(planning, plans, available)
     return base.assemble(plans, available, store, options.settings, lock, engine, on_event)[0]
 
 
@@ -147,7 +146,7 @@ def _put_onto_base(
         at = where.tagged(target.base.tag)
         with Registry(to.host) as client:
             committed = target.committed_base
-            image = committed and base_in_registry(client, at, committed, options.check_base)
+            image = committed and base_in_registry(client, at, committed)
             if image is None:
                 lacks = "the registry does not have" if committed else "images/layers.lock lacks"
                 raise OutsideError(

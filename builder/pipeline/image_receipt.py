@@ -6,25 +6,28 @@ counts only where somebody asks for it (`builder verify --suite image`).
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from builder import __version__, registry
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError
 from builder.core.events import OnEvent
 from builder.core.settings import Settings
+from builder.devicecode.images import find_image
 from builder.pipeline import repository, signing, verify
-from builder.pipeline.any_image import CHECKS, Answer
 from builder.prove import receipts
+from builder.prove.any_image import CHECKS, Result
+from builder.prove.audit import Gpu
 from builder.prove.receipts import CheckResult, Receipt, Validity
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import keyless
 
 SUITE: Final = "image"
 """The suite of an image that was read, and perhaps started."""
-VERSIONS: Final = dict.fromkeys(CHECKS, 1)
+VERSIONS: Final = dict.fromkeys(CHECKS, 1) | dict.fromkeys(
+    ("environment", "permissions", "certificates"), 2
+)
 """The checks that a receipt has to hold. Raise a version when its check begins to ask for more."""
 
 
@@ -35,37 +38,33 @@ def image_at(name: str, on_event: OnEvent) -> tuple[Reference, Manifest]:
     if reference is None:
         raise InputError(f"{name}: is in no registry", "name it as HOST/REPOSITORY:TAG")
     with repository.opened(reference, on_event, f"find {name}") as client:
-        manifest = client.manifest(reference.repository, reference.target)
-        if manifest and manifest.is_index and (part := manifest.of_platform("linux", "amd64")):
-            manifest = client.manifest(reference.repository, part.digest)
-    if manifest is None or manifest.is_index:
-        fix = "correct the reference, or name one image by its digest"
-        raise OutsideError(f"{name}: there is no such image for linux/amd64", fix)
+        get = functools.partial(client.manifest, reference.repository)
+        manifest = find_image(reference, get, reference.target)
     return reference.at(manifest.digest), manifest
 
 
-def of_answers(
-    image: Reference, manifest: Manifest, accelerator: str, answers: Sequence[Answer]
+def of_results(
+    image: Reference, manifest: Manifest, gpu: Gpu | None, results: Sequence[Result]
 ) -> Receipt:
     """Return the receipt of what was asked of an image now."""
-    results = tuple(
+    checks = tuple(
         CheckResult(
-            name=answer.check,
-            version=VERSIONS.get(answer.check, 1),
-            passed=answer.status != "refused",
+            name=result.check,
+            version=VERSIONS.get(result.check, 1),
+            passed=result.status != "refused",
             seconds=0,
-            problems=answer.problems,
+            problems=result.problems,
             seen={
-                "status": answer.status,
-                "note": answer.note,
-                "findings": [finding.message for finding in answer.findings],
+                "status": result.status,
+                "note": result.note,
+                "findings": [finding.message for finding in result.findings],
             },
         )
-        for answer in answers
+        for result in results
     )
     return Receipt(
         target=image.repository,
-        accelerator=accelerator,
+        accelerator=gpu.name if gpu else "CPU",
         reference=str(image),
         digest=manifest.digest,
         image_id=manifest.config.digest,
@@ -74,7 +73,7 @@ def of_answers(
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         device="CPU",
         suite=SUITE,
-        checks=results,
+        checks=checks,
     )
 
 
@@ -83,12 +82,8 @@ def push(image: Reference, manifest: Manifest, receipt: Receipt, settings: Setti
     key = signing.key_of(settings.trust)
     with Registry(image.host) as client:
         attached = verify.attach(client, image, manifest, receipt)
-        if not settings.trust.key:
-            return f"{image}: its receipt {attached} is attached"
-        signer = key or keyless.signer(settings.trust, os.environ)
-        statements = signing.statements(client, image, manifest, receipt, None)
-        signing.sign(client, image.repository, statements, signer, receipt.made_at)
-        return f"{image}: its receipt {attached} is attached and signed"
+        signed = signing.attest(client, image, manifest, receipt, None, settings.trust, key)
+    return f"{image}: its receipt {attached} is attached{' and signed' if signed else ''}"
 
 
 def judge(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:

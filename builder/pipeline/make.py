@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from builder.engine import Engine
     from builder.image.layer import AssembledImage
     from builder.image.plan import Availability, Estimate
-    from builder.image.registry_layers import CheckBase
     from builder.prove.receipts import Receipt
 
 
@@ -90,14 +88,9 @@ where no receipt holds (builder/pipeline/proof.py)."""
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How images are built.
-
-    check_base: refuses a base in the registry that [trust] does not allow. no_cache: make every
-    layer again.
-    """
+    """How images are built. no_cache: make every layer again."""
 
     settings: Settings
-    check_base: CheckBase | None = None
     on_event: OnEvent = ignore
     no_cache: bool = False
 
@@ -209,7 +202,11 @@ class LoadPlan:
     loaded: Mapping[str, Base]
     plans: Mapping[str, BasePlan]
     available: Availability
-    estimate: Estimate
+
+    @property
+    def estimate(self) -> Estimate:
+        """What it takes to have them."""
+        return self.available.estimate(self.plans.values())
 
 
 def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> LoadPlan:
@@ -218,7 +215,6 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
     Raises OutsideError, CheckFailed.
     """
     from builder.image import base, loading
-    from builder.image.plan import estimate
 
     store = content_store.of_this_machine()
     loaded: dict[str, Base] = {}
@@ -232,8 +228,7 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
     available = base.look_up(
         plans.values(), store, options.settings, targets[0].layers, options.no_cache
     )
-    lacks = partial(loading.lacks, engine, LOCAL_REPOSITORY)
-    return LoadPlan(loaded, plans, available, estimate(list(plans.values()), available, lacks))
+    return LoadPlan(loaded, plans, available)
 
 
 def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> dict[str, Base]:
@@ -251,7 +246,7 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     together = _of_base(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
     with step("plan", together) as planning:
         planned = plan_load(targets, options, engine)
-        report_plan(planning, planned.estimate, planned.available)
+        report_plan(planning, planned.plans.values(), planned.available)
     bases = dict(planned.loaded)
     store, began = content_store.of_this_machine(), time.monotonic()
     plans = list(planned.plans.values())
@@ -278,9 +273,10 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     return bases
 
 
-def report_plan(planning: RunningStep, takes: Estimate, available: Availability) -> None:
+def report_plan(planning: RunningStep, plans: Iterable[BasePlan], available: Availability) -> None:
     """Show at a step what some bases take, and which entries of the cache do not count."""
-    planning.detail, planning.cached = str(takes), takes.nothing
+    takes = available.estimate(plans)
+    planning.detail, planning.cached = str(takes), not (takes.missing or takes.download)
     for name in available.refused:
         planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
 

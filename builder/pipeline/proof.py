@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import frameworks
 from builder.config import image_yaml
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
+from builder.facts import frameworks
 from builder.frameworks import suites
 from builder.image import content_store, program
 from builder.image.content_store import ContentStore
@@ -17,12 +17,13 @@ from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
 from builder.prove import receipts
 from builder.prove import smoke as smoking
+from builder.prove.image import Subject
 from builder.prove.receipts import Receipt, Validity
-from builder.prove.subject import Subject
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
     from builder.engine import Engine
+    from builder.image.layer import AssembledImage
     from builder.pipeline.make import Target
 
 
@@ -65,7 +66,9 @@ def prove(
             " amd64",
         )
     store = content_store.of_this_machine()
-    _account(target, record, store)
+    base = target.committed_base
+    if base and target.image.config:
+        _account(target, base, record, store)
     image = store.find_image((record.digest or "").removeprefix("sha256:"))
     subject = Subject(
         record.image_id,
@@ -75,23 +78,23 @@ def prove(
         smoking.RECORDS,
         digest=record.digest,
         inputs=record.inputs,
-        sizes=record,
+        compressed_bytes=record.compressed_bytes,
+        largest=record.packages,
         layers={layer.diff_id: store.path(layer) for layer in image.layers} if image else {},
-        debian=frozenset(deb.name for deb in (target.base.rootfs.packages if target.base else ())),
+        base_layers=frozenset(layer.diff_id for layer in base.layers) if base else frozenset(),
     )
     suite = suites.of_spec(target.spec)
     return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)
 
 
-def _account(target: Target, record: ImageRecord, store: ContentStore) -> None:
+def _account(
+    target: Target, base: AssembledImage, record: ImageRecord, store: ContentStore
+) -> None:
     """Raise CheckFailed for an image with a layer that nobody accounts for.
 
     The layers of the base are those of images/layers.lock, the one above holds the program's files.
     So every file of the image is known. What BuildKit made of a Dockerfile is not compared.
     """
-    base = target.committed_base
-    if base is None or not target.image.config:
-        return
     known = program.assemble(target.image, base, store)
     for name in {record.digest, record.image_id} - {known.digest, known.config_digest}:
         raise CheckFailed(
@@ -129,7 +132,7 @@ def overview(root: Path) -> list[dict[str, Any]]:
                 "target": spec.name,
                 "accelerator": spec.accelerator,
                 "framework": frameworks.of(spec.framework).title,
-                "release": spec.release,
+                "release": record.release if record else spec.release,
                 "state": state,
                 "digest": record.digest if record else None,
                 "compressed_bytes": record.compressed_bytes if record else None,

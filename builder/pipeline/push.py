@@ -11,9 +11,7 @@ move last.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,12 +19,10 @@ from typing import TYPE_CHECKING
 from builder import __version__
 from builder.config import image_yaml
 from builder.config.stack import check_runs_on
-from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
-from builder.core.retry import Retry
-from builder.core.settings import Settings, TrustSettings
+from builder.core.settings import Settings
 from builder.facts import accelerators
 from builder.frameworks import suites
 from builder.image import content_store, registry_layers
@@ -38,8 +34,6 @@ from builder.pipeline.signing import Contents
 from builder.pipeline.verify import attach
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import keyless
-from builder.trust.keys import SigningKey
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -128,7 +122,6 @@ def push(
     *,
     base: str | None = None,
     contents: Callable[[], Contents] | None = None,
-    retry: Retry = engine_push.RETRY,
     on_event: OnEvent = ignore,
 ) -> PushedImage:
     """Push a proven image and move `tags` to it; send nothing where the registry has it all.
@@ -144,17 +137,15 @@ def push(
     for tag in tags:
         where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
     with step(f"push {where.name}", on_event) as pushing:
-        with Registry(where.host, on_retry=pushing.log) as client, ThreadPoolExecutor(1) as thread:
-            key = thread.submit(signing.key_of, settings.trust)  # a key file opens in 0.3 s
-            attested = contents() if contents and settings.trust.key else None
-            sender = _Sender(engine, client, where, retry, pushing, key.result)
+        key = signing.key_of(settings.trust)
+        attested = contents() if contents and settings.trust.key else None
+        with Registry(where.host, on_retry=pushing.log) as client:
+            sender = _Sender(engine, client, where, pushing)
             if base is not None:
                 sender.base(base)
             manifest = sender.image(image)
-            receipt_digest, signed = parallel.both(
-                lambda: attach(client, where, manifest, valid),
-                lambda: _sign(client, where, manifest, valid, attested, key, settings.trust),
-            )
+            receipt_digest = attach(client, where, manifest, valid)
+            signed = signing.attest(client, where, manifest, valid, attested, settings.trust, key)
             moved = tuple(
                 tag for tag in tags if tagging.move(client, where.tagged(tag), manifest).moved
             )
@@ -187,37 +178,14 @@ def _valid(receipt: Receipt | None, image: LocalImage) -> Receipt:
     return receipt
 
 
-def _sign(
-    client: Registry,
-    where: Reference,
-    manifest: Manifest,
-    receipt: Receipt,
-    attested: Contents | None,
-    key: Future[SigningKey | None],
-    trust: TrustSettings,
-) -> tuple[str, ...]:
-    """Attest an image, where the settings name a key; return the digests of what was signed now."""
-    if not trust.key:
-        return ()
-    statements = signing.statements(client, where, manifest, receipt, attested)
-    # a certificate is for ten minutes, and the image may have taken longer
-    signer = key.result() or keyless.signer(trust, os.environ)
-    return signing.sign(client, where.repository, statements, signer, receipt.made_at)
-
-
 @dataclass
 class _Sender:
-    """Brings images from this machine to one repository, unless they are there already.
-
-    check: called before anything is sent; what it raises ends the push.
-    """
+    """Brings images from this machine to one repository, unless they are there already."""
 
     engine: Engine
     client: Registry
     where: Reference
-    retry: Retry
     step: RunningStep
-    check: Callable[[], object]
     store: ContentStore = field(default_factory=content_store.of_this_machine)
     sent: int = 0
 
@@ -234,7 +202,7 @@ class _Sender:
                 f"{tag}: neither this machine nor the registry has the base any more",
                 "make it again: builder build TARGET --no-cache",
             )
-        self._begin()
+        self.client.check_write(self.where.repository)
         to, events = self.where.tagged(tag), self.step.on_event
         self.sent += registry_layers.publish(self.client, to, image, self.store, events)
 
@@ -245,7 +213,7 @@ class _Sender:
         find = functools.partial(self.client.manifest, self.where.repository)
         manifest = find(image.digest or to.target)
         if manifest is None:
-            self._begin()
+            self.client.check_write(self.where.repository)
             assembled = self.store.find_image((image.digest or "").removeprefix("sha256:"))
             if assembled and self._has(assembled):
                 events = self.step.on_event
@@ -253,9 +221,7 @@ class _Sender:
             else:
                 progress = self.step.progress
                 with locked(cache_home() / "locks" / to.target):  # its end removes the engine's tag
-                    sent = engine_push.push(
-                        self.engine, reference, to, self.client, self.retry, progress
-                    )
+                    sent = engine_push.push(self.engine, reference, to, self.client, progress)
             self.sent += sent
             manifest = find(to.target)
         if (
@@ -269,11 +235,6 @@ class _Sender:
                 "push again; if that does not help, look into the registry's storage",
             )
         return manifest
-
-    def _begin(self) -> None:
-        """Check what a push needs, before it sends anything."""
-        self.check()
-        self.client.check_write(self.where.repository)
 
     def _has(self, image: AssembledImage) -> bool:
         """Return whether each layer of an image is on this machine or in the registry."""

@@ -1,115 +1,58 @@
-"""A page about an image for a colleague: one HTML file, from the last build of a target."""
+"""A page about an image for a colleague: one HTML file, which runs no script and loads nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.filters import do_filesizeformat as size
 
-from builder import frameworks
-from builder.config.accepted_advisories import AcceptedAdvisory
+from builder import __version__
 from builder.core.errors import FactoryError, InputError
+from builder.devicecode.verdict import Audit, Support, carries
+from builder.facts import frameworks
 from builder.image.content_store import base_layers
-from builder.pipeline import advisories as project
-from builder.pipeline import make, records, signing
-from builder.prove import receipts
-from builder.prove.receipts import Receipt
+from builder.pipeline import advisories, make, records
+from builder.prove import receipts, waste
+from builder.prove.any_image import Result
+from builder.prove.checks import contents
+from builder.prove.image import Image
+from builder.prove.waste import Waste
 from builder.trust import sbom
-from builder.trust.advisories import Finding
 
-Findings = Mapping[Finding, AcceptedAdvisory | None]
-
-
-@dataclass(frozen=True)
-class PageLayer:
-    """A layer. size: packed, in bytes; of its downloads where it was never packed on this machine.
-    packages: `name version` each."""
-
-    name: str
-    size: int
-    packages: Sequence[str]
+Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class ImagePage:
-    """What the page says.
+    """What a page says: tables, by the columns that report.html.j2 gives them.
 
-    facts: by name. proof: the receipt that holds; problem: why none does. advisories: package, id,
-    and why it is accepted, or "open". not_looked_up: why no advisories were, "" where they were.
+    state: in one word. facts: by name. problem: why nothing proves it. gpu: what `libraries` says
+    of each. advisories: None where none are looked up; gap: why they could not be.
     """
 
     title: str
+    state: str
     facts: Mapping[str, str]
-    layers: Sequence[PageLayer]
-    proof: Receipt | None
     problem: str = ""
-    advisories: tuple[tuple[str, str, str], ...] = ()
-    not_looked_up: str = ""
-
-    @property
-    def size(self) -> int:
-        """The bytes that a pull transfers."""
-        return sum(layer.size for layer in self.layers)
-
-    @property
-    def packages(self) -> dict[str, tuple[str, str]]:
-        """Package -> its version, and its layer."""
-        return {
-            name: (version, layer.name)
-            for layer in self.layers
-            for name, _, version in (package.partition(" ") for package in layer.packages)
-            if version
-        }
-
-    @property
-    def libraries(self) -> Mapping[str, str]:
-        """Library with device code -> what it means for the GPU, as the proof saw it."""
-        return signing.libraries(self.proof) if self.proof else {}
-
-
-def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
-    """Return the page of a target's last build.
-
-    Raises InputError where it was not built, or has changed since.
-    """
-    record = records.read(root, target)
-    if record is None:
-        raise InputError(f"{target}: not built yet", f"builder image {target}; or name an image")
-    item = make.prepare(root, target)
-    if item.inputs != record.inputs:
-        raise InputError(f"{target}: its files changed since the build", f"builder image {target}")
-    receipt = receipts.read(records.folder(root, target) / receipts.FILE)
-    validity = receipts.valid_for(receipt, [record.digest or "", record.image_id], {})
-    layers = [
-        PageLayer(row["name"], row["packed_bytes"] or row["download_bytes"] or 0, row["packages"])
-        for row in (base_layers(item.base) if item.base else ())
-    ]
-    known, reason = _looked_up(
-        lambda: project.check(root, [target], address, today).targets[target]
-    )
-    return ImagePage(
-        title=target,
-        facts={
-            "image": record.reference,
-            "digest": record.digest or record.image_id,
-            "accelerator": item.spec.accelerator,
-            frameworks.of(record.framework).title: record.release,
-            "device code pruned": record.prune,
-            "made by": record.engine,
-        },
-        layers=layers,
-        proof=receipt if validity else None,
-        problem=validity.reason,
-        advisories=known,
-        not_looked_up=reason,
-    )
+    checks: Rows = ()
+    problems: Rows = ()
+    findings: Rows = ()
+    waste: Rows = ()
+    layers: Rows = ()
+    gpu: str = ""
+    libraries: Rows = ()
+    advisories: Rows | None = None
+    gap: str = ""
+    packages: Rows = ()
 
 
 def html(page: ImagePage) -> str:
-    """Return the page as one file that runs no script and loads nothing."""
+    """Return the page as one file."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -117,20 +60,117 @@ def html(page: ImagePage) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["licence"] = sbom.licence
-    return environment.get_template("report.html.j2").render(page=page)
+    return environment.get_template("report.html.j2").render(page=page).lstrip()
 
 
-def _looked_up(look_up: Callable[[], Findings]) -> tuple[tuple[tuple[str, str, str], ...], str]:
-    """Return the rows of advisories, the open ones first, or why nothing could be looked up."""
+def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
+    """Return the page of a target's last build. address: of OSV's API.
+
+    Raises InputError where it was not built, or has changed since.
+    """
+    record = records.read(root, target)
+    if record is None:
+        raise InputError(f"{target}: not built yet", f"builder image {target}")
+    item = make.prepare(root, target)
+    if item.inputs != record.inputs:
+        raise InputError(f"{target}: its files changed since the build", f"builder image {target}")
+    receipt = receipts.read(records.folder(root, target) / receipts.FILE)
+    validity = receipts.valid_for(receipt, [record.digest or "", record.image_id], {})
+    proof = receipt if validity else None
+    libraries = proof.seen("device-code").get("libraries") if proof else None
+    seen = libraries if isinstance(libraries, dict) else {}
+    known, gap = [], ""
     try:
-        findings = look_up()
+        findings = advisories.check(root, [target], address, today).targets[target]
+        known = [
+            (str(finding.package), finding.id, entry.reason if entry else "open")
+            for finding, entry in findings.items()
+        ]
     except FactoryError as error:
-        return (), error.message
-    rows = [
-        (str(finding.package), finding.id, f"accepted until {entry.until}: {entry.reason}")
-        if entry
-        else (str(finding.package), finding.id, "open")
-        for finding, entry in findings.items()
-    ]
-    return tuple(sorted(rows, key=lambda row: row[2] != "open")), ""
+        gap = error.message
+    layers = base_layers(item.base, item.layers.layers) if item.base else ()
+    packages = [text.partition(" ")[::2] for layer in layers for text in layer["packages"]]
+    return ImagePage(
+        title=target,
+        state="proven" if proof else "not proven",
+        facts={
+            "image": record.reference,
+            "digest": record.digest or record.image_id,
+            "accelerator": item.spec.accelerator,
+            frameworks.of(record.framework).title: record.release,
+            "device code pruned": record.prune,
+            "made by": record.engine,
+            **({"proven": f"{proof.made_at} on {proof.device}"} if proof else {}),
+        },
+        problem=validity.reason,
+        checks=[
+            (check.name, "passed" if check.passed else "failed", _words(check.seen.items()))
+            for check in (proof.checks if proof else ())
+        ],
+        layers=[
+            (
+                layer["name"],
+                size(layer["packed_bytes"] or layer["download_bytes"] or 0),
+                f"{len(layer['packages'])} packages",
+                layer["why"],
+            )
+            for layer in layers
+        ],
+        gpu="on this GPU",
+        libraries=[(path, str(status)) for path, status in sorted(seen.items())],
+        advisories=sorted(known, key=lambda row: row[2] != "open"),
+        gap=gap,
+        packages=[(name, version, sbom.licence(name)) for name, version in packages if version],
+    )
+
+
+def _words(seen: Iterable[tuple[str, Any]]) -> str:
+    """Return what a check saw, with the number of entries in place of a list or a mapping."""
+    return ", ".join(
+        f"{name}: {len(value) if isinstance(value, list | dict) else value}" for name, value in seen
+    )
+
+
+def of_results(
+    name: str, image: Image, results: Sequence[Result], wasted: Sequence[Waste]
+) -> ImagePage:
+    """Return the page of what `builder prove` says of an image."""
+    layers, line = image.content.layers, waste.lines_of(image.content)
+    bytes_of = [sum(entry.size for entry in layer.files.values()) for layer in layers]
+    libraries = Audit(image.content.libraries)
+    if image.gpu:
+        findings = libraries.verdict(image.gpu.capability).findings
+        code = [(f.library.path, str(f)) for f in findings if f.status != Support.NO_DEVICE_CODE]
+    else:
+        code = [
+            (each.path, ", ".join(carries(each))) for each in libraries.libraries if each.groups
+        ]
+    command = [*(image.config.get("Entrypoint") or ()), *(image.config.get("Cmd") or ())]
+    return ImagePage(
+        title=name,
+        state="refused" if any(result.problems for result in results) else "passed",
+        facts={
+            "judged for": f"{image.gpu.name} ({image.gpu.capability})" if image.gpu else "CPU",
+            "size": f"{size(sum(bytes_of))} in {len(layers)} layers, unpacked",
+            "user": str(image.config.get("User") or "root"),
+            "command": " ".join(map(str, command)) or "none",
+            "read": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, by the factory {__version__}",
+        },
+        checks=[(result.check, result.status, result.note) for result in results],
+        problems=[(r.check, d.message, d.fix) for r in results for d in r.problems],
+        findings=[(r.check, d.message, d.fix) for r in results for d in r.findings],
+        waste=[
+            (size(w.size), f"{w.kind}, {w.files} files", w.example, w.line, w.fix)
+            for w in waste.largest(wasted)
+        ],
+        layers=[
+            (layer.diff_id[7:19], size(count), f"{len(layer.files)} files", line[layer.diff_id])
+            for layer, count in zip(layers, bytes_of, strict=True)
+        ],
+        gpu=f"on {image.gpu.name}" if image.gpu else "carries",
+        libraries=code,
+        packages=[
+            (package, ", ".join(sorted(versions)), "")
+            for package, versions in sorted(contents.packages(image).items())
+        ],
+    )

@@ -10,7 +10,6 @@ from builder import registry
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, step
 from builder.core.settings import Settings
-from builder.image.registry_layers import CheckBase
 from builder.registry import Reference, Registry
 
 
@@ -41,22 +40,3 @@ def opened(reference: Reference, on_event: OnEvent, name: str) -> Iterator[Regis
     """Yield a client for the host of a reference, for the duration of one step of progress."""
     with step(name, on_event) as asking, Registry(reference.host, on_retry=asking.log) as client:
         yield client
-
-
-def base_check(settings: Settings) -> CheckBase | None:
-    """Return what refuses a base of the project's repository that [trust] does not allow.
-
-    None where there is no repository, or [trust] names no keys. Raises InputError for a key that
-    cannot be read.
-    """
-    if not settings.trust.prove or not settings.registry:
-        return None
-    from builder.trust import policy  # slow to import, and few builds ask
-
-    trusted, repository = policy.of(settings.trust), of(settings)
-    assert trusted
-
-    def check(client: Registry, digest: str, tag: str) -> None:
-        policy.check_base(client, repository, digest, tag, trusted)
-
-    return check

@@ -6,11 +6,9 @@ import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.config import device_code, lockfile
-from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config import lockfile
 from builder.config.lockfile import Lock
 from builder.core import parallel, project
 from builder.core.errors import InputError
@@ -19,7 +17,7 @@ from builder.pipeline.make import prepare
 from builder.pipeline.records import ImageRecord
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import attestations, dsse, keys, provenance
+from builder.trust import attestations, dsse, keyless, keys, provenance
 from builder.trust.attestations import Signer
 from builder.trust.dsse import Statement
 from builder.trust.keys import SigningKey
@@ -30,14 +28,11 @@ from builder.trust.provenance import Build
 class Contents:
     """What is attested of an image besides its receipt.
 
-    lock, read: what its bill of materials is written from. accepted: the advisories that its
-    image.yaml accepts. program: the name of the program in it. build, base_build: of the image and
-    of its base, None for a published base.
+    lock: what its bill of materials is written from. program: the name of the program in it.
+    build, base_build: of the image and of its base, None for a published base.
     """
 
     lock: Lock
-    read: device_code.Read
-    accepted: tuple[AcceptedAdvisory, ...]
     program: str
     build: Build
     base_build: Build | None
@@ -71,14 +66,7 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
         if record.base_digest:
             files |= {tag: record.base_digest.removeprefix("sha256:")}
     build = Build(record.target, tag, record.inputs, files, source, record.engine, version)
-    return Contents(
-        item.lock,
-        device_code.read(root),
-        item.spec.advisories,
-        item.spec.program.folder,
-        build,
-        base_build,
-    )
+    return Contents(item.lock, item.spec.program.folder, build, base_build)
 
 
 def statements(
@@ -111,6 +99,25 @@ def statements(
     return by_manifest
 
 
+def attest(
+    client: Registry,
+    image: Reference,
+    manifest: Manifest,
+    receipt: Receipt,
+    contents: Contents | None,
+    trust: TrustSettings,
+    key: SigningKey | None,
+) -> tuple[str, ...]:
+    """Attest an image and its base where [trust] says who signs; return the digests of what was
+    signed now. key: what `key_of` returned, None for an identity."""
+    if not trust.key:
+        return ()
+    about = statements(client, image, manifest, receipt, contents)
+    # a certificate is for ten minutes, and to send the image may have taken longer
+    signer = key or keyless.signer(trust, os.environ)
+    return sign(client, image.repository, about, signer, receipt.made_at)
+
+
 def sign(
     client: Registry,
     repository: str,
@@ -132,36 +139,22 @@ def sign(
 def _of_contents(
     client: Registry, image: Reference, manifest: Manifest, receipt: Receipt, contents: Contents
 ) -> list[Statement]:
-    """Return the bill of materials, the provenance, and the accepted advisories, if any."""
-    from builder.trust import sbom, vex  # slow to import
+    """Return the bill of materials and the provenance."""
+    from builder.trust import sbom  # slow to import
 
     described = sbom.DescribedImage(
         name=image,
         digest=manifest.digest,
-        labels=client.labels(image.repository, manifest),
         program=contents.program,
-        libraries=tuple(libraries(receipt)),
+        pruned=client.labels(image.repository, manifest).get(f"{sbom.PREFIX}.runs-on", ""),
         made_at=receipt.made_at,
         made_by=receipt.made_by,
     )
-    purl, today = sbom.image_purl(image, manifest.digest), datetime.now(UTC).date()
-    predicates = {
-        dsse.SBOM: sbom.bill(described, contents.lock, contents.read),
-        dsse.PROVENANCE: provenance.predicate(contents.build, os.environ),
-    }
-    accepted = vex.document(purl, contents.accepted, contents.lock, receipt.made_at, today)
-    if accepted["statements"]:
-        predicates[dsse.VEX] = accepted
-    return [Statement(manifest.digest, kind, predicate) for kind, predicate in predicates.items()]
-
-
-def libraries(receipt: Receipt) -> dict[str, str]:
-    """Return the libraries with device code that a proof saw, and what each means for the GPU."""
-    for check in receipt.checks:
-        statuses = check.seen.get("libraries")
-        if check.name == "device-code" and isinstance(statuses, dict):
-            return {path: str(status) for path, status in statuses.items()}
-    return {}
+    build = provenance.predicate(contents.build, os.environ)
+    return [
+        Statement(manifest.digest, dsse.SBOM, sbom.bill(described, contents.lock)),
+        Statement(manifest.digest, dsse.PROVENANCE, build),
+    ]
 
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -5,16 +5,14 @@ A tag that moves leaves `<tag>-previous` at the image that it led to before.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder import registry
 from builder.core import git
 from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, ignore, step
+from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.pipeline import copying, repository
+from builder.pipeline import repository
 from builder.pipeline.verify import judge_of, of_any_version, proven
 from builder.registry import Manifest, Reference, Registry
 from builder.trust import policy, provenance
@@ -51,37 +49,27 @@ def tags_for(target: str, release: str, root: Path, extra: tuple[str, ...] = ())
 def promote(
     reference: str, tag: str, settings: Settings, *, on_event: OnEvent = ignore
 ) -> Promotion:
-    """Move a tag to a proven image. Raises what `verify` raises.
+    """Move a tag of an image's repository to this image, if it is proven.
 
-    tag: of the same repository; or HOST/PATH:TAG of another one, which the image is copied to with
-    its referrers, and where it has to be proven, too.
+    Raises what `verify` raises.
     """
     image = repository.resolve(reference, settings)
-    to, trusted = _destination(image, tag), policy.of(settings.trust)
+    to, trusted = image.tagged(tag), policy.of(settings.trust)
     with repository.opened(image, on_event, f"promote {to}") as client:
         _, manifest = proven(client, image, judge_of(), trusted)
-        if to.name == image.name:
-            return move(client, to, manifest)
-        with (
-            step(f"copy {manifest.digest[:19]} to {to.name}", on_event) as copied,
-            Registry(to.host, on_retry=copied.log) as other,
-        ):
-            sent = copying.copy(client, image.repository, other, to.repository, manifest, copied)
-            copied.detail = f"{sent / 1e6:.1f} MB"
-            proven(other, to.at(manifest.digest), judge_of(), trusted)
-            return move(other, to, manifest)
+        return move(client, to, manifest)
 
 
 def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Promotion:
     """Move a tag to the image that it led to before; the next call undoes that.
 
     The image must have its receipt. A receipt with older versions of the checks is enough, so that
-    newer checks do not close the way back; for the same reason the proof may have any age.
+    newer checks do not close the way back.
     """
     to = repository.resolve(tag, settings)
     if to.digest or not to.tag:
         raise InputError(f"{tag!r} is not a tag, and only a tag goes back", "name the tag alone")
-    trusted = policy.of(settings.trust.model_copy(update={"age": None}))
+    trusted = policy.of(settings.trust)
     with repository.opened(to, on_event, f"back {to}") as client:
         previous = client.head(to.repository, previous_tag(to.tag))
         if previous in (None, client.head(to.repository, to.tag)):
@@ -111,15 +99,3 @@ def move(client: Registry, to: Reference, manifest: Manifest) -> Promotion:
 def previous_tag(tag: str) -> str:
     """Return the tag of the image that a tag led to before it moved."""
     return f"{tag[:119]}-previous"
-
-
-def _destination(image: Reference, tag: str) -> Reference:
-    """Return the tag that a promotion moves. Raises InputError for a repository without a tag."""
-    if not re.search("[/:@]", tag):
-        return image.tagged(tag)
-    to = registry.parse(tag)
-    if to.digest or not to.tag:
-        raise InputError(
-            f"{tag}: a promotion moves a tag, and this names none", f"write {to.name}:TAG"
-        )
-    return to

@@ -17,15 +17,15 @@ from builder.core.settings import Settings
 from builder.frameworks import suites
 from builder.pipeline import repository
 from builder.prove import receipts
+from builder.prove.image import ACCELERATOR
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
 from builder.registry import Manifest, Reference, Registry, referrers
 from builder.trust import policy
-from builder.trust.policy import ListedReceipt, Policy
+from builder.trust.attestations import Trusted
+from builder.trust.policy import ListedReceipt
 
 RECEIPT_TYPE: Final = "application/vnd.training-image-factory.receipt.v1+json"
-ACCELERATOR: Final = "training-image-factory.accelerator"
-"""The label of an image that names the accelerator that it was made for."""
 
 Judge = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
 """Whether a receipt proves the image with these names (digest, id) and labels."""
@@ -95,11 +95,11 @@ def of_any_version(receipt: Receipt, names: Sequence[str], _: Mapping[str, str])
 
 
 def proven(
-    client: Registry, image: Reference, judge: Judge, trusted: Policy | None
+    client: Registry, image: Reference, judge: Judge, trusted: Sequence[Trusted]
 ) -> tuple[Verification, Manifest]:
     """Return the image with the newest receipt that proves it, and its manifest.
 
-    trusted: where there is one, only receipts that one of its signers signed count. Raises what
+    trusted: where there are any, only receipts that one of them signed count. Raises what
     `verify` raises.
     """
     manifest = single(client, image)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.config import image_yaml
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.settings import LOCAL_REPOSITORY, Settings
-from builder.devicecode import images, paths, tars
+from builder.devicecode import images, tars
 from builder.devicecode.images import Blobs, ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
@@ -120,7 +120,7 @@ def of_engine(
 
     def save() -> Blobs:
         stream = client.api.get_image(str(image.id), chunk_size=1 << 20)
-        return images.archived(cast(IO[bytes], tars.Stream(stream)))
+        return images.archived(tars.stream(stream))
 
     with refusals(name):
         image = client.images.get(name)
@@ -149,11 +149,10 @@ def audit(
     them.
 
     root: the project's, None outside of one. engine: connects to an engine, and starts the private
-    one if it is called with True; it is called only where one is needed. A target is judged for its
-    own accelerator, anything else for every known GPU; `gpus` names others. everything: also audit
-    the project's GPU targets, and note those that the engine holds no image of. Raises InputError
-    for a name that leads nowhere and where nothing could be read, OutsideError for what the engine
-    or the registry refuses.
+    one if it is called with True. A target is judged for its own accelerator, anything else for
+    every known GPU; `gpus` names others. everything: also audit the project's GPU targets, and note
+    those that the engine holds no image of. Raises InputError for a name that leads nowhere and
+    where nothing could be read, OutsideError for what the engine or the registry refuses.
     """
     targets = image_yaml.targets(root) if root else ()
     chosen = tuple(map(gpu_named, gpus))
@@ -169,19 +168,24 @@ def audit(
     local = [Path(name) for name in names if name not in targets and Path(name).exists()]
     if local:
         with step("audit " + ", ".join(map(str, local[:3])), on_event):
-            content = paths.read(local)
+            content = images.of_paths(local)
         name = str(local[0]) if len(local) == 1 else f"{local[0]} and {len(local) - 1} more"
         sources.append(_audited(name, content, chosen))
     for name in names:
-        if root and name in targets:
-            try:
-                sources.append(_target(root, engine, name, chosen, on_event))
-            except InputError as error:
-                if not everything:
-                    raise
-                sources.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
-        elif Path(name) not in local:
-            sources.append(_image(settings, engine, name, chosen, on_event, targets))
+        if Path(name) in local:
+            continue
+        try:
+            spec = image_yaml.load(root, name) if root and name in targets else None
+            devices = chosen if chosen or not spec else (_own_gpu(spec),)
+            content = image_content(settings, engine, name, on_event, targets)
+            source = _audited(name, content, devices)
+            if spec:
+                source = replace(source, allow_ptx=spec.allow_ptx, is_target=True)
+            sources.append(source)
+        except InputError as error:
+            if not (everything and name in targets):
+                raise
+            sources.append(Audited(name, Audit(()), (), note=f"not read ({error.fix})"))
     if all(source.note for source in sources):  # --all must not succeed where nothing was read
         raise InputError(
             f"the engine holds no image of a GPU target ({', '.join(s.name for s in sources)}): "
@@ -191,70 +195,29 @@ def audit(
     return tuple(sources)
 
 
-def require_whole(name: str, content: ImageContent) -> None:
-    """Raise CheckFailed where a layer of an image could not be read."""
-    if content.unread:
-        raise CheckFailed(
-            f"{name}: {len(content.unread)} of its layers could not be read",
-            "pull or build the image again",
-        )
+def _own_gpu(spec: image_yaml.ImageSpec) -> Gpu:
+    """Return the GPU that a target is for. Raises InputError where it is for none."""
+    if _is_for_gpu(spec):
+        return gpu_named(spec.accelerator)
+    raise InputError(
+        f"{spec.name} is for {spec.accelerator}: there is no GPU to audit it for",
+        "name one with --gpu, or audit another target",
+    )
 
 
 def _audited(name: str, content: ImageContent, gpus: tuple[Gpu, ...]) -> Audited:
-    require_whole(name, content)
     secrets = tuple(map(str, content.secrets))
     libraries = Audit(content.libraries)
     return Audited(name, libraries, gpus or _known_gpus(), bool(gpus), secrets=secrets)
 
 
-def _target(
-    root: Path,
-    engine: Callable[[bool], Engine],
-    target: str,
-    gpus: tuple[Gpu, ...],
-    on_event: OnEvent,
-) -> Audited:
-    """Audit the image of a target that the engine holds."""
-    spec = image_yaml.load(root, target)
-    accelerator = accelerators.find(spec.accelerator)
-    if not gpus and not accelerator.compute_capability:
-        raise InputError(
-            f"{target} is for {accelerator.name}: there is no GPU to audit it for",
-            "name one with --gpu, or audit another target",
-        )
-    connected = engine(True)
-    image = connected.image(f"{LOCAL_REPOSITORY}:{target}")
-    if image is None:
-        raise InputError(
-            f"{target}: the engine holds no image of it to read", f"run builder build {target}"
-        )
-    with step(f"audit {target}", on_event):
-        content = of_engine(connected.client, image.image_id)
-    source = _audited(target, content, gpus or (gpu_named(spec.accelerator),))
-    return replace(source, allow_ptx=spec.allow_ptx, is_target=True)
-
-
-def _image(
-    settings: Settings,
-    engine: Callable[[bool], Engine],
-    name: str,
-    gpus: tuple[Gpu, ...],
-    on_event: OnEvent,
-    targets: Sequence[str],
-) -> Audited:
-    """Audit an image on the engine, else in a registry."""
-    return _audited(name, image_content(settings, engine, name, on_event, targets), gpus)
-
-
-def image_of(root: Path | None, name: str, gpu: str | None) -> tuple[str, Gpu | None]:
-    """Return the name of an image and the GPU to judge it for: a target's own GPU where none is
-    named. root: the project's, None outside of one. Raises InputError."""
-    device = gpu_named(gpu) if gpu else None
-    if root is None or name not in image_yaml.targets(root):
-        return name, device
-    spec = image_yaml.load(root, name)
-    own = gpu_named(spec.accelerator) if _is_for_gpu(spec) else None
-    return f"{LOCAL_REPOSITORY}:{name}", device or own
+def gpu_of(root: Path | None, name: str, gpu: str | None) -> Gpu | None:
+    """Return the GPU to judge an image for: a target's own where none is named. root: the
+    project's, None outside of one. Raises InputError."""
+    if gpu:
+        return gpu_named(gpu)
+    spec = image_yaml.load(root, name) if root and name in image_yaml.targets(root) else None
+    return gpu_named(spec.accelerator) if spec and _is_for_gpu(spec) else None
 
 
 def image_content(
@@ -264,28 +227,43 @@ def image_content(
     on_event: OnEvent,
     targets: Sequence[str] = (),
 ) -> ImageContent:
-    """Read an image in files, on the engine or in a registry. Raises InputError, OutsideError."""
-    if Path(name).exists():
+    """Read an image in files, on the engine or in a registry.
+
+    targets: the project's; their images are on its engine, which is started for them alone. Raises
+    InputError, OutsideError.
+    """
+    is_target = name in targets
+    if not is_target and Path(name).exists():
         return images.of_archive(Path(name))
-    if _FILE.search(name):
+    if not is_target and _FILE.search(name):
         raise InputError(f"{name}: no such file or folder", "correct the path")
-    in_registry = "/" in name or settings.registry
+    in_registry = not is_target and ("/" in name or settings.registry)
+    connected: Engine | None = None
     try:
-        connected: Engine | None = engine(not in_registry)
-    except OutsideError:  # to read from a registry needs no engine
-        connected = None
-    image = connected.image(name) if connected else None
-    with step(f"audit {name}", on_event) as running:
+        connected = engine(is_target)
+    except OutsideError as error:  # to read from a registry needs no engine
+        if not in_registry:
+            raise OutsideError(
+                f"{name} may be an image, but no engine runs that could hold it: {error.message}",
+                f"{error.fix}; or write HOST/REPOSITORY:TAG for an image in a registry",
+            ) from error
+    image = (
+        connected.image(f"{LOCAL_REPOSITORY}:{name}" if is_target else name) if connected else None
+    )
+    with step(f"read {name}", on_event) as running:
         if connected and image:
             return of_engine(connected.client, image.image_id)
         if in_registry:
             reference = registry.parse(name if "/" in name else f"{settings.registry}:{name}")
             return images.of_registry(reference, on_layer=partial(_log_layer, running))
-        raise InputError(
-            f"{name} is no target, no file or folder, and no image on the engine",
-            f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an "
-            "image in a registry",
-        )
+    if is_target:
+        fix = f"run builder build {name}"
+        raise InputError(f"{name}: the engine holds no image of it to read", fix)
+    raise InputError(
+        f"{name} is no target, no file or folder, and no image on the engine",
+        f"targets are {', '.join(targets) or 'none'}; write HOST/REPOSITORY:TAG for an image in a "
+        "registry",
+    )
 
 
 def _log_layer(running: RunningStep, layer: registry.Descriptor, known: bool) -> None:
@@ -305,11 +283,6 @@ def gpu_named(name: str) -> Gpu:
     if not known.compute_capability:
         raise InputError(f"{known.name} is no GPU", "name a GPU, for example --gpu V100")
     return Gpu(known.name, compute_capability(known.compute_capability))
-
-
-def capability(name: str) -> ComputeCapability:
-    """Return the compute capability of a GPU by name (v100) or number (7.0). Raises InputError."""
-    return gpu_named(name).capability
 
 
 def _known_gpus() -> tuple[Gpu, ...]:

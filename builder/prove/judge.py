@@ -45,43 +45,40 @@ def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float]
     return {"first": start, "last": end} if math.isfinite(start + end) else None
 
 
-def judge_first(run: Run, steps: int) -> list[Defect]:
+def judge_first(run: Run, steps: int) -> Defect | None:
     """Say what is wrong with the first run, which is killed after its first checkpoint."""
     if run.stopped and run.last_checkpoint is not None and not run.timed_out:
-        bad = _not_finite(run)
-        return [bad] if bad else []
+        return _not_finite(run)
     if run.exit_code != contract.OK or run.timed_out:
-        return [explain(run, "the trainer")]
+        return explain(run, "the trainer")
     if run.last_checkpoint is None and not run.last_step:
-        return [_nothing_done(run)]
-    if run.last_checkpoint is None:
-        return [
-            Defect(
-                message=f"the trainer reported no checkpoint in {run.last_step or steps} steps",
-                fix='print {"event": "checkpoint", "step": N} once a checkpoint is safely written',
-            )
-        ]
-    return [
-        Defect(
-            message=f"the trainer was through with {steps} steps before it could be killed, or "
-            "printed no step after its first checkpoint",
-            fix='print {"event": "step", "step": N, "loss": X} at least every ten steps',
+        return Defect(
+            message=f"the image ended with exit code 0 and trained no step{_error_in(run)}",
+            fix="let the program's exit code be the image's, and print "
+            '{"event": "step", "step": N, "loss": X} every few steps',
         )
-    ]
+    if run.last_checkpoint is None:
+        return Defect(
+            message=f"the trainer reported no checkpoint in {run.last_step or steps} steps",
+            fix='print {"event": "checkpoint", "step": N} once a checkpoint is safely written',
+        )
+    return Defect(
+        message=f"the trainer was through with {steps} steps before it could be killed, or printed "
+        "no step after its first checkpoint",
+        fix='print {"event": "step", "step": N, "loss": X} at least every ten steps',
+    )
 
 
-def judge_failing(run: Run) -> list[Defect]:
+def judge_failing(run: Run) -> Defect | None:
     """Say what is wrong with a run whose records are not there: it has to end with an error."""
-    if run.exit_code == contract.OK and not run.timed_out:
-        return [
-            Defect(
-                message="without records the image ends with exit code 0: a service takes a job "
-                f"that did nothing for a success{_error_in(run)}",
-                fix="let the program's exit code be the image's: no `|| true`, no `except: pass`, "
-                "`exec` in a script",
-            )
-        ]
-    return []
+    if run.exit_code != contract.OK or run.timed_out:
+        return None
+    return Defect(
+        message="without records the image ends with exit code 0: a service takes a job that did "
+        f"nothing for a success{_error_in(run)}",
+        fix="let the program's exit code be the image's: no `|| true`, no `except: pass`, `exec` "
+        "in a script",
+    )
 
 
 def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
@@ -99,14 +96,6 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
         )
     defects.append(_not_finite(second) or _not_learning(first, second, steps))
     return [defect for defect in defects if defect]
-
-
-def _nothing_done(run: Run) -> Defect:
-    return Defect(
-        message=f"the image ended with exit code 0 and trained no step{_error_in(run)}",
-        fix="let the program's exit code be the image's, and print "
-        '{"event": "step", "step": N, "loss": X} every few steps',
-    )
 
 
 def _error_in(run: Run) -> str:

@@ -159,8 +159,8 @@ def _compile(ptxas: Path, text: bytes, architecture: str) -> str:
 def _libraries(paths: Iterable[Path]) -> Iterator[tuple[str, Buffer]]:
     """Yield each library below these paths by its name, memory-mapped while it is looked at."""
     for path in paths:
-        if path.is_dir():
-            for file in sorted(path.rglob("*")):
+        if path.is_dir() or LIBRARY_NAME.search(path.name):
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
                 if LIBRARY_NAME.search(file.name) and file.is_file() and not file.is_symlink():
                     with file.open("rb") as opened:
                         yield from _mapped(file.name, opened)
@@ -171,9 +171,6 @@ def _libraries(paths: Iterable[Path]) -> Iterator[tuple[str, Buffer]]:
                         with tempfile.TemporaryFile() as unpacked, archive.open(member) as packed:
                             shutil.copyfileobj(packed, unpacked, 1 << 20)
                             yield from _mapped(Path(member.filename).name, unpacked)
-        elif LIBRARY_NAME.search(path.name):
-            with path.open("rb") as opened:
-                yield from _mapped(path.name, opened)
         else:
             raise InputError(
                 f"{path}: PTX is compiled of wheels, folders and libraries",

@@ -47,6 +47,10 @@ class Defect(_Frozen):
     fix: str = ""
 
 
+class Finding(Defect):
+    """A defect that does not refuse an image that others made."""
+
+
 class CheckResult(_Frozen):
     """What one check saw in one image, and what is wrong with it. seconds: how long it took."""
 
@@ -64,7 +68,7 @@ class Receipt(_Frozen):
     suite: the name of the suite that these checks belong to; digest: of the image's manifest, None
     where the engine's store keeps none; image_id: what the engine calls Id; inputs: hash of
     everything the image was made from; made_by: version of the factory; made_at: UTC, ISO 8601;
-    device: what training ran on ("CPU" or the GPU's name).
+    device: what training ran on, "CPU".
     """
 
     schema_version: Literal[1] = SCHEMA

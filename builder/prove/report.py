@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from builder.devicecode.library import Library
 from builder.devicecode.verdict import LibraryVerdict, Support, Verdict, carries
 from builder.prove.audit import Audited
 
@@ -48,7 +46,11 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
             lines.append(f"{before}{gpu.name} {verdict}{_driver(verdict)}")
             if verdict.instead:
                 lines.append(f"    instead: {verdict.instead}")
-            lines += [f"    {note}" for note in _notes(verdict) if source.required]
+            lines += [
+                f"    {finding.library.name}: {finding}"
+                for finding in verdict.findings
+                if source.required and finding.status == Support.NOT_USED
+            ]
     return tuple(lines)
 
 
@@ -77,60 +79,34 @@ def as_dict(source: Audited) -> dict[str, object]:
 
 
 def github_lines(sources: Sequence[Audited]) -> Iterator[str]:
-    """Yield the workflow commands by which GitHub shows an audit as annotations (docs.github.com,
-    "Workflow commands"): an error for each library that a GPU cannot run, a warning for one that it
-    has to compile first."""
+    """Yield an audit as GitHub's annotations: an error for each library that a GPU cannot run, a
+    warning for one that it has to compile first."""
     for source in sources:
         for _, verdict in source.verdicts:
-            title = f"title=device code for {verdict.device}"
+            title = f"device code for {verdict.device}"
             level = "warning" if verdict.runs else "error"
             instead = f"; instead: {verdict.instead}" if verdict.instead else ""
             for finding in verdict.spoilers:
-                file = escaped(finding.library.path).replace(":", "%3A").replace(",", "%2C")
-                message = escaped(f"{finding.library.name}: {finding}{instead}")
-                yield f"::{level} file={file},{title}::{message}"
+                text = f"{finding.library.name}: {finding}{instead}"
+                yield annotation(level, text, file=finding.library.path, title=title)
             if not verdict.spoilers and not verdict.runs:
-                yield f"::error {title}::no library holds device code"
+                yield annotation("error", "no library holds device code", title=title)
         for secret in source.secrets:
-            yield f"::error title=secret::{escaped(secret)}"
+            yield annotation("error", secret, title="secret")
 
 
-@dataclass(frozen=True)
-class PackageSize:
-    """The libraries of one distribution, largest first; name is "" for those of none.
+def annotation(level: str, text: str, **properties: str) -> str:
+    """Return the workflow command by which GitHub shows an annotation (docs.github.com, "Workflow
+    commands"). level: error or warning. properties: file, title."""
 
-    size and device_code in bytes; device_code is the kernels' share of size, as they are stored.
-    """
+    def escaped(text: str) -> str:
+        return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
-    name: str
-    libraries: tuple[Library, ...]
-
-    @property
-    def size(self) -> int:
-        return sum(library.size for library in self.libraries)
-
-    @property
-    def device_code(self) -> int:
-        return sum(library.device_code for library in self.libraries)
-
-
-def by_package(libraries: Iterable[Library]) -> tuple[PackageSize, ...]:
-    """Return the libraries of an image by package, largest first."""
-    packages: dict[str, list[Library]] = {}
-    for library in sorted(libraries, key=lambda library: -library.size):
-        owner = f"{library.package} {library.version}" if library.package else ""
-        packages.setdefault(owner, []).append(library)
-    sizes = (PackageSize(name, tuple(members)) for name, members in packages.items())
-    return tuple(sorted(sizes, key=lambda package: -package.size))
-
-
-def _notes(verdict: Verdict) -> Iterator[str]:
-    """Yield what a table cannot say: libraries with nothing for the GPU in a part of their
-    containers, and libraries that are not used on it."""
-    for finding in verdict.findings:
-        runs = Support.NATIVE <= finding.status <= Support.OLDER_MINOR
-        if finding.status == Support.NOT_USED or (runs and finding.without_code):
-            yield f"{finding.library.name}: {finding}"
+    pairs = (
+        f"{name}={escaped(value).replace(':', '%3A').replace(',', '%2C')}"
+        for name, value in properties.items()
+    )
+    return f"::{level} {','.join(pairs)}::{escaped(text)}"
 
 
 def _driver(verdict: Verdict) -> str:
@@ -154,7 +130,7 @@ def _with_code(verdict: Verdict) -> Iterator[LibraryVerdict]:
 def _cell(finding: LibraryVerdict) -> str:
     if finding.status != Support.PTX:
         return str(finding.status)
-    size, seconds = finding.ptx_bytes / 1e6, finding.ptx_seconds
+    size, seconds = finding.containers.ptx_bytes / 1e6, finding.containers.ptx_seconds
     return f"{finding.status} ({size:.0f} MB, about {seconds:.0f} s)"
 
 
@@ -181,19 +157,14 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
                 "status": str(finding.status),
                 "says": str(finding),
                 "containers": {
-                    "native": finding.native,
-                    "older minor": finding.older,
-                    "PTX": finding.ptx,
-                    "nothing": finding.nothing,
+                    "native": finding.containers.native,
+                    "older minor": finding.containers.older,
+                    "PTX": finding.containers.ptx,
+                    "nothing": finding.containers.nothing,
                 },
-                "ptx_bytes": finding.ptx_bytes,
-                "ptx_seconds": round(finding.ptx_seconds, 1),
+                "ptx_bytes": finding.containers.ptx_bytes,
+                "ptx_seconds": round(finding.containers.ptx_seconds, 1),
             }
             for finding in _with_code(verdict)
         ],
     }
-
-
-def escaped(text: str) -> str:
-    """Return a text as a workflow command of GitHub takes it."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

@@ -32,6 +32,16 @@ class Run:
         """Return the events of this name that have a step."""
         return tuple(e for e in self.events if e.name == name and e.step is not None)
 
+    def summary(self) -> dict[str, Any]:
+        """Return what a receipt says of it."""
+        return {
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 1),
+            "last_step": self.last_step,
+            "last_checkpoint": self.last_checkpoint,
+            "resumed_at": self.resumed_at,
+        }
+
     @property
     def losses(self) -> tuple[float, ...]:
         """The training losses, in order."""

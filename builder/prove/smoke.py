@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -21,9 +21,9 @@ from builder.core.events import OnEvent, ignore, step
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.prove import receipts
+from builder.prove.image import Subject
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import LABEL, Limits, Session, Workload
-from builder.prove.subject import Subject
 from builder.prove.suite import Check, Suite
 
 LOG: Final = "smoke.log"
@@ -49,11 +49,16 @@ def smoke(
         client = engine.client
         containers.sweep(client, LABEL)
         image = client.images.get(subject.image)
-        session = Session(
-            client, subject, image, limits or Limits(), workload or Workload(), on_event
-        )
-        with session:
-            session.fill()
+        with Session(
+            client,
+            image,
+            subject.target,
+            limits or Limits(),
+            on_event,
+            subject=subject,
+            workload=workload or Workload(),
+        ) as session:
+            session.fill(subject.records)
             try:
                 results = _results(session, suite.of(subject.stack.accelerator.kind))
             finally:
@@ -67,7 +72,7 @@ def smoke(
         inputs=subject.inputs,
         made_by=__version__,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        device=_device(results),
+        device="CPU",
         suite=suite.name,
         checks=tuple(results),
     )
@@ -100,15 +105,6 @@ def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
                 )
             )
     return results
-
-
-def _device(results: Sequence[CheckResult]) -> str:
-    """Return what training ran on: the names of the GPUs that a check saw, else "CPU"."""
-    for result in results:
-        devices = result.seen.get("devices")
-        if isinstance(devices, Mapping) and isinstance(gpus := devices.get("gpus"), list) and gpus:
-            return ", ".join(map(str, gpus))
-    return "CPU"
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
 """A check and a suite of checks: the values that a proof is made of.
 
-A check is one question about an image. It stands in a module of its own, in checks/ or in a
-`checks` of builder/frameworks/, as the constant CHECK. A suite is the list of checks that an image
-goes through. builder/frameworks/suites.py makes the suites, and says which one an image needs.
+A check is one question about an image. It stands in a module of its own, in checks/, as the
+constant CHECK. A suite is the list of checks that an image goes through.
+builder/frameworks/suites.py makes the suites, adds the questions that each framework answers by
+itself, and says which suite an image needs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 from builder.facts import accelerators
 from builder.facts.accelerators import Kind
 from builder.prove import receipts
+from builder.prove.image import Image
 from builder.prove.judge import explain
 from builder.prove.receipts import Defect, Receipt, Validity
 from builder.prove.run import Run
@@ -22,7 +24,10 @@ from builder.prove.session import Session
 EVERY_KIND: Final[frozenset[Kind]] = frozenset({"gpu", "tpu", "cpu"})
 
 Answer = tuple[Sequence[Defect], Mapping[str, Any]]
-"""What is wrong with an image, and what was seen in it (data for JSON)."""
+"""What is wrong with an image, and what was seen in it (data for JSON); `note` is for people."""
+
+Rule = Callable[[Image], Answer]
+"""Judges an image as it was read. Raises NotThereError where there is nothing to look at."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,11 @@ class Check:
     version: int
     run: Callable[[Session], Answer | None]
     kinds: frozenset[Kind] = EVERY_KIND
+
+    @classmethod
+    def of(cls, name: str, version: int, rule: Rule, kinds: frozenset[Kind] = EVERY_KIND) -> Check:
+        """Return the check that judges the image as it was read, and runs nothing of it."""
+        return cls(name, version, lambda session: rule(session.read), kinds)
 
 
 @dataclass(frozen=True)

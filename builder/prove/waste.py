@@ -7,23 +7,28 @@ twice. The line of a layer is that of the image's history, "" where the history 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from builder.core.errors import FactoryError
 from builder.devicecode.images import ImageContent
-from builder.devicecode.layers import Layer, visible
+from builder.devicecode.layers import visible
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import LINK_INPUT
 from builder.devicecode.pruning.rule import ComputeCapability, choose
 from builder.registry import manifests
 
+LONGEST: Final = 200
+"""Characters of a line of the history that are shown."""
 _SAME_STEP: Final = "in the same RUN"
-_KINDS: Final = (
+_CACHES: Final = (
     (r"/\.cache/pip/", "pip's cache", "pip install --no-cache-dir"),
+    (r"/\.cache/pypoetry/", "Poetry's cache", f"poetry cache clear --all . {_SAME_STEP}"),
+    (r"/\.npm/_cacache/", "npm's cache", f"npm cache clean --force {_SAME_STEP}"),
     (
-        r"/\.cache/uv/",
+        r"/\.cache/uv/|/(archive|builds|sdists|simple|wheels)-v\d+/",  # wherever UV_CACHE_DIR leads
         "uv's cache",
         "set UV_NO_CACHE=1, or mount the cache (RUN --mount=type=cache)",
     ),
@@ -37,10 +42,15 @@ _KINDS: Final = (
         "the system's packages",
         f"apt-get clean && rm -rf /var/lib/apt/lists/* {_SAME_STEP}",
     ),
-    (r"\.a$", "static libraries", f"delete them {_SAME_STEP}: no program opens them"),
 )
 """Files that no container needs: a pattern of their paths, what they are, how to be without."""
+_STATIC: Final = (
+    r"^(?!/usr/lib/(gcc|x86_64-linux-gnu)/).*\.a$",  # Triton's gcc links with libgcc.a
+    "static libraries",
+    f"delete them {_SAME_STEP}: no program opens them",
+)
 _AGAIN: Final = "written again", "give owner and rights where it is written first (COPY --chown)"
+_COPIED: Final = "copies of a library", "link to the library that is there (ln -s)"
 _DELETED: Final = "deleted later", f"delete it {_SAME_STEP} that wrote it"
 _OTHER_GPUS: Final = (
     "device code of other GPUs",
@@ -62,7 +72,7 @@ class Waste:
     fix: str
 
     def __str__(self) -> str:
-        line = f" by {' '.join(self.line.split())[:120]}" if self.line else ""
+        line = f" by {self.line}" if self.line else ""
         return (
             f"{self.size / 1e6:>9,.1f} MB  {self.kind}: {self.files} files such as {self.example} "
             f"in layer {self.layer[7:19]}{line}; {self.fix}"
@@ -75,14 +85,14 @@ def of_image(content: ImageContent, device: ComputeCapability | None) -> tuple[W
     for path, size, layer, (kind, fix) in _files(content, device):
         if size:
             rows.setdefault((kind, layer, fix), {})[path] = size
-    line = _lines(content.layers, content.configuration)
+    line = lines_of(content)
     wasted = [
         Waste(
             kind,
             sum(sizes.values()),
             len(sizes),
             layer,
-            line.get(layer, ""),
+            line[layer],
             max(sizes, key=lambda path: sizes[path]),
             fix,
         )
@@ -91,9 +101,14 @@ def of_image(content: ImageContent, device: ComputeCapability | None) -> tuple[W
     return tuple(sorted(wasted, key=lambda waste: -waste.size))
 
 
+def largest(wasted: Sequence[Waste]) -> tuple[Waste, ...]:
+    """Return those of a megabyte or more."""
+    return tuple(waste for waste in wasted if waste.size >= 1_000_000)
+
+
 def lines(wasted: Sequence[Waste]) -> Iterator[str]:
     """Yield the largest for people, and their sum."""
-    shown = [waste for waste in wasted if waste.size >= 1_000_000]
+    shown = largest(wasted)
     if shown:
         total = sum(waste.size for waste in wasted)
         yield f"{total / 1e6:,.1f} MB of the unpacked image could be saved:"
@@ -106,10 +121,13 @@ def _files(
     """Yield path, bytes, layer, and kind with fix, of each file that could go or shrink."""
     above: dict[str, tuple[int, str]] = {}  # size and layer of the file that is next above
     libraries = {library.path: library for library in content.libraries}
+    copies = _copies(content)
     for layer, seen in visible(content.layers):
-        kept = {entry.hard for path, entry in layer.files.items() if entry.hard and not _kind(path)}
+        kept = {at.hard for path, at in layer.files.items() if seen(path) and not _kind(path)}
         for path, entry in layer.files.items():
-            if not seen(path):
+            if path in kept:  # its bytes have another name, which stays
+                continue
+            if not seen(path) and not _kind(path):
                 size, upper = above.get(path, (-1, ""))
                 again = size == entry.size
                 yield (
@@ -118,15 +136,37 @@ def _files(
                     upper if again else layer.diff_id,
                     (_AGAIN if again else _DELETED),
                 )
-            elif (kind := _kind(path)) and path not in kept:
+            elif kind := _kind(path):
                 yield path, entry.size, layer.diff_id, kind
+            elif path in copies:
+                yield path, libraries[path].size, layer.diff_id, _COPIED
             elif device and path in libraries:
                 yield path, _for_others(libraries[path], device), layer.diff_id, _OTHER_GPUS
         above |= {path: (entry.size, layer.diff_id) for path, entry in layer.files.items()}
 
 
+def _copies(content: ImageContent) -> set[str]:
+    """Return the libraries that hold the bytes of another one, which a lower layer has."""
+    place: dict[str, int] = {}
+    for number, layer in enumerate(content.layers):
+        place |= dict.fromkeys(layer.files, number)
+    originals: dict[str, str] = {}
+    ordered = sorted(content.libraries, key=lambda library: (place[library.path], library.path))
+    return {
+        library.path
+        for library in ordered
+        if library.sha256 and originals.setdefault(library.sha256, library.path) != library.path
+    }
+
+
+def cache(path: str) -> str:
+    """Return which package manager's cache a file belongs to; "" where to none."""
+    return next((kind for pattern, kind, _ in _CACHES if re.search(pattern, path)), "")
+
+
 def _kind(path: str) -> tuple[str, str] | None:
-    return next(((kind, fix) for pattern, kind, fix in _KINDS if re.search(pattern, path)), None)
+    kinds = (*_CACHES, _STATIC)
+    return next(((kind, fix) for pattern, kind, fix in kinds if re.search(pattern, path)), None)
 
 
 def _for_others(library: Library, device: ComputeCapability) -> int:
@@ -139,12 +179,14 @@ def _for_others(library: Library, device: ComputeCapability) -> int:
     return size
 
 
-def _lines(layers: Sequence[Layer], configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line of the history that made each layer, where there is one for each."""
+def lines_of(content: ImageContent) -> dict[str, str]:
+    """Return the line of the history that made each layer, on one line and cut off where it is
+    long; "" where there is not one for each."""
     try:
-        history = manifests.history(configuration)
+        steps = manifests.history(content.configuration)
+        history = tuple(textwrap.shorten(step, LONGEST, placeholder=" ...") for step in steps)
     except FactoryError:
-        return {}
-    if len(history) != len(layers):
-        return {}
-    return {layer.diff_id: line for layer, line in zip(layers, history, strict=True)}
+        history = ()
+    layers = [layer.diff_id for layer in content.layers]
+    fits = len(history) == len(layers)
+    return dict(zip(layers, history if fits else [""] * len(layers), strict=True))

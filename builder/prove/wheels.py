@@ -5,23 +5,20 @@ builder/config/device_code.py reads and writes the file.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.config import compatibility, image_yaml, lockfile
-from builder.config.device_code import COMMAND, FILE, Read, Wheel, of_known, read, write
+from builder.config.device_code import COMMAND, FILE, Wheel, of_known, read, write
 from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import Platform
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import inventory
 from builder.devicecode.library import Library
-from builder.devicecode.pruning.fatbin import COMPILED
-from builder.devicecode.verdict import Audit, Support, carries
-from builder.facts import cuda
+from builder.devicecode.verdict import Audit, Support
 from builder.image import download
 from builder.prove.audit import passes
 
@@ -30,15 +27,6 @@ if TYPE_CHECKING:
     from builder.config.pins import Pin
 
 # --- judging --------------------------------------------------------------------------------------
-
-
-def unread(lock: Lock, wheels: Read) -> tuple[Pin, ...]:
-    """Return the wheels of the framework and of CUDA in a lock that were never read.
-
-    The tables have facts about these. What image.yaml's requirements add is judged in the image.
-    """
-    covered = (pin for file in lock.wheel_files[:2] for pin in lock.wheels.get(file, ()))
-    return tuple(pin for pin in covered if pin.sha256 not in wheels)
 
 
 def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -54,7 +42,10 @@ def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if not (root / image_yaml.IMAGES / target / lockfile.FILE).exists():
             continue
         lock = lockfile.read(root, target)
-        if missing := unread(lock, wheels):
+        # the tables have facts about CUDA and the framework alone; what image.yaml's requirements
+        # add is judged in the image
+        covered = (pin for file in lock.wheel_files[:2] for pin in lock.wheels.get(file, ()))
+        if missing := [pin for pin in covered if pin.sha256 not in wheels]:
             names = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             message = f"what {names}{more} carries was never read: run {COMMAND} {target}"
@@ -93,46 +84,12 @@ def _is_judged(stack: Stack) -> bool:
 
 
 def _disagreements(libraries: Audit, stack: Stack) -> tuple[str, ...]:
+    """Return what the tables chose for a GPU and the wheels do not run on."""
     verdict = libraries.verdict(stack.compute_capability or "")
-    refused = (
-        f"builder/facts takes these versions for {stack.accelerator.name}, the wheels say: "
-        f"{verdict}"
-    )
-    passed = passes(verdict, stack.spec.allow_ptx)
-    return (*(() if passed else (refused,)), *contradictions(libraries))
-
-
-def contradictions(libraries: Audit) -> Iterator[str]:
-    """Yield a line for each fact that cuda.yaml and these libraries of cuDNN say differently."""
-    cudnn = [
-        library
-        for library in libraries.libraries
-        if "cudnn" in library.package
-        and COMPILED in {group.section for group in library.groups} - library.stub_sections
-    ]
-    if not cudnn:
-        return
-    row = f"cuda.yaml: cuDNN {cudnn[0].version}"
-    version = _numbers(cudnn[0].version)
-    older = [known for known in cuda.cuda().cudnn if _numbers(known.since) <= version]
-    if not older:
-        yield f"{row} is older than the table"
-        return
-    named = {f"sm_{capability.replace('.', '')}" for capability in older[-1].capabilities}
-    carried = {
-        library.name: {target.rstrip("af") for target in carries(library, COMPILED)}
-        for library in cudnn
-    }
-    common = {name for name in set.intersection(*carried.values()) if name.startswith("sm_")}
-    if lacking := sorted(named - common):
-        without = next(name for name, targets in carried.items() if named - targets)
-        yield f"{row} is said to carry {', '.join(lacking)}: not in {without}"
-    if unnamed := sorted(common - named):
-        yield f"{row} carries {', '.join(unnamed)}, of which the table says nothing"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version))
+    if passes(verdict, stack.spec.allow_ptx):
+        return ()
+    name = stack.accelerator.name
+    return (f"builder/facts takes these versions for {name}, the wheels say: {verdict}",)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -155,7 +112,7 @@ def verify(
     for stack in _judged(root, targets):
         lock = lockfile.read(root, stack.spec.name)
         if any(pin.sha256 not in fresh for pin in lock.packages.values()):
-            platform = Platform(lock.python, GLIBC[OWN_PYTHON[stack.spec.python]])
+            platform = Platform(lock.python, GLIBC[OWN_PYTHON[stack.python]])
             libraries = of_lock(lock, platform, on_event)
             fresh |= by_wheel(lock.packages.values(), libraries)
         wrong = [

@@ -12,10 +12,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlencode, urlsplit
 
 from builder.core import web
@@ -93,27 +92,14 @@ def docker_config(environ: Mapping[str, str] = os.environ) -> Path:
 # --- the header -----------------------------------------------------------------------------------
 
 
-class Send(Protocol):
-    """Sends one request."""
-
-    def __call__(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        most: int,
-    ) -> Answer: ...
-
-
 class Authorization:
     """Obtains and keeps the headers for one host, by repository and right.
 
     Docker's credentials for the host are looked up when the registry first asks for some.
+    send: sends one request, as `Requests.call` does.
     """
 
-    def __init__(self, host: str, send: Send) -> None:
+    def __init__(self, host: str, send: Callable[..., Answer]) -> None:
         self.host = host
         self._send = send
         self._headers: dict[tuple[str, Right], str] = {}

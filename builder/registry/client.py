@@ -14,13 +14,13 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import OnRetry, Retry, TransientError, ignore
 from builder.core.web import Answer
-from builder.registry import decoding, refusals
+from builder.registry import decoding
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,
@@ -246,28 +246,17 @@ class Registry:
         blob: Descriptor,
         file: Callable[[], Path],
         progress: Callable[[int], object],
-        also_in: str | None = None,
     ) -> bool:
         """Upload a blob of any size, unless it is there. Returns whether bytes were sent. An upload
         that breaks off starts again.
 
-        file: gives the file of the blob, called where bytes have to be sent. also_in: a repository
-        of this registry that may have the blob; the registry takes it from there if it can.
-        progress: called with the bytes that are sent. Raises CheckFailed for other bytes.
+        file: gives the file of the blob, called where bytes have to be sent. progress:
+        called with the bytes that are sent. Raises CheckFailed for other bytes.
         """
         if self.has_blob(repository, blob.digest):
             return False
-        if also_in and self._mount(repository, blob.digest, also_in):
-            return False
         self._upload(repository, blob.digest, FileBody(file(), blob, progress))
         return True
-
-    def _mount(self, repository: str, digest: str, also_in: str) -> bool:
-        query = urlencode({"mount": digest, "from": also_in})
-        start = self._ask("POST", repository, f"blobs/uploads/?{query}", right="write")
-        if start.status != 201:
-            self._cancel(repository, start)
-        return start.status == 201
 
     def _upload(self, repository: str, digest: str, body: bytes | FileBody) -> None:
         def upload() -> None:
@@ -288,9 +277,7 @@ class Registry:
 
     def check_write(self, repository: str) -> None:
         """Raise the error that a push would end with, before it sends gigabytes."""
-        self._cancel(repository, self._ask("POST", repository, "blobs/uploads/", right="write"))
-
-    def _cancel(self, repository: str, started: Answer) -> None:
+        started = self._ask("POST", repository, "blobs/uploads/", right="write")
         with contextlib.suppress(TransientError, FactoryError):  # the session would expire
             place = self._location(repository, started)
             self._requests.send("DELETE", repository, place, right="write")
@@ -366,7 +353,10 @@ class Registry:
         )
 
     def _other_bytes(self, repository: str, expected: str, actual: str) -> CheckFailed:
-        return refusals.other_bytes(f"{self.host}/{repository}", expected, actual)
+        return CheckFailed(
+            f"{self.host}/{repository}@{expected}: the registry has other bytes ({actual})",
+            "do not use this image; look into the registry's storage, then push again",
+        )
 
     def _lost(self, repository: str, digest: str) -> CheckFailed:
         return CheckFailed(

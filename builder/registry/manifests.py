@@ -118,11 +118,6 @@ class Manifest:
         return tuple(map(Descriptor.read, decoding.objects(self.content, "manifests")))
 
     @property
-    def annotations(self) -> Mapping[str, str]:
-        """What is noted on it."""
-        return decoding.words(self.content, "annotations")
-
-    @property
     def subject(self) -> str | None:
         """The digest of the manifest that this one refers to."""
         return decoding.digest(decoding.mapping(self.content, "subject").get("digest"))

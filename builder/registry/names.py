@@ -15,7 +15,7 @@ DOCKER_HUB_API: Final = "registry-1.docker.io"
 """The host that answers for Docker Hub."""
 
 ARTIFACT_REGISTRY: Final = re.compile(r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev")
-GCR: Final = re.compile(r"(?:(?P<location>us|eu|asia)\.)?gcr\.io")
+GCR: Final = re.compile(r"(?:(?:us|eu|asia)\.)?gcr\.io")
 
 _COMPONENT: Final = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -83,7 +83,12 @@ def parse(text: str) -> Reference:
         raise _no_reference(text, f"{path!r} is not a repository", fix)
     if colon and not _TAG.fullmatch(tag):
         raise _no_reference(text, f"{tag!r} is not a tag")
-    _check_google(text, host, path)
+    if ARTIFACT_REGISTRY.fullmatch(host) and path.count("/") < 2:
+        raise _no_reference(
+            text,
+            "Artifact Registry names have a project, a repository and an image",
+            f"write {host}/PROJECT/REPOSITORY/IMAGE",
+        )
     return Reference(host, path, tag or None, digest or None)
 
 
@@ -101,19 +106,6 @@ def login_command(host: str) -> str:
     if ARTIFACT_REGISTRY.fullmatch(host) or GCR.fullmatch(host):
         return f"gcloud auth configure-docker {host}"
     return "docker login" if host == DOCKER_HUB else f"docker login {host}"
-
-
-def _check_google(text: str, host: str, path: str) -> None:
-    """Raise InputError for a name on Google's hosts that lacks a part."""
-    parts = path.count("/") + 1
-    if ARTIFACT_REGISTRY.fullmatch(host) and parts < 3:
-        raise _no_reference(
-            text,
-            "Artifact Registry names have a project, a repository and an image",
-            f"write {host}/PROJECT/REPOSITORY/IMAGE",
-        )
-    if GCR.fullmatch(host) and parts < 2:
-        raise _no_reference(text, f"{host} names have a project", f"write {host}/PROJECT/IMAGE")
 
 
 def _no_reference(text: str, why: str, fix: str = "write HOST/PATH[:TAG]") -> InputError:

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
-from builder.core.errors import CheckFailed, OutsideError
+from builder.core.errors import OutsideError
 from builder.core.retry import TransientError
 from builder.core.web import Answer, joined
 from builder.registry import decoding
@@ -55,11 +55,6 @@ def refused(
             f"{where}: over the quota of {host}: {text}",
             "delete images that nobody uses, or ask for a larger quota",
         )
-    if status == 413:
-        return OutsideError(
-            f"{where}: too large for {host} or for a proxy in front of it: {text}",
-            "raise the limit there (nginx: client_max_body_size)",
-        )
     missing = status == 404 or "name_unknown" in words or "name unknown" in words
     if missing and right == "write" and (error := _no_google_repository(where)):
         return error
@@ -90,14 +85,6 @@ def bad_credentials(host: str, known: Credentials) -> OutsideError:
         f"{host} refused the credentials of {known.username or 'the stored token'}"
         f" (found in {known.source})",
         f"they may have expired; run: {login_command(host)}",
-    )
-
-
-def other_bytes(where: str, expected: str, actual: str) -> CheckFailed:
-    """Return the error where the registry's bytes are not those that the digest names."""
-    return CheckFailed(
-        f"{where}@{expected}: the registry has other bytes ({actual})",
-        "do not use this image; look into the registry's storage, then push again",
     )
 
 
@@ -162,19 +149,14 @@ def message(response: Answer) -> str:
 
 def _no_google_repository(where: Reference) -> OutsideError | None:
     """Return the error where a project lacks the repository; None for hosts but Google's."""
-    artifact_registry, gcr = ARTIFACT_REGISTRY.fullmatch(where.host), GCR.fullmatch(where.host)
-    project, *rest = where.repository.split("/")
-    if artifact_registry:
-        name, place = rest[0], artifact_registry["location"]
-    elif gcr:
-        location = gcr["location"] or "us"
-        name, place = where.host, "europe" if location == "eu" else location
-    else:
+    host = ARTIFACT_REGISTRY.fullmatch(where.host)
+    if host is None:
         return None
+    project, name, *_ = where.repository.split("/")
     return OutsideError(
         f"{where.host}: project {project} has no repository {name}",
         f"run: gcloud artifacts repositories create {name} --repository-format=docker"
-        f" --location={place} --project={project}",
+        f" --location={host['location']} --project={project}",
     )
 
 

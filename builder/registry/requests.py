@@ -79,7 +79,7 @@ class Requests:
         self.address = f"{'http' if loopback else 'https'}://{api}"
         # no proxy stands between a machine and itself
         self._http = web.Client(proxied=not loopback)
-        self._authorization = Authorization(host, self._call)
+        self._authorization = Authorization(host, self.call)
 
     def close(self) -> None:
         """Close the connections."""
@@ -120,17 +120,17 @@ class Requests:
         if not own:
             web.check_redirect(self.address, url)
 
-        def call() -> Answer:
+        def ask() -> Answer:
             known = self._authorization.header(repository, right) if own else {}
-            return self._call(
+            return self.call(
                 method, url, headers=headers | known, body=body, follow=method == "GET"
             )
 
-        response = call()
+        response = ask()
         if response.status == 401 and own:
             challenge = response.headers.getlist("WWW-Authenticate")
             self._authorization.answer(challenge, repository, right)
-            response = call()
+            response = ask()
             sent = self._authorization.header(repository, right)["Authorization"]
             if response.status == 401 and sent.startswith("Basic "):
                 raise self._authorization.refused(repository, right)
@@ -156,9 +156,7 @@ class Requests:
         url = f"{self.address}/v2/{repository}/{path}"
         headers = self._authorization.header(repository, "read")
         try:
-            with self._http.request(
-                "GET", url, headers=headers, follow=True, stream=True
-            ) as response:
+            with self._http.request("GET", url, headers=headers, follow=True) as response:
                 answer = Answer(response.status, response.reason or "", response.headers, b"")
                 if response.status in refusals.BUSY:
                     raise refusals.busy(self.host, "GET", answer, self.credentials)
@@ -169,7 +167,7 @@ class Requests:
         except HTTPError as error:
             raise refusals.broken(error, url) from error
 
-    def _call(
+    def call(
         self,
         method: str,
         url: str,

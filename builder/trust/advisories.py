@@ -5,18 +5,16 @@ has no data, is noticed too: each ecosystem is also asked about a version that i
 
 Sources: OSV's API (google.github.io/osv.dev, POST /v1/querybatch: results in the order of the
 queries, at most 1000 of them, next_page_token where there is more). Debian's advisories there are
-by source package, in the ecosystem `Debian:<release>`. GET /v1/vulns/ID has the other ids of an
-advisory: `aliases`, and `upstream` where it was made from others (OSV schema 1.7).
+by source package, in the ecosystem `Debian:<release>`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
@@ -53,19 +51,18 @@ class PackageVersion:
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """An advisory against a package. aliases: its other ids, as far as they were looked up."""
+    """An advisory against a package, under its id at OSV."""
 
     package: PackageVersion
     id: str
-    aliases: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __str__(self) -> str:
         return f"{self.package}: {self.id}"
 
     def is_named_by(self, entry: AcceptedAdvisory) -> bool:
         """Return whether an entry of an image.yaml means this advisory against this package."""
-        ids = {self.id, self.id.removeprefix(DEBIAN)} | self.aliases
-        return entry.id in ids and _same(entry.package, self.package.name)
+        names = map(canonicalize_name, (entry.package, self.package.name))
+        return entry.id in (self.id, self.id.removeprefix(DEBIAN)) and len(set(names)) == 1
 
 
 CANARIES: Final = {
@@ -98,15 +95,10 @@ def package_versions(purls: Iterable[PackageURL]) -> frozenset[PackageVersion]:
     return frozenset(versions)
 
 
-def look_up(
-    packages: Iterable[PackageVersion],
-    address: str = ADDRESS,
-    accepted: Collection[AcceptedAdvisory] = (),
-) -> tuple[Finding, ...]:
+def look_up(packages: Iterable[PackageVersion], address: str = ADDRESS) -> tuple[Finding, ...]:
     """Return the advisories against these packages.
 
-    accepted: the other ids of an advisory are looked up where one of these may name it. Raises
-    OutsideError where a package or an id could not be looked up, or the service has no data.
+    Raises OutsideError where a package could not be looked up, or the service has no data.
     """
     packages = sorted(set(packages))
     canaries = {
@@ -122,14 +114,11 @@ def look_up(
                     f" advisories of {ecosystem}, and nothing was looked up",
                     "name a service with OSV's data: --osv ADDRESS",
                 )
-        findings = [Finding(package, id_) for package in packages for id_ in sorted(ids[package])]
-        return tuple(_with_aliases(client, address, finding, accepted) for finding in findings)
+    return tuple(Finding(package, id_) for package in packages for id_ in sorted(ids[package]))
 
 
 class _Advisory(BaseModel):
     id: str
-    aliases: frozenset[str] = frozenset()
-    upstream: frozenset[str] = frozenset()
 
 
 class _Result(BaseModel):
@@ -139,29 +128,6 @@ class _Result(BaseModel):
 
 class _Results(BaseModel):
     results: tuple[_Result, ...]
-
-
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def _with_aliases(
-    client: web.Client, address: str, finding: Finding, accepted: Collection[AcceptedAdvisory]
-) -> Finding:
-    """Add the other ids of an advisory, where an entry for its package may name it by one.
-
-    An advisory that was made from several others has none of their ids: to accept one of them is
-    not to accept it.
-    """
-    entries = [entry for entry in accepted if _same(entry.package, finding.package.name)]
-    named = any(finding.is_named_by(entry) for entry in entries)
-    if not entries or named or finding.id.startswith(DEBIAN):
-        return finding
-    url = f"{address}/v1/vulns/{quote(finding.id, safe='')}"
-    advisory = _ask(client, address, "GET", url, _Advisory)
-    if advisory.id != finding.id:
-        raise _not_looked_up(address, f"its answer is not the advisory {finding.id}")
-    upstream = advisory.upstream if len(advisory.upstream) == 1 else frozenset()
-    return replace(finding, aliases=advisory.aliases | upstream)
 
 
 def _query(
@@ -182,8 +148,7 @@ def _query(
             }
             for package, token in batch
         ]
-        url, body = f"{address}/v1/querybatch", json.dumps({"queries": queries}).encode()
-        results = _ask(client, address, "POST", url, _Results, body).results
+        results = _results(client, address, json.dumps({"queries": queries}).encode())
         if len(results) != len(batch):
             raise _not_looked_up(address, "its answer is not one result for each package")
         for (package, _), result in zip(batch, results, strict=True):
@@ -195,26 +160,19 @@ def _query(
     )
 
 
-def _ask(
-    client: web.Client,
-    address: str,
-    method: str,
-    url: str,
-    model: type[Model],
-    body: bytes | None = None,
-) -> Model:
-    """Return an answer of the service. Raises OutsideError for anything else."""
+def _results(client: web.Client, address: str, queries: bytes) -> tuple[_Result, ...]:
+    """Return the service's answer to a batch of queries. Raises OutsideError for anything else."""
     from urllib3.exceptions import HTTPError
 
-    headers = {"Content-Type": "application/json"}
+    url, headers = f"{address}/v1/querybatch", {"Content-Type": "application/json"}
     try:
-        answer = client.answer(method, url, headers=headers, body=body, most=_LARGEST)
+        answer = client.answer("POST", url, headers=headers, body=queries, most=_LARGEST)
     except HTTPError as error:
         raise _not_looked_up(address, type(error).__name__) from None
     if answer.status != 200:
         raise _not_looked_up(address, f"it answered {answer.status} to {url}")
     try:
-        return model.model_validate_json(answer.data)
+        return _Results.model_validate_json(answer.data).results
     except ValidationError:
         raise _not_looked_up(address, "its answer is not one of OSV's") from None
 
@@ -224,8 +182,3 @@ def _not_looked_up(address: str, reason: str) -> OutsideError:
         f"{address}: nothing was looked up, which says nothing about the packages: {reason}",
         "run this where the service can be reached, or name a mirror: --osv ADDRESS",
     )
-
-
-def _same(name: str, other: str) -> bool:
-    """Return whether two names mean one package; PyPI ignores case and the kind of dash."""
-    return canonicalize_name(name) == canonicalize_name(other)

@@ -27,10 +27,6 @@ SBOM: Final = "https://cyclonedx.org/bom"
 """Predicate type of a bill of materials (builder/trust/sbom.py)."""
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
 """Predicate type of what an image was built from (builder/trust/provenance.py)."""
-REBUILD: Final = "urn:training-image-factory:rebuild:v1"
-"""Predicate type of an image that was built again (builder/pipeline/rebuild.py)."""
-VEX: Final = "https://openvex.dev/ns"
-"""Predicate type of the advisories that are accepted (builder/trust/vex.py)."""
 
 SIGNATURES: Final = 20
 """How many signatures of a bundle are looked at: verifying one takes time."""

@@ -95,19 +95,15 @@ class SigningKey:
 
 
 def read_public(path: str) -> PublicKey:
-    """Read the public key in a PEM file. Raises InputError."""
-    return public_of_pem(_text(path), path)
-
-
-def public_of_pem(text: str, source: str) -> PublicKey:
-    """Return the public key in a PEM text. Raises InputError for anything but ECDSA P-256."""
+    """Read the public key in a PEM file. Raises InputError for anything but ECDSA P-256."""
+    text = _text(path)
     if "PRIVATE KEY" in text:
-        raise InputError(f"{source}: this is a private key", "name its public half, KEY.pub")
+        raise InputError(f"{path}: this is a private key", "name its public half, KEY.pub")
     try:
-        return _public(serialization.load_pem_public_key(text.encode()), source)
+        return _public(serialization.load_pem_public_key(text.encode()), path)
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(
-            f"{source}: this is no public key", "name a PEM file: -----BEGIN PUBLIC KEY"
+            f"{path}: this is no public key", "name a PEM file: -----BEGIN PUBLIC KEY"
         ) from None
 
 

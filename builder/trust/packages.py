@@ -26,11 +26,6 @@ class LockedPackage:
     sha256: str
     purl: PackageURL
 
-    @property
-    def source(self) -> str:
-        """The name that advisories use: Debian's source package, or the Python package itself."""
-        return str(self.purl.qualifiers.get("upstream", self.name))
-
 
 def locked(lock: Lock) -> Iterator[LockedPackage]:
     """Yield every package of a lock."""

@@ -71,15 +71,6 @@ def predicate(build: Build, environ: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def base_of(predicate: Mapping[str, Any]) -> str:
-    """Return the tag of the base that a provenance is about; "" where it is about no base."""
-    try:
-        parameters = predicate["buildDefinition"]["externalParameters"]
-        return str(parameters["base"]) if parameters["target"] == "" else ""
-    except (KeyError, TypeError):
-        return ""
-
-
 def source_of(root: Path) -> GitSource | None:
     """Return the commit that the project's files are of; None outside of git."""
     commit = git.ask(root, "rev-parse", "HEAD")

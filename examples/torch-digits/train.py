@@ -1,8 +1,8 @@
 """Handwritten digits with PyTorch: data-parallel, resumable, and safe to stop.
 
-It keeps to the contract (docs/proof.md): its options, its lines of events and its exit codes. A
-cluster is torchrun's variables, or TF_CONFIG, which the services set; it talks over NCCL where
-there are GPUs, else over gloo.
+It keeps to the contract (docs/proof.md): its options, its lines of events and its exit codes. In a
+cluster it reads torchrun's variables, which the image sets from those of the service; it talks over
+NCCL where there are GPUs, else over gloo.
 """
 
 import argparse
@@ -39,15 +39,7 @@ def options() -> argparse.Namespace:
 
 
 def cluster() -> tuple[int, int]:
-    """Join the cluster; return this process's rank and the number of all."""
-    config = json.loads(os.environ.get("TF_CONFIG", "{}"))
-    hosts = config.get("cluster", {})
-    order = [(role, i) for role in ("chief", "worker") for i in range(len(hosts.get(role, ())))]
-    if "WORLD_SIZE" not in os.environ and len(order) > 1:
-        address, _, port = hosts[order[0][0]][0].rpartition(":")
-        rank = order.index((config["task"]["type"], int(config["task"]["index"])))
-        os.environ |= {"MASTER_ADDR": address, "MASTER_PORT": port}
-        os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(len(order))}
+    """Join the cluster, if there is one; return this process's rank and the number of all."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1:
         distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
@@ -144,4 +136,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RuntimeError as error:
+        if not isinstance(error, distributed.DistError) and "gloo" not in str(error):
+            raise
+        print(f"another process has ended: {error}", file=sys.stderr, flush=True)
+        os._exit(RESTART)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli.group import app
 from builder.core.errors import InputError
 from builder.trust import keys
 from tests.trust.programs import PASSWORD
@@ -65,20 +65,18 @@ def test_a_key_without_a_password_has_to_be_asked_for(
     assert Pair(folder / "prover.key").signer
 
 
-def test_an_identity_counts_only_with_its_issuer(inside: Path) -> None:
-    for words in (("--identity", "ci@example.com"), ("--issuer", "https://accounts.google.com")):
-        with pytest.raises(InputError, match="--identity and --issuer belong together"):
-            run("verify", "127.0.0.1:9/x:v100", *words)
-
-
-def test_a_push_signs_in_one_way(inside: Path) -> None:
-    with pytest.raises(InputError, match="--key and --keyless are two ways"):
-        run("push", "v100", "--registry", "127.0.0.1:9/x", "--keyless", "--key", "../a.key")
-
-
-def test_verify_wants_a_key_that_is_there(inside: Path) -> None:
-    """The registry, which is not there, is not asked."""
-    with pytest.raises(InputError, match=r"nothing\.pub: there is no such key"):
-        run("verify", "127.0.0.1:9/x:v100", "--key", "nothing.pub")
-    with pytest.raises(InputError, match="--key names no file"):
-        run("verify", "127.0.0.1:9/x:v100", "--key", "")
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("verify {} --identity ci@example.com", "--identity and --issuer belong together"),
+        ("verify {} --issuer https://accounts.google.com", "--identity and --issuer belong"),
+        ("push v100 --registry 127.0.0.1:9/x --keyless --key ../a.key", "are two ways to sign"),
+        ("verify {} --key nothing.pub", r"nothing\.pub: there is no such key"),
+        ("verify {} --key=", "--key names no file"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_the_registry_is_asked(
+    words: str, error: str, inside: Path
+) -> None:
+    with pytest.raises(InputError, match=error):
+        run(*words.format("127.0.0.1:9/x:v100").split())

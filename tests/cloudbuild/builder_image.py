@@ -8,18 +8,22 @@ build as secrets. Its layers are packed with gzip, because a worker of Cloud Bui
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from pathlib import Path
 
 from builder.config import debian, locking
-from builder.core import files
+from builder.core import files, system
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.engine import BuildRequest, BuiltImage, Engine, buildx
+from builder.engine import BuildRequest, Engine, buildx
 from builder.image import cloudbuild, content_store, loading, rootfs
 from builder.image.apt import ContainerApt
 from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs
+
+GZIP = "--output=type=image,compression=gzip,force-compression=true,store=true,unpack=true"
 
 
 def reference(root: Path, settings: Settings) -> str:
@@ -56,23 +60,26 @@ def root_image(
     return name, locked.suite
 
 
-def build(root: Path, settings: Settings, engine: Engine, on_event: OnEvent = ignore) -> BuiltImage:
-    """Return the builder image, built if the engine does not have it. Raises OutsideError."""
+def build(root: Path, settings: Settings, engine: Engine) -> str:
+    """Return the name of the builder image, built if the engine does not have it."""
     name = reference(root, settings)
-    if known := engine.image(name):
-        return BuiltImage(
-            name, known.digest, known.image_id, known.compressed_bytes, known.unpacked_bytes
-        )
-    start, suite = root_image(root, settings, engine, on_event)
+    if engine.image(name):
+        return name
+    start, suite = root_image(root, settings, engine, ignore)
     archives = debian.archives(settings)
     dockerfile = root / "build" / "cloud" / cloudbuild.BUILDER_DOCKERFILE
     files.write(dockerfile, cloudbuild.cloud_files(root)[cloudbuild.BUILDER_DOCKERFILE])
-    request = BuildRequest(
-        dockerfile=dockerfile,
-        context=root / Path(cloudbuild.BUILDER_REQUIREMENTS).parent,
-        tags=(name,),
-        build_args={"ROOT": start},
-        secrets=debian.build_secrets("".join(archives.sources(suite))),
-        compression="gzip",
-    )
-    return buildx.build(engine, request, on_event)
+    context = root / Path(cloudbuild.BUILDER_REQUIREMENTS).parent
+    request = BuildRequest(dockerfile, context, (name,), build_args={"ROOT": start})
+    contents = debian.build_secrets("".join(archives.sources(suite)))
+    with (
+        tempfile.TemporaryDirectory(prefix="builder-image-") as folder,
+        system.secret_files(contents) as secrets,
+    ):
+        command = buildx.command(engine, request, Path(folder, "metadata.json"), secrets.paths)
+        command = [GZIP if word.startswith("--output=") else word for word in command]
+        environment, descriptors = dict(engine.environment), secrets.descriptors
+        subprocess.run(
+            command, env=environment, pass_fds=descriptors, check=True, capture_output=True
+        )
+    return name

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from builder import cli
-from builder.engine import Engine
-from builder.engine.private.instance import data_home
-from tests.registry.server import registry
 
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `builder ...` in a project. Returns exit code, stdout and stderr."""
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
+    """Runs `builder ...` in a project."""
     monkeypatch.chdir(project)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest's own signals stay
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["builder", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        streams = capsys.readouterr()
-        return int(ended.value.code or 0), streams.out, streams.err
-
-    return call
+    return builder
 
 
 def test_options_are_handed_on(run: Run) -> None:
@@ -77,47 +61,3 @@ def test_a_build_on_this_machine_s_engine(
     Path("cloudbuild.yaml").write_text("steps: [{name: b, script: exit 5}]")
     code, _, err = run("cloud", "run-local", *words[:2])
     assert (code, "non-zero status: 5" in err) == (4, True)
-
-
-BUILD = """
-steps:
-- name: b
-  id: engine
-  script: docker version --format '{{.Server.Version}} {{.Server.APIVersion}}'
-- name: b
-  id: build
-  script: |
-    docker build --tag made .
-    docker run --rm -v /workspace:/workspace made cat /workspace/file
-options: {machineType: E2_MEDIUM}
-"""
-
-
-@pytest.mark.long
-@pytest.mark.engine
-@pytest.mark.network
-@pytest.mark.root
-def test_a_build_on_the_engine_of_a_worker(
-    run: Run, engine: Engine, steps_image: str, tmp_path: Path
-) -> None:
-    before = set(data_home().iterdir())
-    with registry(tmp_path / "registry") as server:
-        name = f"{server.host}/steps:1"
-        docker: Any = engine.client.api
-        docker.tag(steps_image, f"{server.host}/steps", "1")
-        messages = list(docker.push(name, stream=True, decode=True))
-        engine.client.images.remove(name)
-        assert not [message for message in messages if "error" in message]
-        Path("source").mkdir()
-        Path("source/Dockerfile").write_text(f"FROM {name}\n")
-        Path("source/file").write_text("from the source\n")
-        Path("cloudbuild.yaml").write_text(BUILD)
-        words = ["--engine-profile", "hosted", "--map", f"b={name}", "--source", "source", "--json"]
-        code, out, err = run("cloud", "run-local", *words)
-    assert code == 0, err
-    assert 'Step #0 - "engine": 20.10.24+dfsg1 1.41\n' in err
-    assert 'Step #1 - "build": from the source\n' in err
-    memory = json.loads(out)["memory"]
-    assert memory["limit"] == 3_000_000_000, "the machine's 4 GB without its system's"
-    assert 0 <= memory["peak"] <= memory["limit"]
-    assert set(data_home().iterdir()) - before <= {data_home() / "docker-20.10"}

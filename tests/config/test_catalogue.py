@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -43,6 +43,8 @@ def test_two_lines_are_enough() -> None:
     assert spec.program == Program("trainer", "trainer.task")
     assert (spec.user, spec.apt, spec.requirements, spec.cuda) == (1000, (), (), {})
     assert (spec.name, spec.source) == ("v100", Path(WHERE))
+    with pytest.raises(ValidationError, match="frozen"):
+        spec.release = "2.20.0"  # type: ignore[misc]
 
 
 def test_everything_that_can_be_written() -> None:
@@ -76,30 +78,12 @@ cuda: {{cudnn: 9.10.2.21}}
     assert spec.allow_ptx is True
 
 
-def test_a_spec_cannot_be_changed() -> None:
-    spec = parse(MINIMAL)
-    with pytest.raises(ValidationError, match="frozen"):
-        spec.release = "2.20.0"  # type: ignore[misc]
-
-
-def test_the_targets_of_this_repository(root: Path) -> None:
-    ours = ("a100", "cpu", "h100", "l4", "t4", "tpu", "v100", "v100-torch")
-    assert image_yaml.targets(root) == ours
-    specs = image_yaml.load_all(root)
-    assert tuple(spec.name for spec in specs) == image_yaml.targets(root)
-    for spec in specs:
-        lines = spec.source.read_text().splitlines()
-        assert lines[0] == "# yaml-language-server: $schema=../schema.json"
-        assert lines[1].startswith("# ")
-        assert len(lines) <= 12
-
-
 # What is refused: one mistake each
 
 MISTAKES = [
     # keys
     ("acelerator: V100", "acelerator: unknown key", "did you mean accelerator?"),
-    ("zzz: 1", "zzz: unknown key", "known keys: accelerator, tensorflow, torch, python, base,"),
+    ("zzz: 1", "zzz: unknown key", "known keys: accelerator, tensorflow, torch, jax, python,"),
     ("user: 1000\nuser: 1001", "user: stands twice, first in line 3", "keep one"),
     # types
     ("apt: libgl1", "apt: expected a list, found 'libgl1'", "write apt: [libgl1]"),
@@ -122,29 +106,23 @@ MISTAKES = [
     ("labels: {training-image-factory.suite: program}", "the factory's labels say", "remove it"),
     ("environment: {AIP_MODEL_DIR: x}", "the training service sets it", "remove it"),
     # versions
-    ("tensorflow: 2.21", "tensorflow: '2.21' is not a release", "write all of it, such as 2.21.0"),
+    ("tensorflow: 2", "tensorflow: '2' is not a release", "write 2.21, 2.21.0 or newest"),
+    ("torch: two", "torch: 'two' is not a release", "write 2.15, 2.15.0 or newest"),
+    ("jax: 0", "jax: '0' is not a release", "write 0.12, 0.12.0.1 or newest"),
     ("python: 3.11.7", "python: '3.11.7' is not a Python version", "write 3.11 or 3.13"),
     ("cuda: {cudnn: 9}", "cuda.cudnn: '9' is not a version", "such as 9.3.0.75"),
     # base
     ("base: debian:12", "base: debian:12 has no digest", "write debian:12@sha256:<digest>"),
     ("base: Own", "base: 'Own' is not an image", "write own, or HOST/PATH@sha256:<digest>"),
     # packages
-    ("apt: [libgl1, libgl1]", "apt: 'libgl1' stands twice", "keep one"),
     ("apt: [libgl1=1.6]", "apt.0: 'libgl1=1.6' is not a Debian package's name", "pins its version"),
-    ("requirements: [numpy, NumPy==2]", "requirements: 'NumPy==2' stands twice (also", "keep one"),
     ("requirements: [--index-url x]", "requirements.0: '--index-url x' is an option", "names only"),
     ("requirements: ['a @ https://h/a.whl']", "names a URL, which cannot", "write name==version"),
-    (f"requirements: ['numpy {'>=1,' * 100_000}']", "a requirement of 400,006 chara", "write name"),
     ("requirements: [numpy=2]", "requirements.0: 'numpy=2' is not a requirement", "name==version"),
     # the program
     ("program: ../x:x", "program: '../x' lies outside the project", "inside"),
     ("program: a b:x", "program: 'a b' is not a folder's plain name", "letters"),
     ("program: trainer:task.py; id", "program: 'task.py; id' is not a module", "python -m"),
-    (
-        "trainer: {package: a, module: a.b, suite: program}",
-        "trainer: is now `program`",
-        "write program: a:a.b and suite: program",
-    ),
     # user
     ("user: root", "user: expected a whole number, found 'root'", "write user: 1000"),
     ("user: 0", "user: expected at least 1, found '0'", "write user: 1000"),
@@ -153,7 +131,6 @@ MISTAKES = [
     ("- a", "not YAML", ""),
     ("a: [", "not YAML", ""),
     ("\tuser: 1", "not YAML", "indent with spaces, not with a tab"),
-    ("labels: &a {x: *a}", "labels.x: contains itself", "write the value out"),
 ]
 
 
@@ -169,26 +146,20 @@ def test_a_mistake_is_told_with_its_line_and_what_to_write(line: str, what: str,
 
 
 @pytest.mark.parametrize(
-    ("size", "what"),
-    [("2.6", "'2.6' is not a size"), ("0 GB", "expected more than 0"), ("GB", "is not a size")],
-)
-def test_a_size_has_a_number_and_a_unit(size: str, what: str) -> None:
-    error = refused(f"accelerator: V100\nsize_budget: {size}")
-    assert error.message.startswith(f"{WHERE}:2: size_budget: ")
-    assert what in error.message
-    assert "2.6 GB" in error.fix
-
-
-def test_what_is_missing_is_named_with_an_example() -> None:
-    error = refused("size_budget: 1 GB")
-    assert error.message == f"{WHERE}:1: accelerator: is missing"
-    assert error.fix == "add accelerator: V100"
-
-
-def test_an_unknown_accelerator_names_the_nearest() -> None:
-    error = refused("accelerator: V10\nsize_budget: 1 GB")
-    assert error.message == f"{WHERE}:1: accelerator: no accelerator is called 'V10'"
-    assert error.fix.startswith("write V100; known: CPU, ")
+    ("text", "message", "fix"),
+    [
+        ("accelerator: V100\nsize_budget: 2.6", ":2: size_budget: '2.6' is not a size", "2.6 GB"),
+        ("accelerator: V100\nsize_budget: 0 GB", ":2: size_budget: expected more than 0", "2.6 GB"),
+        ("accelerator: V100\nsize_budget: GB", ":2: size_budget: 'GB' is not a size", "2.6 GB"),
+        ("size_budget: 1 GB", ":1: accelerator: is missing", "add accelerator: V100"),
+        ("accelerator: V10", ":1: accelerator: no accelerator is called 'V10'",
+         "write V100; known: CPU, "),
+        *((text, ":1: ", "") for text in ("", "# nothing\n", "just text", "- a list", "42")),
+    ],
+)  # fmt: skip
+def test_a_file_that_lacks_something(text: str, message: str, fix: str) -> None:
+    error = refused(text)
+    assert error.message.startswith(f"{WHERE}{message}") and fix in error.fix
 
 
 def test_every_mistake_of_a_file_is_told_at_once_in_its_order() -> None:
@@ -201,33 +172,24 @@ def test_every_mistake_of_a_file_is_told_at_once_in_its_order() -> None:
     assert error.fix == "mend these 3 lines, then try again"
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "just text", "- a list", "42"])
-def test_a_file_that_says_nothing(text: str) -> None:
-    assert refused(text).message.startswith(f"{WHERE}:1: ")
-
-
 # What is looked up in the project
 
 
 def test_a_target_that_there_is_not_names_the_nearest(project: Path, write_target: Write) -> None:
+    def refusal(name: str) -> tuple[str, str]:
+        with pytest.raises(InputError) as raised:
+            image_yaml.load(project, name)
+        return raised.value.message, raised.value.fix
+
+    assert image_yaml.load_all(project) == ()
+    assert refusal("v100")[1] == "create images/v100/image.yaml"
     write_target(MINIMAL, "v100")
     write_target(MINIMAL.replace("V100", "T4"), "t4")
-    with pytest.raises(InputError) as raised:
-        image_yaml.load(project, "V1OO")
-    assert raised.value.message == (
-        "no target is called 'V1OO': there is no images/V1OO/image.yaml"
+    assert refusal("V1OO") == (
+        "no target is called 'V1OO': there is no images/V1OO/image.yaml",
+        "write v100; known: t4, v100",
     )
-    assert raised.value.fix == "write v100; known: t4, v100"
-    with pytest.raises(InputError) as raised:
-        image_yaml.load(project, "../images/v100")
-    assert raised.value.fix.endswith("known: t4, v100")
-
-
-def test_a_project_without_targets(project: Path) -> None:
-    assert image_yaml.load_all(project) == ()
-    with pytest.raises(InputError) as raised:
-        image_yaml.load(project, "v100")
-    assert raised.value.fix == "create images/v100/image.yaml"
+    assert refusal("../images/v100")[1].endswith("known: t4, v100")
 
 
 def test_the_trainer_has_to_exist(project: Path, write_target: Write) -> None:
@@ -249,20 +211,17 @@ def test_the_trainer_has_to_exist(project: Path, write_target: Write) -> None:
         f"{WHERE}:3: program: other.task is not in the folder trainer",
         "write program: trainer:trainer.MODULE",
     )
-    (project / "away").symlink_to(project.parent)
-    assert "'away' leads outside the project" in problem("program: away:away.task")[0]
-
-
-def test_the_trainer_may_lie_deeper(project: Path, write_target: Write) -> None:
     (project / "src" / "vision" / "train").mkdir(parents=True)
     (project / "src" / "vision" / "train" / "__main__.py").touch()
     write_target(MINIMAL + "program: ./src/vision/:vision.train")
     assert image_yaml.load(project, "v100").program.folder == "src/vision"
+    (project / "away").symlink_to(project.parent)
+    assert "'away' leads outside the project" in problem("program: away:away.task")[0]
 
 
 @pytest.mark.parametrize(
     ("name", "suggested"),
-    [("V100", "v100"), ("v100 big", "v100-big"), ("base-v100", "v100"), ("-v", "v"), ("v.", "v")],
+    [("v100 big", "v100-big"), ("base-v100", "v100"), ("-v", "v"), ("v.", "v"), ("all", "v100")],
 )
 def test_a_folder_that_cannot_be_a_tag(
     project: Path, write_target: Write, name: str, suggested: str
@@ -275,17 +234,13 @@ def test_a_folder_that_cannot_be_a_tag(
 
 
 def test_the_mistakes_of_all_files_are_told_at_once(project: Path, write_target: Write) -> None:
-    write_target(MINIMAL + "usr: 1", "a")
-    write_target(MINIMAL, "b")
-    write_target(MINIMAL + "user: 0", "c")
+    for name, line in (("a", "usr: 1"), ("b", ""), ("c", "user: 0")):
+        write_target(MINIMAL + line, name)
     with pytest.raises(InputError) as raised:
         image_yaml.load_all(project)
-    lines = raised.value.message.splitlines()
-    assert [line.split(":")[0] for line in lines] == [
-        "images/a/image.yaml",
-        "images/c/image.yaml",
-    ]
-    assert lines[0].endswith("unknown key -> did you mean user?")
+    first, second = raised.value.message.splitlines()
+    assert first == "images/a/image.yaml:3: usr: unknown key -> did you mean user?"
+    assert second.startswith("images/c/image.yaml:3: user: expected at least 1")
 
 
 def test_no_file_of_elsewhere_is_read_and_none_of_its_lines_is_shown(
@@ -310,9 +265,7 @@ def test_where_a_field_is_written(project: Path, write_target: Write) -> None:
     spec = image_yaml.load(project, "v100")
     assert image_yaml.where(spec, "cuda", "cudnn") == f"{WHERE}:5: cuda.cudnn"
     assert image_yaml.where(spec, "tensorflow") == f"{WHERE}:1: tensorflow"
-    assert image_yaml.where(ImageSpec(accelerator="T4", size_budget=1), "python") == (
-        "image.yaml: python"
-    )
+    assert image_yaml.where(ImageSpec(accelerator="T4"), "python") == "image.yaml: python"
 
 
 # Whatever is accepted stays one instruction
@@ -322,6 +275,7 @@ def test_where_a_field_is_written(project: Path, write_target: Write) -> None:
 TEXT = st.text(st.sampled_from("ab1._-/:@= äß\n\r\t\x00\x1b\x85\u2028\u202e\"'`$\\;&|<>#(){}"))
 
 
+@settings(deadline=None)
 @given(key=TEXT, value=TEXT)
 def test_no_accepted_value_leaves_its_instruction(key: str, value: str) -> None:
     written: dict[str, object] = {"accelerator": "V100", "size_budget": "1 GB"}
@@ -341,21 +295,16 @@ def test_no_accepted_value_leaves_its_instruction(key: str, value: str) -> None:
 # The schema for editors
 
 
-def test_the_schema_in_the_repository_is_the_model_s(root: Path) -> None:
+def test_the_schema_in_the_repository_describes_every_field_with_an_example(root: Path) -> None:
     assert (root / "images" / "schema.json").read_text() == schema_text(), "run `builder schema`"
-
-
-def test_the_schema_describes_every_field_with_an_example() -> None:
     schema = json.loads(schema_text())
     assert schema["additionalProperties"] is False
     assert tuple(schema["properties"]) == ImageSpec.file_keys()
-    for name, field in schema["properties"].items():
-        assert field["description"], name
-        assert field["examples"], name
-    assert "V100" in schema["properties"]["accelerator"]["enum"]
+    assert all(
+        field["description"] and field["examples"] for field in schema["properties"].values()
+    )
     assert "K80" not in schema["properties"]["accelerator"]["enum"]
-    assert "2.21.0" in schema["properties"]["tensorflow"]["anyOf"][0]["enum"]
-    assert "cudnn" in schema["properties"]["cuda"]["propertyNames"]["enum"]
+    assert {"newest", "2.21", "2.21.0"} < {*schema["properties"]["tensorflow"]["anyOf"][0]["enum"]}
 
 
 def test_the_trainer_extra_follows_the_default(root: Path) -> None:
@@ -363,10 +312,3 @@ def test_the_trainer_extra_follows_the_default(root: Path) -> None:
     extra = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     default = ImageSpec.model_fields["release"].default
     assert f"tensorflow-cpu=={default}" in extra["trainer"]
-
-
-def test_no_target_is_called_all(project: Path, write_target: Write) -> None:
-    written = write_target(MINIMAL).parent
-    written.rename(written.parent / "all")
-    with pytest.raises(InputError, match="it stands for every target"):
-        image_yaml.load(project, "all")

@@ -1,6 +1,5 @@
 """The records of Debian packages, as the locks hold them."""
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -27,9 +26,6 @@ adduser=3.134
 def test_a_record_is_three_lines_that_a_person_can_read() -> None:
     assert debian_packages.dump([ADDUSER]) == TEXT
     assert debian_packages.parse("# a comment\n" + TEXT) == (ADDUSER,)
-
-
-def test_records_are_sorted_by_name() -> None:
     other = replace(ADDUSER, name="a11y", version="1:2.0-1+b1")
     assert debian_packages.parse(debian_packages.dump([ADDUSER, other])) == (other, ADDUSER)
 
@@ -52,12 +48,8 @@ def test_what_is_no_record_is_refused(was: str, now: str) -> None:
 
 
 def test_the_checksum_is_that_of_the_bytes_wherever_they_are() -> None:
-    moved = replace(ADDUSER, time="20260801T000000Z", archive="debian-security")
-    assert debian_packages.checksum([ADDUSER]) == debian_packages.checksum([moved])
-    assert debian_packages.checksum([ADDUSER]) != debian_packages.checksum(
-        [replace(ADDUSER, sha256="0" * 64)]
-    )
-    assert re.fullmatch("sha256:[0-9a-f]{64}", debian_packages.checksum([]))
+    checksum, moved = debian_packages.checksum, replace(ADDUSER, time="x", archive="y")
+    assert checksum([ADDUSER]) == checksum([moved]) != checksum([replace(moved, sha256="0" * 64)])
 
 
 def test_what_apt_names_becomes_records_of_its_archive() -> None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from builder.config import image_yaml, init
+from builder.config import compatibility, image_yaml, init
+from builder.core import yamlfile
 from builder.core.errors import InputError
+from tests.conftest import Run
+
+REPOSITORIES = Path(__file__).parent / "repositories"
 
 FILES = {
     "requirements.txt": """\
@@ -15,20 +25,20 @@ FILES = {
 tensorflow>=2.15
 pandas==2.2.3  # tables
 -r more.txt
---extra-index-url https://example.org/simple
 git+https://github.com/a/b.git
 nvidia-cudnn-cu12
 pywin32>=300; sys_platform == "win32"
+-e git+https://example.org/a/b.git#egg=b
+nvidia-ml-py
 """,
     "more.txt": "scikit-learn\n",
-    "uv.lock": '[[package]]\nname = "scikit-learn"\nversion = "1.7.2"\n',
-    "pyproject.toml": '[project]\ndependencies = ["tqdm>=4"]\noptional-dependencies.dev = ["x"]\n',
-    "environment.yml": """\
-dependencies:
-- python=3.10
-- cudatoolkit=11.8
-- pip: [keras-tuner==1.4.7]
-""",
+    "requirements-dev.txt": "pytest\n",
+    "setup.py": "setup(install_requires=['numpy'])\n",
+    "uv.lock": '[[package]]\nname = "scikit-learn"\nversion = "1.7.2"\n'
+    '[[package]]\nname = "tensorflow"\nversion = "2.19.1"\n',
+    "pyproject.toml": '[project]\ndependencies = ["tqdm>=4"]\ndynamic = ["dependencies"]\n'
+    '[dependency-groups]\ntest = ["pytest"]\n[tool.uv.sources]\nx.index = "y"\n',
+    "environment.yml": "dependencies: [python=3.10, pip: [keras-tuner==1.4.7]]\n",
     "cog.yaml": """\
 build: {python_version: "3.11", system_packages: [ffmpeg], run: [echo hi]}
 predict: predict.py:Predictor
@@ -38,11 +48,10 @@ FROM tensorflow/tensorflow:2.16.1-gpu
 RUN apt-get update && apt-get install -y --no-install-recommends libgl1 \\
     libsndfile1 && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir -r requirements.txt wandb
-RUN curl -sSL https://sdk.cloud.google.com | bash
-ENV TF_CPP_MIN_LOG_LEVEL=1 PYTHONPATH=/app
-COPY . /app
+ENV TF_CPP_MIN_LOG_LEVEL=1
 ENTRYPOINT ["python", "-m", "digits.train"]
 """,
+    ".dockerignore": "*.pyc\n",
     "digits/__init__.py": "",
     "digits/train.py": "print(1)\n",
 }
@@ -57,40 +66,120 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_what_the_files_say_becomes_a_target(repository: Path) -> None:
-    init.write(init.propose(repository, "v100"))
+    proposal = init.propose(repository, "v100")
+    init.write(proposal)
     spec = image_yaml.load(repository, "v100")
-    assert (spec.accelerator, spec.python, spec.release) == ("V100", "3.11", "2.21.0")
+    assert (spec.accelerator, spec.python, spec.release) == ("V100", "3.11", "2.19.1")
     assert sorted(spec.requirements) == [
-        *("keras-tuner==1.4.7", "pandas==2.2.3", "scikit-learn==1.7.2", "tqdm>=4"),
-        "wandb",
+        *("keras-tuner==1.4.7", "nvidia-ml-py", "pandas==2.2.3", "scikit-learn==1.7.2"),
+        *("tqdm>=4", "wandb"),
     ]
     assert spec.apt == ("ffmpeg", "libgl1", "libsndfile1")
     assert spec.environment == {"TF_CPP_MIN_LOG_LEVEL": "1"}
     assert (spec.program.folder, spec.program.module) == ("digits", "digits.train")
     assert (repository / "builder.toml").is_file()
+    assert sorted(line.split(" ", 1)[0] for line in proposal.findings.left) == [
+        *(".dockerignore:", "Dockerfile:1:", "cog.yaml:", "cog.yaml:", "environment.yml:"),
+        *("pyproject.toml:", "pyproject.toml:", "pyproject.toml:", "requirements-dev.txt:"),
+        *(f"requirements.txt:{number}:" for number in (5, 6, 7, 8)),
+        "setup.py:",
+    ]
+
+
+PUBLIC = {
+    "chemprop": ("v100", {"torch": "2.10.0", "python": "3.11"}),
+    "f5-tts": ("b200", {"torch": "2.15.0", "python": "3.11"}),
+    "flax-lm1b": ("cpu-jax", {"jax": "0.6.2", "python": "3.11"}),
+    "levanter": ("tpu", {"jax": "0.12.0.1", "python": "3.13"}),
+    "spleeter": ("cpu", {"tensorflow": "2.12.1", "python": "3.11"}),
+}
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Yield a pattern for each line of a file that says what a job needs."""
+    if path.suffix == ".toml":
+        content: dict[str, Any] = tomllib.loads(path.read_text())
+        table, poetry = content.get("project", {}), content.get("tool", {}).get("poetry", {})
+        needed = [*table.get("dependencies", ()), *poetry.get("dependencies", ())]
+        yield from (rf": (?i:{re.split('[^A-Za-z0-9_.-]', entry)[0]})\b" for entry in needed)
+        parts = [*table.get("optional-dependencies", ()), *table.get("scripts", ())]
+        yield from (rf": the (extra|script) {name}:" for name in parts)
+        yield from (rf"\.{key}:" for key in poetry.keys() & {"dev-dependencies", "scripts"})
+    elif path.suffix == ".yml":
+        entries = yamlfile.parse(path.read_text(), path.name).value["dependencies"]
+        yield from (rf"\[{number}\]:" for number, entry in enumerate(entries) if entry != "pip")
+    else:
+        start = "[A-Z]+ " if path.name == "Dockerfile" else r"[^#\s]"
+        lines = enumerate(path.read_text().splitlines(), 1)
+        yield from (f":{number}: " for number, line in lines if re.match(start, line))
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_repository_gets_an_image_and_no_line_of_it_is_lost(
+    name: str, tmp_path: Path
+) -> None:
+    shutil.copytree(REPOSITORIES / name, tmp_path, dirs_exist_ok=True)
+    target, versions = PUBLIC[name]
+    proposal = init.propose(tmp_path, target)
+    init.write(proposal)
+    spec = image_yaml.load(tmp_path, target)
+    assert compatibility.resolve(spec).release in versions.values()
+    assert proposal.values.items() >= versions.items()
+    taken, left = proposal.findings.taken, proposal.findings.left
+    said = "\n".join([*taken, *left])
+    for path in (REPOSITORIES / name).iterdir():
+        wanted = list(lines_of(path))
+        assert len(wanted) >= 9
+        missing = [each for each in wanted if not re.search(f"^{path.name}.*{each}", said, re.M)]
+        assert missing == []
+    row = f"| {name} | `{target}` | {len(taken)} | {len(left)} | "
+    assert row in (REPOSITORIES / "README.md").read_text()
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("requirements", "target", "said"),
     [
-        "requirements.txt:5: --extra-index-url",
-        "requirements.txt:6: git+https",
-        "requirements.txt:7: nvidia-cudnn-cu12: the factory locks",
-        "requirements.txt:8: pywin32",
-        "pyproject.toml: the extra dev",
-        "environment.yml: dependencies[0]: Python 3.10: images have 3.11 or 3.13",
-        "environment.yml: dependencies[1]: cudatoolkit=11.8: a conda package",
-        'cog.yaml: build.run: ["echo hi"]',
-        "cog.yaml: predict",
-        "Dockerfile:1: FROM",
-        "Dockerfile:5: RUN curl -sSL",
-        "Dockerfile:6: PYTHONPATH=/app: PYTHONPATH cannot be set",
-        "Dockerfile:7: COPY . /app",
+        ("torch>=2.0,<2.12", "v100", "-> torch: 2.10.0, python: 3.11 (PyTorch 2.11.0 (CUDA 13.0"),
+        ("jax", "cpu", "-> jax: 0.12.0.1, python: 3.13 (JAX 0.12.0.1 does not run on Python 3.11)"),
+        ("jaxlib\nflax", "h100", "requirements.txt:1: jaxlib -> jax: 0.12.0.1, python: 3.13"),
+        ("", "tpu", "--target tpu -> tensorflow: 2.20.0, python: 3.11 (TensorFlow 2.21.0 has no"),
+        ("", "B200-JAX", "--target b200-jax -> jax: 0.12.0.1"),
+        ("torch==2.6.0", "h100", "torch==2.6.0: the tables have no such release; image.yaml has "
+         "torch: 2.7.1, python: 3.11, the nearest that works on H100"),
+        ("jax==0.4.30", "cpu", "the tables have no such release; image.yaml has jax: 0.6.2"),
+        ("torch==2.12.1", "v100", "torch==2.12.1: PyTorch 2.12.1 (CUDA 13.0, cuDNN 9.20.0.48) has "
+         "no kernels for V100 (7.0); image.yaml has torch: 2.10.0"),
+        ("torch", "t4", "no program is recognized: the packaged trainer has no PyTorch"),
     ],
-)
-def test_what_cannot_be_taken_is_named(repository: Path, line: str) -> None:
-    left = init.propose(repository, "v100").findings.left
-    assert [entry for entry in left if entry.startswith(line)], left
+)  # fmt: skip
+def test_a_release_that_works_is_chosen_and_said(
+    requirements: str, target: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(requirements)
+    proposal = init.propose(tmp_path, target)
+    assert said in "\n".join([*proposal.findings.taken, *proposal.findings.left])
+    init.write(proposal)
+    compatibility.resolve(image_yaml.load(tmp_path, target.lower()))
+
+
+@pytest.mark.parametrize(
+    ("requirements", "target", "error", "fix"),
+    [
+        ("torch", "cpu", "requirements.txt:1: torch: CPU: PyPI's wheel of PyTorch", "v100 or t4"),
+        ("", "b200", "--target b200: TensorFlow 2.21.0", "b200-torch or b200-jax"),
+        ("", "k80", "--target k80: K80 is no longer offered", "--target cpu or p4 or p100 or v100"),
+        ("jax\nkeras\ntensorflow", "l4", "requirements.txt:1: jax; requirements.txt:3: tensorflow: "
+         "an image has one framework", "pass --target l4-jax or l4-tensorflow"),
+        ("", "quantum", "no accelerator is called 'quantum'", "known: CPU, K80"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_with_what_to_pass(
+    requirements: str, target: str, error: str, fix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "requirements.txt").write_text(requirements)
+    with pytest.raises(InputError, match=re.escape(error)) as refused:
+        init.propose(tmp_path, target)
+    assert fix in refused.value.fix
 
 
 def test_no_file_that_is_there_changes_without_force(repository: Path) -> None:
@@ -101,17 +190,20 @@ def test_no_file_that_is_there_changes_without_force(repository: Path) -> None:
     assert (repository / ".gitignore").read_text() == "*.pyc"
     yaml = repository / "images/cpu/image.yaml"
     yaml.write_text("accelerator: CPU\n")
-    assert not init.propose(repository, "cpu").files
+    yaml.parent.rename(yaml.parents[1] / "mine")  # a target that is no accelerator
+    assert not init.propose(repository, "mine").files
     init.write(init.propose(repository, "cpu", force=True))
     assert yaml.read_bytes() == before[yaml]
     assert (repository / ".gitignore").read_text() == "*.pyc\n/build/\n"
 
 
-def test_an_empty_folder_gets_the_packaged_trainer(tmp_path: Path) -> None:
-    init.write(init.propose(tmp_path, "L4"))
-    assert image_yaml.load(tmp_path, "l4").program.module == "trainer.task"
-    with pytest.raises(InputError, match="quantum"):
-        init.propose(tmp_path, "quantum")
+def test_json_has_what_image_yaml_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, shown, _ = builder("init", "--target", "v100-torch", "--json")
+    versions = {"accelerator": "V100", "torch": "2.10.0", "python": "3.11"}
+    assert json.loads(shown)["image"] == versions
 
 
 def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
@@ -122,32 +214,3 @@ def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
     (tmp_path / "src/fit.py").write_text("")
     (tmp_path / "Dockerfile").write_text("CMD python src/fit.py --epochs 3\n")
     assert init.propose(tmp_path, "cpu").findings.program == ("src", "fit")
-
-
-SHAPES = [
-    ("pyproject.toml", '[project]\nrequires-python = ">=3.12"', "requires-python: Python 3.13", ""),
-    ("pyproject.toml", '[project]\nrequires-python = "<3.9"', "", "requires-python: Python <3.9"),
-    ("pyproject.toml", '[dependency-groups]\ntest = ["pytest"]', "", "the group test"),
-    (
-        "pyproject.toml",
-        '[tool.poetry.dependencies]\npython = "^3.9"\nnumpy = "^1.2"',
-        "",
-        'numpy "^1.2": write it as a requirement',
-    ),
-    ("requirements.txt", "-e git+https://example.org/a/b.git#egg=b", "", "is no locked package"),
-    ("requirements.txt", "tensorflow==2.5.9", "", "no release that the tables know fits"),
-    ("environment.yaml", "channels: [b, a]\ndependencies: [pip]", "", 'channels: ["b", "a"]'),
-    ("setup.py", "setup(install_requires=['numpy'])", "", "setup.py: the file: is not read"),
-    ("requirements-dev.txt", "pytest", "", "requirements-dev.txt: the file: is not read"),
-]
-"""Of the files of five public training repositories: what `init` has to take, and to name."""
-
-
-@pytest.mark.parametrize(("file", "text", "taken", "left"), SHAPES)
-def test_no_line_that_public_repositories_have_is_lost(
-    file: str, text: str, taken: str, left: str, tmp_path: Path
-) -> None:
-    (tmp_path / file).write_text(text + "\n")
-    findings = init.propose(tmp_path, "v100").findings
-    assert any(taken in line for line in findings.taken) == bool(taken)
-    assert any(left in line for line in findings.left) == bool(left), findings.left

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,10 @@ import pytest
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.stack import RUNS_ON, Prune, Stack, check_runs_on
 from builder.core.errors import CheckFailed, InputError
-from builder.devicecode import inventory
 from builder.devicecode.pruning import announce
 from builder.image import dockerfile, plan
 from builder.image.dockerfile import Rendered
 from builder.image.plan import pruning_program
-from builder.prove import report
-from tests.devicecode.writer import container, install, library, sass
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0" * 64
@@ -40,52 +36,37 @@ def rendered(accelerator: str, more: str = "") -> Rendered:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "mode", "kept"),
+    ("accelerator", "more", "kept"),
     [
-        ("V100", "tensorflow", "7.0"),
-        ("T4", "tensorflow", "7.0"),
-        ("A100", "tensorflow", "8.0"),
-        ("L4", "tensorflow", "8.9"),
-        ("H100", "tensorflow", "9.0"),
-        ("V100", "all", "7.0"),
-        ("T4", "all", "7.5"),
+        ("V100", "", Prune("7.0", "tensorflow")),
+        ("T4", "prune: tensorflow\n", Prune("7.0", "tensorflow")),
+        ("A100", "", Prune("8.0", "tensorflow")),
+        ("L4", "", Prune("8.9", "tensorflow")),
+        ("H100", "", Prune("9.0", "tensorflow")),
+        ("V100", "prune: all\n", Prune("7.0", "all")),
+        ("T4", "prune: all\n", Prune("7.5", "all")),
+        ("A100", "prune: off\n", None),
+        ("CPU", "", None),
+        # only PTX: its own capability stays
+        ("H100", "tensorflow: 2.15.1\nallow_ptx: true\n", Prune("9.0", "tensorflow")),
     ],
 )
-def test_what_is_kept(accelerator: str, mode: str, kept: str) -> None:
-    assert stack(accelerator, f"prune: {mode}\n").prune == Prune(kept, mode)  # type: ignore[arg-type]
-
-
-def test_tensorflow_is_the_default_and_off_is_off() -> None:
-    assert stack("A100").prune == Prune("8.0", "tensorflow")
-    assert stack("A100", "prune: off\n").prune is None
-    assert stack("CPU").prune is None
-
-
-def test_a_gpu_that_only_has_ptx_keeps_its_own_capability() -> None:
-    old = stack("H100", "tensorflow: 2.15.1\nallow_ptx: true\n")
-    assert old.runs == "ptx"
-    assert old.prune == Prune("9.0", "tensorflow")
+def test_what_is_kept(accelerator: str, more: str, kept: Prune | None) -> None:
+    assert stack(accelerator, more).prune == kept
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "fix"),
+    ("accelerator", "more", "message"),
     [
-        ("accelerator: CPU\nprune: all\n", "CPU runs no device code", "remove prune"),
-        (
-            f"accelerator: V100\nprune: all\nbase: x.example/y@{DIGEST}\n",
-            "a published base cannot be made smaller",
-            "remove prune",
-        ),
-        ("accelerator: V100\nprune: some\n", "prune: 'some' is not one of off", ""),
+        ("CPU", "prune: all\n", "CPU runs no device code"),
+        ("V100", f"prune: all\nbase: x.example/y@{DIGEST}\n", "base cannot be made smaller"),
+        ("V100", "prune: some\n", "prune: 'some' is not one of off"),
     ],
 )
-def test_what_cannot_be_pruned_is_refused(
-    text: str, message: str, fix: str, write_target: Callable[..., Path], project: Path
-) -> None:
-    write_target(text + "size_budget: 3 GB\n")
+def test_what_cannot_be_pruned_is_refused(accelerator: str, more: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
-        compatibility.resolve(image_yaml.load(project, "v100"))
-    assert fix in error.value.fix
+        stack(accelerator, more)
+    assert error.value.fix.startswith("remove prune" if more != "prune: some\n" else "write off")
 
 
 def hash_of(accelerator: str, more: str = "") -> str:
@@ -97,18 +78,15 @@ def hash_of(accelerator: str, more: str = "") -> str:
 # --- bases ----------------------------------------------------------------------------------
 
 
-def test_gpus_that_keep_the_same_share_a_base() -> None:
+def test_gpus_that_keep_the_same_share_a_base_and_off_leaves_no_trace() -> None:
     bases = {name: hash_of(name) for name in ("V100", "T4", "A100", "L4", "H100")}
-    assert bases["V100"] == bases["T4"]
-    assert len(set(bases.values())) == 4
+    assert bases["V100"] == bases["T4"] and len(set(bases.values())) == 4
     assert hash_of("V100", "prune: all\n") != hash_of("T4", "prune: all\n")
-
-
-def test_off_leaves_no_trace() -> None:
-    made = rendered("V100", "prune: off\n")
-    assert "runs-on" not in made.dockerfile
-    off, on = (hash_of("V100", f"prune: {mode}\n") for mode in ("off", "tensorflow"))
-    assert off != on
+    assert hash_of("V100", "prune: off\n") != bases["V100"]
+    assert "runs-on" not in rendered("V100", "prune: off\n").dockerfile
+    text = rendered("V100", "prune: all\n").dockerfile
+    assert 'training-image-factory.prune="all"' in text and f'{RUNS_ON}="7.0"' in text
+    assert "TensorFlow's and NVIDIA's libraries: hashes in RECORD no longer match" in text
 
 
 def test_a_change_of_the_program_that_prunes_is_another_base(
@@ -124,13 +102,6 @@ def test_a_change_of_the_program_that_prunes_is_another_base(
     assert hash_of("V100", "prune: off\n") == off
 
 
-def test_labels_say_what_was_done() -> None:
-    text = rendered("V100", "prune: all\n").dockerfile
-    assert 'training-image-factory.prune="all"' in text
-    assert f'{RUNS_ON}="7.0"' in text
-    assert "TensorFlow's and NVIDIA's libraries: hashes in RECORD no longer match" in text
-
-
 # --- another GPU ----------------------------------------------------------------------------------
 
 
@@ -140,26 +111,12 @@ def test_a_push_for_another_accelerator_is_refused() -> None:
     for other in ("8.0", "6.1", None):
         with pytest.raises(CheckFailed, match=r"has device code for compute capability 7\.0 only"):
             check_runs_on({RUNS_ON: "7.0"}, other, "v100")
-    with pytest.raises(CheckFailed):
-        check_runs_on({RUNS_ON: "8.9"}, "8.0", "a100")
 
 
-@pytest.mark.parametrize(
-    ("keep", "gpus", "named"),
-    [
-        ("7.0", [V100, T4], []),
-        ("7.5", [V100, T4], ["Tesla V100 (7.0)"]),
-        ("7.0", [V100, A100], ["NVIDIA A100 (8.0)"]),
-        ("9.0", [], []),
-    ],
-)
-def test_the_line_names_the_gpus_that_cannot(
-    keep: str, gpus: list[tuple[str, int, int]], named: list[str]
-) -> None:
-    line = announce.complaint(keep, gpus)
-    assert bool(line) == bool(named)
-    assert all(name in line for name in named)
-    assert "\n" not in line
+def test_the_line_names_the_gpus_that_cannot() -> None:
+    assert not announce.complaint("7.0", [V100, T4]) and not announce.complaint("9.0", [])
+    line = announce.complaint("7.5", [V100, T4])
+    assert "Tesla V100 (7.0)" in line and "T4" not in line and "\n" not in line
 
 
 @pytest.mark.parametrize("driver", ["none", "broken", "another GPU"])
@@ -185,19 +142,3 @@ def test_python_says_it_when_it_starts(tmp_path: Path, driver: str) -> None:
     lines = done.stderr.splitlines()
     assert len(lines) == (driver == "another GPU"), done.stderr
     assert all("not for NVIDIA A100 (8.0)" in line for line in lines)
-
-
-# --- what is left ---------------------------------------------------------------------------------
-
-
-def test_what_is_left_is_told_by_package_and_library(tmp_path: Path) -> None:
-    small, large = library(container(sass(70))), library(container(sass(70, size=4096)))
-    install(tmp_path, "tensorflow", "2.21.0", {"tensorflow/a.so": small, "tensorflow/b.so": large})
-    install(tmp_path, "nvidia-x-cu12", "1.0", {"nvidia/x/lib/x.so": small})
-    (tmp_path / "loose.so").write_bytes(library())
-    packages = report.by_package(inventory.of_folder(tmp_path))
-    assert [package.name for package in packages] == ["tensorflow 2.21.0", "nvidia-x-cu12 1.0", ""]
-    assert [library.name for library in packages[0].libraries] == ["b.so", "a.so"]
-    assert packages[0].size == len(small) + len(large)
-    assert packages[0].device_code > 4096
-    assert packages[2].device_code == 0

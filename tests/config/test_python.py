@@ -47,14 +47,10 @@ def test_the_wheel_that_an_installer_would_take(names: list[str], best: str | No
     assert uv.best_wheel(names, PYTHON_311) == best
 
 
-def test_known_sizes_are_not_asked_for_again() -> None:
-    wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="https://nowhere.invalid/keras.whl")}
+def test_a_known_size_is_not_asked_for_again_and_one_that_nobody_tells_stays_open() -> None:
+    wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
     known = [Pin("keras", "3.15.1", "a" * 64, 7)]
     assert uv.with_sizes(wanted, known, BuildNetwork())["keras"].bytes == 7
-
-
-def test_a_size_that_nobody_tells_stays_open() -> None:
-    wanted = {"keras": Pin("keras", "3.15.1", "a" * 64, url="http://127.0.0.1:9/keras.whl")}
     assert uv.with_sizes(wanted, [], BuildNetwork())["keras"].bytes is None
 
 

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from builder.devicecode.library import read
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.reader import read
 from builder.devicecode.verdict import Support, judge
 
 from .writer import Part, container, elf, library, ptx, sass
@@ -62,7 +62,7 @@ def test_a_preallocated_download_that_was_torn_is_broken(data: bytes) -> None:
 def test_zeroed_containers_entries_and_names_are_never_native(data: bytes) -> None:
     present = list(containers(data))
     for each in present:
-        assert status(zeroed(data, each.offset, each.end)) >= Support.UNKNOWN
+        assert status(zeroed(data, each.offset, each.end)) >= Support.NOT_KNOWN
         for entry in each.entries:
             payload = entry.offset + entry.header_size
             assert status(zeroed(data, payload, entry.offset + entry.size)) == Support.BROKEN
@@ -91,6 +91,19 @@ def test_an_uncompressed_cubin_without_its_machine_code_is_broken() -> None:
     assert status(zeroed(whole, at - 64, at - 60)) == Support.BROKEN  # the ELF magic
 
 
+def test_a_payload_with_some_zeros_is_whole_if_it_decompresses() -> None:
+    """As in cuDNN 9.20 for CUDA 13. A frame with one block, which is stored as it is."""
+    content = code(60) + bytes(100) + code(60)
+    block = (len(content) << 3 | 1).to_bytes(3, "little")
+    frame = b"\x28\xb5\x2f\xfd\x20" + bytes([len(content)]) + block + content
+    right, broken = len(content), Support.BROKEN
+    for size, expected in ((right, Support.NATIVE), (right + 1, broken), (0, broken)):
+        entry = sass(70, compression="zstd", payload=frame, code_size=size)
+        assert status(library(container(entry))) == expected
+    torn = sass(70, compression="zstd", payload=zeroed(frame, 4, 9), code_size=len(content))
+    assert status(library(container(torn))) == Support.BROKEN
+
+
 def test_the_sections_of_a_cubin_may_share_bytes() -> None:
     """As in the cubins of bitsandbytes 0.50.2."""
     cubin = elf(
@@ -109,9 +122,9 @@ def test_the_sections_of_a_cubin_may_share_bytes() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("libcudnn_ops.so.9", Support.UNKNOWN),
-        ("nvidia/cublas/lib/libcublasLt.so.12", Support.UNKNOWN),
-        ("libnccl.so.2.27.7", Support.UNKNOWN),
+        ("libcudnn_ops.so.9", Support.NOT_KNOWN),
+        ("nvidia/cublas/lib/libcublasLt.so.12", Support.NOT_KNOWN),
+        ("libnccl.so.2.27.7", Support.NOT_KNOWN),
         ("libcudnn.so.9", Support.NO_DEVICE_CODE),  # it only loads the others
         ("cuda/lib64/stubs/libcublas.so", Support.NO_DEVICE_CODE),  # to link against
         ("libm.so.6", Support.NO_DEVICE_CODE),
@@ -124,10 +137,10 @@ def test_a_cuda_library_without_device_code_is_not_known(name: str, expected: Su
 @pytest.mark.parametrize(
     ("section", "expected"),
     [
-        (Part(".text2", code(4096) + bytes(4096), flags=6), Support.UNKNOWN),
-        (Part(".dynstr", b"a" + bytes(4096), type=3), Support.UNKNOWN),
-        (Part(".rela.dyn", b"a" + bytes(4096), type=4), Support.UNKNOWN),
-        (Part(".rodata2", b"a" + bytes(70_000)), Support.UNKNOWN),
+        (Part(".text2", code(4096) + bytes(4096), flags=6), Support.NOT_KNOWN),
+        (Part(".dynstr", b"a" + bytes(4096), type=3), Support.NOT_KNOWN),
+        (Part(".rela.dyn", b"a" + bytes(4096), type=4), Support.NOT_KNOWN),
+        (Part(".rodata2", b"a" + bytes(70_000)), Support.NOT_KNOWN),
         (Part(".rodata2", b"a" + bytes(60_000)), Support.NATIVE),  # TensorFlow's has
     ],
 )

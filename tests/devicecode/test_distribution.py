@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 PACKAGE = Path(__file__).parents[2] / "packages/device-code-audit"
 NEEDED = (
     *("annotated_doc", "annotated_types", "certifi", "docker", "packaging", "pydantic"),
-    *("pydantic_core", "requests", "charset_normalizer*", "idna", "ruamel", "_ruamel_yaml*"),
+    *("pydantic_core", "requests", "charset_normalizer*", "idna", "yaml"),
     *("shellingham", "typer", "typing_extensions.py", "typing_inspection", "rich", "markdown_it"),
     *("mdurl", "pygments", "urllib3", "zstandard"),
 )

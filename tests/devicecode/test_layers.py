@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import tarfile
 from collections.abc import Callable
@@ -79,6 +80,8 @@ def test_records_count_across_layers(tmp_path: Path) -> None:
 
 def test_a_layer_keeps_the_secret_that_a_later_one_deletes() -> None:
     record = f"x/test.pem,,{len(KEY)}\nx/other.pem,,3\n".encode()
+    md5 = hashlib.md5(KEY).hexdigest()
+    sums = f"{md5}  usr/share/a.pem\n{md5}  lib/b.pem\n{'0' * 32}  usr/share/c.pem\n".encode()
     layer = layers.read(
         io.BytesIO(
             tar(
@@ -87,6 +90,10 @@ def test_a_layer_keeps_the_secret_that_a_later_one_deletes() -> None:
                     "site/x/test.pem": KEY,  # public: a wheel installed it as it is
                     "site/x/other.pem": KEY,
                     "site/x-1.dist-info/RECORD": record,
+                    "usr/share/a.pem": KEY,  # public: a Debian package brought it
+                    "usr/lib/b.pem": KEY,
+                    "usr/share/c.pem": KEY,
+                    "var/lib/dpkg/info/x:amd64.md5sums": sums,
                 }
             )
         )
@@ -94,15 +101,19 @@ def test_a_layer_keeps_the_secret_that_a_later_one_deletes() -> None:
     assert layer.secrets == (
         ("/root/key.pem", "a private key"),
         ("/site/x/other.pem", "a private key"),
+        ("/usr/share/c.pem", "a private key"),
     )
 
 
 def test_a_layer_is_kept_and_read_again_where_its_entry_is_torn(tmp_path: Path) -> None:
-    data = tar({"a.so": VOLTA, "k.pem": KEY, ".wh.b": b"", "d/.wh..wh..opq": b"", "c": b"c"})
+    odd = "latin-\udce9.txt"  # a name that is no UTF-8
+    files = {"a.so": VOLTA, "k.pem": KEY, ".wh.b": b"", "d/.wh..wh..opq": b"", odd: b"c"}
+    data = tar(files)
     packed = zstandard.compress(data)
     cache = LayerCache(tmp_path)
     layer = cache.read(io.BytesIO(packed), digest(packed))
     assert cache.find(digest(data)) == layer == layers.read(io.BytesIO(data))
+    assert r"/latin-\xe9.txt" in layer.files
     assert cache.diff_id(digest(packed)) == layer.diff_id
     cache.read(io.BytesIO(packed), digest(b"of other bytes"))
     assert cache.diff_id(digest(b"of other bytes")) is None

@@ -8,8 +8,7 @@ import pytest
 import zstandard
 from cuda.bindings.utils import get_minimal_required_cuda_ver_from_ptx_ver
 
-from builder.devicecode import library as libraries
-from builder.devicecode import ptx
+from builder.devicecode import ptx, reader
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Audit, Support
@@ -46,7 +45,7 @@ def literals(text: bytes) -> bytes:
 
 
 def audit(*containers_: bytes) -> Audit:
-    return Audit((libraries.read(writer.library(*containers_), "libkernels.so"),))
+    return Audit((reader.read(writer.library(*containers_), "libkernels.so"),))
 
 
 @pytest.mark.parametrize("compression", ["", "lz4", "zstd"])
@@ -86,11 +85,6 @@ def test_the_driver_does_not_turn_to_older_ptx_that_it_could_compile() -> None:
     both = writer.container(module("sm_80", header=80), module("sm_90a", header=90))
     assert audit(both).verdict("9.0").runs
     assert not audit(both).verdict("10.0").runs
-
-
-def test_a_library_keeps_what_its_texts_say_in_its_cache_entry() -> None:
-    library = libraries.read(writer.library(writer.container(module("sm_90a"))), "lib.so")
-    assert libraries.from_json(libraries.as_json(library)) == library
 
 
 def test_the_oldest_driver_is_that_of_the_newest_ptx_which_the_device_uses() -> None:

@@ -6,12 +6,14 @@ import io
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from builder.config import device_code
 from builder.devicecode import inventory
 from builder.devicecode.pruning.fatbin import COMPILED
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
-from builder.facts import accelerators, cuda, gpu_support
+from builder.facts import accelerators, cuda
+from builder.frameworks.tensorflow import releases
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
@@ -73,11 +75,6 @@ def test_a_broken_download_is_never_fine(tmp_path: Path, kept: float) -> None:
     assert spoiled.instead == "the same version, downloaded again"
 
 
-def test_an_image_without_device_code_does_not_run_on_a_gpu() -> None:
-    nothing = verdict("7.0", elf(Part(".text", b"\x90", flags=6)))
-    assert (nothing.status, nothing.runs) == (Support.NO_DEVICE_CODE, False)
-
-
 def test_the_oldest_driver_is_at_least_the_first_that_knows_the_gpu() -> None:
     """Libraries of CUDA 12 run with driver 525, and no driver before 570 knows a Blackwell."""
     toolkit = io.BytesIO(elf(Part(".text", b"\x90", flags=6)))
@@ -95,35 +92,47 @@ def test_the_oldest_driver_is_at_least_the_first_that_knows_the_gpu() -> None:
 # --- sections -------------------------------------------------------------------------------------
 
 
-def test_much_ptx_beside_native_code_is_ptx_and_a_little_is_not() -> None:
-    """TensorFlow 2.21 on an H100: 1,149 small kernels in .rodata have PTX only."""
-    small = container(sass(60), sass(70), sass(80), sass(89), ptx(90, code_size=3000))
-    native = verdict("9.0", library(container(sass(90)), more=(Part(".rodata", b"x" + small),)))
-    assert native.status == Support.NATIVE
-    assert "1 modules compiled from PTX" in str(native.findings[0])
-    large = container(sass(60), ptx(60, code_size=90_000_000))
-    data = library(container(sass(90)), more=(Part(".rodata", large),))
-    assert status("9.0", data) == Support.PTX
+def rodata(*entries: bytes) -> Part:
+    return Part(".rodata", b"x" + container(*entries))
 
 
-def test_a_section_without_anything_is_missing_though_another_has_it() -> None:
-    """What a library pruned for another accelerator looks like: data sections stay as they were."""
-    data = library(container(sass(80)), more=(Part(".rodata", container(sass(70), sass(80))),))
-    assert status("7.0", data) == Support.MISSING
-    assert status("8.9", data) == Support.OLDER_MINOR
+SMALL = rodata(sass(60), sass(70), sass(80), sass(89), ptx(90, code_size=3000))
+BLACKWELL = Part(".cask_resource", container(sass(100, "f")))
+LINKED = Part("__nv_relfatbin", container(sass(70)))
+PRUNED = library(container(sass(80)), more=(rodata(sass(70), sass(80)),))
 
 
-def test_containers_for_newer_devices_only_do_not_spoil_the_others() -> None:
-    """cuBLASLt: most of its containers are for Hopper alone."""
-    native = verdict("7.0", library(container(sass(70)), *[container(sass(90, "a"))] * 50))
-    assert native.status == Support.NATIVE
-    assert native.findings[0].nothing == 50
+@pytest.mark.parametrize(
+    ("data", "device", "expected"),
+    [
+        # TensorFlow 2.21 on an H100: 1,149 small kernels in .rodata have PTX only
+        (library(container(sass(90)), more=(SMALL,)), "9.0", Support.NATIVE),
+        (
+            library(container(sass(90)), more=(rodata(ptx(60, code_size=90_000_000)),)),
+            "9.0",
+            Support.PTX,
+        ),
+        # pruned for another accelerator: data sections stay as they were
+        (PRUNED, "7.0", Support.MISSING),
+        (PRUNED, "8.9", Support.OLDER_MINOR),
+        # cuBLASLt: most of its containers are for Hopper alone
+        (library(container(sass(70)), *[container(sass(90, "a"))] * 50), "7.0", Support.NATIVE),
+        # a private table decides only where there is nothing else
+        (library(container(sass(70)), more=(BLACKWELL,)), "7.0", Support.NATIVE),
+        (elf(BLACKWELL), "7.0", Support.MISSING),
+        # inputs of device linking prove nothing
+        (library(container(sass(80)), more=(LINKED,)), "7.0", Support.MISSING),
+        (library(container(sass(80)), more=(LINKED,)), "8.0", Support.NATIVE),
+        (elf(Part(".text", b"\x90", flags=6)), "7.0", Support.NO_DEVICE_CODE),
+    ],
+)
+def test_sections_are_judged_each_by_itself(data: bytes, device: str, expected: Support) -> None:
+    assert status(device, data) == expected
 
 
-def test_private_tables_decide_only_where_there_is_nothing_else() -> None:
-    blackwell = Part(".cask_resource", container(sass(100, "f")))
-    assert status("7.0", library(container(sass(70)), more=(blackwell,))) == Support.NATIVE
-    assert status("7.0", elf(blackwell)) == Support.MISSING
+def test_ptx_beside_native_code_is_counted() -> None:
+    judged = verdict("9.0", library(container(sass(90)), more=(SMALL,)))
+    assert "1 modules compiled from PTX" in str(judged.findings[0])
 
 
 def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
@@ -135,10 +144,13 @@ def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
 
 
 def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
-    """libcufftw: one empty cubin for sm_52, which no V100 could run."""
+    """libcufftw: one empty cubin for sm_52, which no V100 could run; cuFFT 12.2: packed by zstd."""
+    empty = zstandard.compress(elf(Part(".nv.info", b"\0" * 8)))
+    zstd = entry(2, 75, compression="zstd", payload=empty, code_size=1000)
+    assert status("9.0", library(container(zstd))) == Support.NO_DEVICE_CODE
     stub = entry(2, 52, compression="", payload=elf(Part(".nv.info", b"\0" * 8)))
     kernel = entry(2, 52, compression="", payload=elf(Part(".text.kernel", b"\0" * 8, flags=6)))
-    packed = sass(52, compression="zstd", code_size=400)  # it cannot be looked into
+    packed = sass(52, compression="zstd", code_size=400)  # no zstd: it cannot be read
     assert status("7.0", library(*[container(stub)] * 3)) == Support.NO_DEVICE_CODE
     assert status("7.0", library(container(kernel))) == Support.MISSING
     assert status("7.0", library(container(packed))) == Support.MISSING
@@ -149,23 +161,10 @@ def test_a_table_of_the_programs_own_does_not_spoil_native_code() -> None:
     loads there. A library that was pruned for another GPU has several targets in each."""
     torch = [container(*map(sass, (75, 80, 90, 100, 120)))] * 4
     kernels = Part(".lrodata", container(sass(90)) + container(sass(100)))
-    for device, says in {
-        "7.5": "native; 2 of its 6 containers are for 9.0 and later",
-        "8.9": "older minor; 2 of its 6 containers are for 9.0 and later",
-        "9.0": "native; 1 of its 6 containers are for 10.0 and later",
-        "12.0": "native; 2 of its 6 containers hold nothing for it",
-    }.items():
-        judged = verdict(device, library(*torch, more=(kernels,)))
-        assert (judged.runs, str(judged.findings[0])) == (True, says)
+    for device in ("7.5", "8.9", "9.0", "12.0"):
+        assert verdict(device, library(*torch, more=(kernels,))).runs
     assert status("7.0", library(*torch, more=(kernels,))) == Support.MISSING
     assert status("7.5", elf(kernels)) == Support.MISSING
-
-
-def test_a_half_pruned_library_is_told_by_its_count() -> None:
-    parts = [container(sass(70))] + [container(sass(60, "a"))] * 10
-    assert str(verdict("7.0", library(*parts)).findings[0]) == (
-        "native; 10 of its 11 containers hold nothing for it"
-    )
 
 
 def test_variants_of_a_library_are_judged_as_a_set(tmp_path: Path) -> None:
@@ -188,20 +187,14 @@ def test_variants_of_a_library_are_judged_as_a_set(tmp_path: Path) -> None:
 
 def test_what_the_reader_does_not_know_is_said_and_not_called_missing() -> None:
     other_kind = verdict("7.0", library(container(entry(0x40, 70))))
-    assert (other_kind.status, other_kind.instead) == (Support.UNKNOWN, "")
+    assert (other_kind.status, other_kind.instead) == (Support.NOT_KNOWN, "")
     assert ".nv_fatbin holds code of a kind that is not known (0x40)" in str(other_kind)
     newer = bytearray(container(sass(70)))
     newer[4] = 2
     other_format = verdict("7.0", library(bytes(newer)))
-    assert other_format.status == Support.UNKNOWN
+    assert other_format.status == Support.NOT_KNOWN
     assert "containers of a version that is not known" in str(other_format)
     assert other_format.instead == "a newer release of this program, which may know the format"
-
-
-def test_inputs_of_device_linking_prove_nothing() -> None:
-    linked = Part("__nv_relfatbin", container(sass(70)))
-    assert status("7.0", library(container(sass(80)), more=(linked,))) == Support.MISSING
-    assert status("8.0", library(container(sass(80)), more=(linked,))) == Support.NATIVE
 
 
 # --- what was read of real wheels -----------------------------------------------------------------
@@ -247,13 +240,29 @@ def test_cusparselt_is_not_used_below_its_kernels() -> None:
         assert real("nvidia-cusparselt-cu12", "0.8.1", device).status == Support.NATIVE
 
 
+def test_directives_without_a_kernel_ask_for_no_driver() -> None:
+    """cuDNN 9.26: 121 bytes of PTX 9.4 for a T4, which has no driver for it yet."""
+    text = b".version 9.4\n.target sm_75\n"
+    empty = ptx(75, compression="", payload=text)
+    judged = verdict("7.5", library(container(sass(75)), container(empty, sass(90))))
+    assert (judged.status, judged.ptx_version, judged.ptx_seconds) == (Support.NATIVE, "", 0)
+
+
+def test_cufile_is_for_one_feature(tmp_path: Path) -> None:
+    """One helper's PTX refuses no image for a B200, and asks for no newer driver."""
+    (tmp_path / "libcufile.so.0").write_bytes(library(container(sass(90), ptx(52))))
+    (tmp_path / "libcublas.so.13").write_bytes(library(container(sass(90), sass(100))))
+    judged = Audit(inventory.of_folder(tmp_path)).verdict("10.0")
+    assert (judged.status, judged.ptx_version) == (Support.NATIVE, "")
+    assert "only reading files into a GPU's memory" in str(judged.findings[1])
+
+
 def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx() -> None:
     slow = real("tensorflow", "2.13.1", "9.0")
     assert (slow.status, slow.runs) == (Support.PTX, True)
     assert 300 < slow.ptx_seconds < 400
     assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
     assert "modules compiled from PTX when first used" in str(slow)
-    assert "tensorflow 2.21.0" in slow.instead
     assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
     assert real("tensorflow", "2.21.0", "9.0", ROOT).status == Support.NATIVE
 
@@ -268,4 +277,5 @@ def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:
     native = {number for number in known if cudnn.verdict(str(number)).status == Support.NATIVE}
     assert native == {float(text) for text in cuda.cuda().cudnn[-1].capabilities} & known
     carried = {t for each in by_name["tensorflow"].libraries for t in carries(each, COMPILED)}
-    assert set(gpu_support.tensorflow("2.13").targets) == carried
+    release = releases.find("2.13")
+    assert release and set(release.wheel.targets) == carried

@@ -1,12 +1,10 @@
 """Findings by their names, and the loopback services that the doctor is tried on."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from builder import cli
 from builder.doctor import Finding
 from tests.emulators.cloud_build import LoopbackCloud, loopback_cloud
 
@@ -34,15 +32,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackCloud]:
 
 
 @pytest.fixture
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `builder` in a project, in this process: exit code, stdout, stderr."""
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
+    """Runs `builder` in a project."""
     monkeypatch.chdir(project)
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["builder", *words])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        printed = capsys.readouterr()
-        return int(left.value.code or 0), printed.out, printed.err
-
-    return call
+    return builder

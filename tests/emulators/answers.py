@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
-from typing import Any
 
-from tests.emulators.web import LoopbackServer, answering
+from tests.emulators.web import LoopbackServer, QuietHandler, answering
 
 
 class Server(LoopbackServer):
@@ -28,28 +26,17 @@ class Server(LoopbackServer):
         return f"http://127.0.0.1:{self.server_port}"
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
+class Handler(QuietHandler):
     server: Server
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def answer(self) -> None:
         self.server.seen.append((self.command, self.path, dict(self.headers)))
-        missing: tuple[int, dict[str, str], bytes] = (404, {}, b"")
-        status, headers, body = self.server.answers.get(self.path, missing)
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        status, headers, body = self.server.answers.get(self.path, (404, {}, b""))
+        self.reply(status, body, headers)
 
     do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815
 
-    def do_CONNECT(self) -> None:
+    def do_CONNECT(self) -> None:  # noqa: N802
         self.server.seen.append(("CONNECT", self.path, dict(self.headers)))
         self.send_response(self.server.tunnel)
         self.end_headers()

@@ -164,19 +164,6 @@ class CloudBuild:
         builds.sort(key=lambda build: build.create_time, reverse=True)
         return api.ListBuildsResponse(builds=builds[: size or 100])
 
-    def cancel(self, key: str) -> api.Build:
-        build = self.find(key)
-        self.cancels[key].set()
-        with self.lock:
-            if build.status not in ENDED:
-                build.status, build.finish_time = Status.CANCELLED, datetime.now(UTC)
-        return build
-
-    def retry(self, key: str) -> Any:
-        old = self.find(key)
-        fields = ("steps", "source", "options", "tags", "substitutions", "images", "logs_bucket")
-        return self.create(api.Build({name: getattr(old, name) for name in fields}))
-
     def make_trigger(self, trigger: api.BuildTrigger) -> api.BuildTrigger:
         with self.lock:
             if any(known.name == trigger.name for known in self.triggers.values()):
@@ -202,18 +189,6 @@ class CloudBuild:
         new.id, new.resource_name, new.create_time = old.id, old.resource_name, old.create_time
         self.triggers[key] = new
         return new
-
-    def run_trigger(self, key: str, source: api.RepoSource) -> Any:
-        """Start the build of a trigger. Its only step stands for the file in the repository."""
-        trigger = self.triggers[key]
-        build = api.Build(
-            steps=[api.BuildStep(name="busybox", args=["echo", source.branch_name])],
-            substitutions={
-                **trigger.substitutions, **source.substitutions, "TRIGGER_NAME": trigger.name,
-            },
-            options={"substitution_option": "ALLOW_LOOSE"},
-        )  # fmt: skip
-        return self.create(build)
 
     def _carry_out(self, key: str) -> None:
         build = self.builds[key]
@@ -298,7 +273,7 @@ class _Handler(StorageHandler):
     cloud: LoopbackCloud
 
     def _serve(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = self.content()
         parts = urlsplit(self.path)
         path, queries = parts.path, parse_qs(parts.query)
         self.query = {name: values[0] for name, values in queries.items()}
@@ -334,7 +309,7 @@ class _Handler(StorageHandler):
     def _message(self, message: Any) -> None:
         with self.cloud.build.lock:
             text = type(message).to_json(message, use_integers_for_enums=False)
-        self.send(text.encode(), 200, {"Content-Type": "application/json"})
+        self.reply(200, text.encode(), {"Content-Type": "application/json"})
 
     # Cloud Build and Cloud Logging
 
@@ -354,11 +329,7 @@ class _Handler(StorageHandler):
 
     def _builds(self, key: str, verb: str, parent: str) -> None:
         service, faults = self.cloud.build, self.cloud.faults
-        if verb == "cancel":
-            self._message(service.cancel(key))
-        elif verb == "retry":
-            self.json(service.retry(key))
-        elif key:
+        if key:
             self._message(service.find(key))
         elif self.command == "GET":
             size = int(self.query.get("pageSize", 0))
@@ -376,16 +347,11 @@ class _Handler(StorageHandler):
 
     def _triggers(self, key: str, verb: str, _parent: str) -> None:
         service = self.cloud.build
-        if verb == "run":
-            self.json(service.run_trigger(key, self._read(api.RunBuildTriggerRequest).source))
-        elif self.command == "POST":
+        if self.command == "POST":
             self._message(service.make_trigger(self._read(api.BuildTrigger)))
         elif self.command == "PATCH":
             mask = self.query.get("updateMask", "")
             self._message(service.update_trigger(key, self._read(api.BuildTrigger), mask))
-        elif self.command == "DELETE":
-            del service.triggers[key]
-            self.json({})
         else:
             triggers = [api.BuildTrigger.pb(known) for known in service.triggers.values()]
             rows = [json_format.MessageToDict(known) for known in triggers]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -16,6 +15,7 @@ from google.protobuf import json_format
 from google.rpc import error_details_pb2
 
 from tests.emulators import access
+from tests.emulators.web import QuietHandler
 
 
 class Refused(Exception):  # noqa: N818
@@ -39,18 +39,13 @@ def written(when: datetime) -> str:
     return when.isoformat().replace("+00:00", "Z")
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(QuietHandler):
     """Answers for a service: the entries of its jobs' logs, its buckets, and who may do what."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
     service: Any
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
-
     def _serve(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.body = self.content()
         parts = urlsplit(self.path)
         path = unquote(parts.path)
         self.query = {name: values[0] for name, values in parse_qs(parts.query).items()}
@@ -62,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._bucket(bucket[1])
             elif self.service.access.answers(path):
                 query, body = parse_qs(parts.query), json.loads(self.body or b"{}")
-                self._json(self.service.access.answer(path, query, body))
+                self.json(self.service.access.answer(path, query, body))
             else:
                 raise Refused(404, "NOT_FOUND", f"no method at {path}")
         except (Refused, access.Refused) as refused:
@@ -73,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
                 | json_format.MessageToDict(each)
                 for each in getattr(refused, "details", ())
             ]
-            self._json({"error": error}, refused.code)
+            self.json({"error": error}, refused.code)
         except (BrokenPipeError, ConnectionResetError):
             self.close_connection = True
 
@@ -106,21 +101,11 @@ class Handler(BaseHTTPRequestHandler):
         start = int(wanted.get("pageToken") or 0)
         end = start + min(int(wanted.get("pageSize") or 50), self.service.entries_page)
         more = {"nextPageToken": str(end)} if end < len(entries) else {}
-        self._json({"entries": entries[start:end], **more})
+        self.json({"entries": entries[start:end], **more})
 
     def _bucket(self, name: str) -> None:
         if name not in self.service.buckets:
             raise Refused(404, "notFound", "The specified bucket does not exist.")
         location, kind = self.service.buckets[name]
         known = {"kind": "storage#bucket", "id": name, "name": name}
-        self._json({**known, "location": location.upper(), "locationType": kind})
-
-    def _json(self, value: Any, status: int = 200) -> None:
-        self._send(json.dumps(value).encode(), status)
-
-    def _send(self, data: bytes, status: int) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.json({**known, "location": location.upper(), "locationType": kind})

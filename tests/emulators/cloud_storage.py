@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import base64
 import re
-import socket
 import threading
 import time
 import uuid
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
-from json import dumps, loads
+from json import loads
 from typing import Any
 from urllib.parse import unquote
 
 import google_crc32c
 
 from tests.emulators.access import Refused
+from tests.emulators.web import QuietHandler
 
 PROJECT = "loopback-project"
 
@@ -72,31 +71,12 @@ class Storage:
             return [name for name in names if name.startswith(prefix)]
 
 
-class StorageHandler(BaseHTTPRequestHandler):
+class StorageHandler(QuietHandler):
     """Answers the JSON API. `cloud` has the storage and the faults."""
 
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
     cloud: Any
     body: bytes
     query: dict[str, str]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Silent."""
-
-    def json(self, value: Any, status: int = 200) -> None:
-        self.send(dumps(value).encode(), status, {"Content-Type": "application/json"})
-
-    def send(self, data: bytes, status: int, headers: dict[str, str], cut: int = 0) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data[:cut] if cut else data)
-        if cut:
-            self.wfile.flush()
-            self.connection.shutdown(socket.SHUT_WR)
-            self.close_connection = True
 
     def serve_storage(self, path: str) -> None:
         storage, shape = self.cloud.storage, r".*/storage/v1/b(?:/([^/]+)(?:/o(?:/(.*))?)?)?"
@@ -122,7 +102,7 @@ class StorageHandler(BaseHTTPRequestHandler):
                 raise Refused(412, "conditionNotMet", "At least one of ...")
             with storage.lock:
                 del storage.buckets[bucket][name]
-            self.send(b"", 204, {})
+            self.reply(204)
         else:
             self.json(self._metadata(bucket, name))
 
@@ -135,7 +115,7 @@ class StorageHandler(BaseHTTPRequestHandler):
             data += self.body
             total = self.headers["Content-Range"].rpartition("/")[2]
             if total == "*" or len(data) < int(total):
-                self.send(b"", 308, {"Range": f"bytes=0-{len(data) - 1}"})
+                self.reply(308, headers={"Range": f"bytes=0-{len(data) - 1}"})
                 return
             self._put(bucket, described, bytes(data), match)
         elif self.query["uploadType"] == "resumable":
@@ -143,7 +123,7 @@ class StorageHandler(BaseHTTPRequestHandler):
             described.setdefault("name", self.query.get("name"))
             storage.uploads[key] = (described, match, bytearray())
             address = f"{self.cloud.url}/upload/storage/v1/b/{bucket}/o?upload_id={key}"
-            self.send(b"", 200, {"Location": address})
+            self.reply(200, headers={"Location": address})
         else:
             (boundary,) = re.findall(r'boundary="?([^";]+)', self.headers["Content-Type"])
             _, first, second, _ = self.body.split(f"--{boundary}".encode())

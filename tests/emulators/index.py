@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 
-from tests.emulators.web import LoopbackServer, answering
+from tests.emulators.web import LoopbackServer, QuietHandler, answering
 
 
 class Files(LoopbackServer):
     """A server of `content` by path; it understands ranges.
 
     torn: how many answers from now on end in the middle. statuses: of the next answers, 200 for
-    the file. ranges: whether a range is sent where one is asked for. asked: path and range of each
-    request. between: is called before each half of an answer.
+    the file. ranges: whether a range is sent where one is wanted. requests: path and range of each.
+    between: is called before each half of an answer.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content: dict[str, bytes] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.logins: list[str] = []
         self.torn = 0
         self.statuses: list[int] = []
@@ -32,23 +31,19 @@ class Files(LoopbackServer):
         return f"http://127.0.0.1:{self.server_port}{path}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Files
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else an answer in two writes takes 40 ms
 
-    def do_GET(self) -> None:
-        asked = self.headers.get("Range", "")
-        self.server.asked.append((self.path, asked))
+    def do_GET(self) -> None:  # noqa: N802
+        begins = self.headers.get("Range", "")
+        self.server.requests.append((self.path, begins))
         self.server.logins.append(self.headers.get("Authorization", ""))
         content = self.server.content.get(self.path)
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         if content is None or status != 200:
-            self.send_response(404 if content is None else status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+            self.reply(404 if content is None else status)
             return
-        begin = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
+        begin = int(begins.removeprefix("bytes=").partition("-")[0]) if begins else 0
         ranged = self.server.ranges and begin > 0
         body = content[begin:] if ranged else content
         self.send_response(416 if ranged and not body else 206 if ranged else 200)
@@ -64,9 +59,6 @@ class _Handler(BaseHTTPRequestHandler):
             with contextlib.suppress(OSError):
                 self.wfile.write(piece)
                 self.wfile.flush()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the tests ask `asked`."""
 
 
 @contextlib.contextmanager

@@ -47,8 +47,8 @@ class _Referring(FaultHandler):
 
     do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = do_DELETE = _pass  # noqa: N815
 
-    def _list(self, digest: str, asked: dict[str, list[str]]) -> None:
-        kinds = asked.get("artifactType")
+    def _list(self, digest: str, query: dict[str, list[str]]) -> None:
+        kinds = query.get("artifactType")
         manifests = [
             each
             for each in self.server.listed[digest]

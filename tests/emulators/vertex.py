@@ -1,8 +1,8 @@
 """Loopback Vertex AI: the job service. Cloud Logging and buckets are beside it.
 
-The messages are the product's own (google.cloud.aiplatform_v1). An `Executor` carries out what is
-submitted. As the service does, answers name the project by its number, lists come in pages, and log
-entries may come late. Faults come on demand.
+The messages are the product's own (google.cloud.aiplatform_v1). A `Script` says what jobs do. As
+the service does, answers name the project by its number, lists come in pages, and log entries may
+come late. Faults come on demand.
 """
 
 from __future__ import annotations
@@ -17,30 +17,29 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from google.cloud import aiplatform_v1 as api
 from google.rpc import status_pb2
 
 from tests.emulators import access
 from tests.emulators.cloud_logging import Handler, Refused, written
 from tests.emulators.web import LoopbackServer
+from tests.lazy import Lazy
+
+if TYPE_CHECKING:
+    from google.cloud import aiplatform_v1 as api
+else:  # 1,200 modules
+    api = Lazy("google.cloud.aiplatform_v1")
 
 PROJECT = "loopback-project"
 NUMBER = "123456789012"
 PACKAGE = "google.cloud.aiplatform.v1"
-State = api.JobState
-ENDED = (
-    State.JOB_STATE_SUCCEEDED,
-    State.JOB_STATE_FAILED,
-    State.JOB_STATE_CANCELLED,
-    State.JOB_STATE_EXPIRED,
-)
+ENDED = frozenset(f"JOB_STATE_{state}" for state in ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"))
 EXPIRED = (
     "Getting metadata from plugin failed with error: ('invalid_grant: Token has been expired or "
     "revoked.', {'error': 'invalid_grant'})"
 )
-AnyJob = api.CustomJob | api.HyperparameterTuningJob
+AnyJob = "api.CustomJob | api.HyperparameterTuningJob"
 
 
 @dataclass
@@ -49,11 +48,10 @@ class Faults:
 
     bursts: (pattern of `METHOD path` or `grpc Method`, HTTP status, how often). cut_create: a job
     is made, and the connection breaks before the answer, so many times. stay_queued: for ever.
-    refusal: an answer to every create. end_as: how a job ends, whatever it did. late_entries: so
-    many of the newest log entries are not seen yet. double_entries: each is delivered twice.
-    list_lag: so many lists do not show a job that is new.
-    bad_credentials: every call ends as gRPC ends it where the credentials have expired.
-    age: what a replica prints was said so long ago.
+    refusal: an answer to every create. late_entries: so many of the newest log entries are not seen
+    yet. double_entries: each is delivered twice. list_lag: so many lists do not show a job that is
+    new. bad_credentials: every call ends as gRPC ends it where the credentials have expired. age:
+    what a replica prints was said so long ago.
     """
 
     bursts: list[tuple[str, int, int]] = field(default_factory=list)
@@ -61,7 +59,6 @@ class Faults:
     list_lag: int = 0
     stay_queued: bool = False
     refusal: Refused | None = None
-    end_as: State | None = None
     late_entries: int = 0
     double_entries: bool = False
     bad_credentials: bool = False
@@ -70,56 +67,25 @@ class Faults:
 
 # --- carrying jobs out ----------------------------------------------------------------------------
 
-
-@dataclass
-class Work:
-    """A job that is carried out: what the executor gets, and what it reports through.
-
-    `tell(replica, text)`: a line of a replica in the service's names, `workerpool0-0`.
-    """
-
-    id: str
-    spec: api.CustomJobSpec
-    tell: Callable[[str, str], None]
-    cancelled: threading.Event
-    trial: int | None = None
-    arguments: tuple[str, ...] = ()
-    metric: str = ""
-
-
-@dataclass
-class Done:
-    """How an executor's job went; `code`: of the replica that failed. metric: of a trial."""
-
-    code: int = 0
-    replica: str = "workerpool0-0"
-    message: str = ""
-    metric: float | None = None
-
-
-Executor = Callable[[Work], Done]
+Tell = Callable[[str, str], None]
+"""What a replica prints is told by: its name in the service's words (workerpool0-0), the text."""
 
 
 @dataclass
 class Script:
-    """An executor that says what it is told to."""
+    """What each job does: the lines of its replicas, its exit code, and of a trial its result."""
 
     lines: tuple[tuple[str, str], ...] = (("workerpool0-0", "step 1"), ("workerpool0-0", "done"))
     code: int = 0
     wait: threading.Event | None = None
-    metric: Callable[[Mapping[str, str]], float] | None = None
-    works: list[Work] = field(default_factory=list)
+    metric: Callable[[Mapping[str, Any]], float] | None = None
 
-    def __call__(self, work: Work) -> Done:
-        self.works.append(work)
+    def run(self, tell: Tell, cancelled: threading.Event) -> int:
         for replica, text in self.lines:
-            work.tell(replica, text)
-        while self.wait and not self.wait.wait(0.005) and not work.cancelled.is_set():
+            tell(replica, text)
+        while self.wait and not self.wait.wait(0.005) and not cancelled.is_set():
             pass
-        if work.cancelled.is_set():
-            return Done(143)
-        given = dict(argument.removeprefix("--").split("=", 1) for argument in work.arguments)
-        return Done(self.code, metric=self.metric(given) if self.metric else None)
+        return 143 if cancelled.is_set() else self.code
 
 
 # --- the service ----------------------------------------------------------------------------------
@@ -128,10 +94,10 @@ class Script:
 class JobService:
     """Jobs of one project, shared by REST and gRPC."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Script) -> None:
         self.executor = executor
         self.faults = Faults()
-        self.access = access.Access(number=NUMBER)
+        self.access = access.Access()
         self.lock = threading.RLock()
         self.jobs: dict[str, AnyJob] = {}
         self.entries: list[dict[str, Any]] = []
@@ -199,7 +165,7 @@ class JobService:
         with self.lock:
             number = str(self._numbers.randrange(10**17, 10**18))
             job.name = f"projects/{NUMBER}/locations/{region}/{collection}/{number}"
-            job.state = State.JOB_STATE_QUEUED
+            job.state = api.JobState.JOB_STATE_QUEUED
             job.create_time = datetime.now(UTC)
             self.jobs[number] = job
             self.unseen[number] = self.faults.list_lag
@@ -209,40 +175,35 @@ class JobService:
 
     def _carry_out(self, number: str) -> None:
         job, cancelled = self.jobs[number], self.cancels[number]
-        for state in (State.JOB_STATE_PENDING, State.JOB_STATE_RUNNING):
+        for state in (api.JobState.JOB_STATE_PENDING, api.JobState.JOB_STATE_RUNNING):
             with self.lock:
-                if job.state in ENDED:
+                if job.state.name in ENDED:
                     return
                 job.state = state
         with self.lock:
             job.start_time = datetime.now(UTC)
-        try:
-            if isinstance(job, api.CustomJob):
-                done = self.executor(Work(number, job.job_spec, self._teller(number), cancelled))
-            else:
-                done = self._trials(number, job, cancelled)
-        except Exception as error:
-            done = Done(1, message=f"{type(error).__name__}: {error}")
+        if isinstance(job, api.CustomJob):
+            code = self.executor.run(self._teller(number), cancelled)
+        else:
+            code = self._trials(number, job, cancelled)
         with self.lock:
             job.end_time = datetime.now(UTC)
             if cancelled.is_set():
-                job.state = State.JOB_STATE_CANCELLED
-            elif done.code:
-                job.state = State.JOB_STATE_FAILED
+                job.state = api.JobState.JOB_STATE_CANCELLED
+            elif code:
+                job.state = api.JobState.JOB_STATE_FAILED
                 job.error.code = 3
                 job.error.message = (
-                    f"The replica {done.replica} exited with a non-zero status of {done.code}. "
+                    f"The replica workerpool0-0 exited with a non-zero status of {code}. "
                     f"To find out more about why your job exited please check the logs. "
-                    f"{done.message}"
-                ).strip()
+                )
             else:
-                job.state = State.JOB_STATE_SUCCEEDED
-            job.state = self.faults.end_as or job.state
+                job.state = api.JobState.JOB_STATE_SUCCEEDED
 
     def _trials(
         self, number: str, job: api.HyperparameterTuningJob, cancelled: threading.Event
-    ) -> Done:
-        chance = random.Random(number)
+    ) -> int:
+        chance, metric = random.Random(number), job.study_spec.metrics[0].metric_id
         failed = 0
         for index in range(1, job.max_trial_count + 1):
             if cancelled.is_set():
@@ -256,31 +217,19 @@ class JobService:
                 api.Trial.Parameter(parameter_id=name, value=value)
                 for name, value in chosen.items()
             ]
-            given = tuple(f"--{name}={value}" for name, value in chosen.items())
-            done = self.executor(
-                Work(
-                    number,
-                    job.trial_job_spec,
-                    self._teller(number, str(index)),
-                    cancelled,
-                    index,
-                    given,
-                    job.study_spec.metrics[0].metric_id,
-                )
-            )
+            code = self.executor.run(self._teller(number, str(index)), cancelled)
             trial.end_time = datetime.now(UTC)
-            trial.state = api.Trial.State.SUCCEEDED if not done.code else api.Trial.State.INFEASIBLE
-            failed += bool(done.code)
-            if done.metric is not None:
-                metric = api.Measurement.Metric(
-                    metric_id=job.study_spec.metrics[0].metric_id, value=done.metric
-                )
-                trial.final_measurement = api.Measurement(metrics=[metric])
+            trial.state = api.Trial.State.SUCCEEDED if not code else api.Trial.State.INFEASIBLE
+            failed += bool(code)
+            if self.executor.metric and not code:
+                value = self.executor.metric(chosen)
+                measured = api.Measurement.Metric(metric_id=metric, value=value)
+                trial.final_measurement = api.Measurement(metrics=[measured])
             with self.lock:
                 job.trials.append(trial)
-        return Done(1 if failed > (job.max_failed_trial_count or job.max_trial_count - 1) else 0)
+        return int(failed > (job.max_failed_trial_count or job.max_trial_count - 1))
 
-    def _teller(self, number: str, trial: str | None = None) -> Callable[[str, str], None]:
+    def _teller(self, number: str, trial: str | None = None) -> Tell:
         def tell(replica: str, text: str) -> None:
             labels = {"ml.googleapis.com/trial_id": trial} if trial else {}
             payload: dict[str, Any] = {"message": text}
@@ -316,11 +265,11 @@ class JobService:
     def _cancel(self, name: str) -> None:
         job = self._find(name)
         with self.lock:
-            if job.state in ENDED:
+            if job.state.name in ENDED:
                 raise Refused(400, "FAILED_PRECONDITION", "The job has ended")
             number = job.name.rsplit("/", 1)[-1]
-            queued = job.state == State.JOB_STATE_QUEUED
-            job.state = State.JOB_STATE_CANCELLED if queued else State.JOB_STATE_CANCELLING
+            queued = job.state == api.JobState.JOB_STATE_QUEUED
+            job.state = "JOB_STATE_CANCELLED" if queued else "JOB_STATE_CANCELLING"
             self.cancels[number].set()
 
     def _page(self, request: Any, kind: Any) -> tuple[list[Any], str]:
@@ -393,18 +342,20 @@ def _suggest(each: Any, chance: random.Random) -> Any:
 
 # --- gRPC -----------------------------------------------------------------------------------------
 
-_METHODS = {
-    f"{method}{kind}{'s' if method == 'List' else ''}": (
-        getattr(api, f"{method}{kind}{'s' if method == 'List' else ''}Request"),
-        {"Cancel": None, "List": getattr(api, f"List{kind}sResponse")}.get(method, answer),
-    )
-    for kind, answer in {
-        "CustomJob": api.CustomJob,
-        "HyperparameterTuningJob": api.HyperparameterTuningJob,
-    }.items()
-    for method in ("Create", "Get", "List", "Cancel")
-}
-"""The methods of the service: the message of a request, and of its answer."""
+
+def _methods() -> dict[str, tuple[Any, Any]]:
+    """Return the methods of the service: the message of a request, and of its answer."""
+    return {
+        f"{method}{kind}{'s' if method == 'List' else ''}": (
+            getattr(api, f"{method}{kind}{'s' if method == 'List' else ''}Request"),
+            {"Cancel": None, "List": getattr(api, f"List{kind}sResponse")}.get(method, answer),
+        )
+        for kind, answer in {
+            "CustomJob": api.CustomJob,
+            "HyperparameterTuningJob": api.HyperparameterTuningJob,
+        }.items()
+        for method in ("Create", "Get", "List", "Cancel")
+    }
 
 
 def _grpc_server(service: JobService) -> tuple[Any, int]:
@@ -450,7 +401,7 @@ def _grpc_server(service: JobService) -> tuple[Any, int]:
         )
 
     server = grpc.server(ThreadPoolExecutor(8))
-    handlers = {name: handler(name, *types) for name, types in _METHODS.items()}
+    handlers = {name: handler(name, *types) for name, types in _methods().items()}
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(f"{PACKAGE}.JobService", handlers),)
     )
@@ -470,13 +421,13 @@ class Loopback:
     def settle(self, seconds: float = 30.0) -> None:
         """Wait until every job has ended."""
         until = time.monotonic() + seconds
-        while any(job.state not in ENDED for job in self.service.jobs.values()):
+        while any(job.state.name not in ENDED for job in self.service.jobs.values()):
             assert time.monotonic() < until, "a job did not end"
             time.sleep(0.01)
 
 
 @contextlib.contextmanager
-def running(executor: Executor | None = None) -> Iterator[Loopback]:
+def running(executor: Script | None = None) -> Iterator[Loopback]:
     """The service on free ports of this machine, until the block ends."""
     service = JobService(executor or Script())
     handler = type("Handler", (Handler,), {"service": service})

@@ -11,20 +11,16 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from builder.config import debian, debian_packages, lockfile, network
 from builder.core.errors import OutsideError
-from builder.core.events import Event, StepDone, StepLog, StepStarted
+from builder.core.events import Event, StepDone, StepLog
 from builder.core.settings import Settings
-from builder.engine import BuildFailed, BuildRequest, Engine, buildx, discovery, private
-from builder.image import content_store, rootfs
-from builder.image.layer import Compression
-from builder.image.plan import Rootfs
+from builder.engine import BuildRequest, Engine, buildx, discovery, private
+from tests import containers
 from tests.clock import until
 from tests.debian import tool
 from tests.registry import server as registry_server
@@ -93,24 +89,15 @@ def test_a_build_gives_an_image_that_the_engine_knows(
     if engine.containerd_store:
         assert built.compressed_bytes is not None
         assert 500_000 < built.compressed_bytes < 3_000_000
-    assert {type(event) for event in seen} >= {StepStarted, StepLog, StepDone}
-    ran = engine.client.containers.run(tag, ["echo $A"], remove=True)
+    assert isinstance(seen[-1], StepDone) and seen[-1].name == f"build {tag}"
+    assert any("RUN echo" in line for line in printed(seen)), "buildx's own lines"
+    ran = containers.output(engine.client, tag, ["echo $A"])
     assert ran == b"1\n"
 
 
-def cached_runs(events: list[Event]) -> list[bool]:
-    """Return for each RUN of a build whether it came from the cache."""
-    return [event.cached for event in events if isinstance(event, StepDone) and "RUN" in event.name]
-
-
-def test_the_second_build_comes_from_the_cache(engine: Engine, context: Context, tag: str) -> None:
-    folder = context(f"RUN {fresh()}\n")
-    events: list[list[Event]] = [[], []]
-    first, second = (
-        buildx.build(engine, request(folder, tag), events[number].append) for number in (0, 1)
-    )
-    assert first.digest == second.digest
-    assert [cached_runs(each) for each in events] == [[False], [True]]
+def printed(events: list[Event]) -> list[str]:
+    """Return what buildx printed."""
+    return [event.line for event in events if isinstance(event, StepLog)]
 
 
 def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, tag: str) -> None:
@@ -126,21 +113,6 @@ def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, 
     time.sleep(1.1)
     second = buildx.build(engine, request(folder, f"{tag}-2", no_cache=True))
     assert first.image_id == second.image_id
-
-
-def test_two_builds_at_once_do_not_disturb_each_other(
-    engine: Engine, context: Context, tag: str
-) -> None:
-    folders = [context(f"RUN {fresh()}; sleep 1\n", name=name) for name in ("one", "two")]
-    logs: list[list[Event]] = [[], []]
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(
-            lambda n: buildx.build(engine, request(folders[n], tag + "-2" * n), logs[n].append),
-            (0, 1),
-        )
-    assert first.digest != second.digest
-    for seen in logs:
-        assert [e.error for e in seen if isinstance(e, StepDone) and "RUN" in e.name] == [None]
 
 
 def test_what_the_engine_does_not_have_and_the_disk_that_it_has(engine: Engine) -> None:
@@ -207,7 +179,7 @@ def everything_in(engine: Engine, reference: str) -> bytes:
                 content = blob.read() if blob else b""
                 if content.startswith(b"\x28\xb5\x2f\xfd"):  # a layer, in zstd
                     content = subprocess.run(
-                        [zstd(), "-dc"], input=content, capture_output=True, check=True
+                        [tool("zstd"), "-dc"], input=content, capture_output=True, check=True
                     ).stdout
                 elif content.startswith(b"\x1f\x8b"):
                     content = subprocess.run(
@@ -215,10 +187,6 @@ def everything_in(engine: Engine, reference: str) -> bytes:
                     ).stdout
                 contents += [member.name.encode(), content]
     return b"\0".join(contents)
-
-
-def zstd() -> Path:
-    return tool("zstd")
 
 
 USE = "--mount=type=secret,id=network --mount=type=secret,id=ca"
@@ -243,66 +211,6 @@ def test_secrets_reach_a_step_and_stay_out_of_the_image(
     assert marker.encode() in everything_in(engine, f"{tag}-2")  # the search would find it
 
 
-@pytest.mark.long
-@pytest.mark.network
-def test_apt_and_uv_work_with_the_hosts_network_and_leave_nothing_of_it(
-    engine: Engine, tmp_path: Path, tag: str
-) -> None:
-    """A real root, a real `apt-get install`, a real `uv pip install`: with a certificate, a proxy
-    exception and an index credential that carry markers."""
-    suite = "bookworm"
-    marker = f"marker-{secrets.token_hex(8)}"
-    host = network.discover()
-    bundle = tmp_path / "ca.pem"
-    block = f"-----BEGIN CERTIFICATE-----\n{marker}\n-----END CERTIFICATE-----\n"
-    bundle.write_text((host.ca.read_text() if host.ca else "") + "\n")
-    marked = network.discover(
-        {
-            **os.environ,
-            **({"SSL_CERT_FILE": str(bundle)} if host.ca else {}),
-            "NO_PROXY": f"localhost,{marker}.example",
-            "UV_INDEX": f"https://user:{marker}@127.0.0.1:1/simple",
-            "UV_INDEX_STRATEGY": "unsafe-best-match",
-        }
-    )
-    archives = debian.archives(Settings())
-    given = marked.secrets(debian.host_apt().settings, "".join(archives.sources(suite)))
-    given["ca"] = given.get("ca", b"") + block.encode()
-    assert given.keys() == {"network", "ca", "apt", "apt-sources"}
-
-    folder = tmp_path / "context"
-    folder.mkdir()
-    kept = content_store.of_this_machine()
-    packages = debian_packages.parse(lockfile.os_lock(ROOT, suite).read_text())
-    root = rootfs.make(Rootfs(suite, packages), engine, archives, kept, Compression("gzip", 6))
-    shutil.copy(kept.path(root), folder / "root.tar.gz")
-    uv = Path(sys.executable).with_name("uv")
-    mounts = "--mount=type=secret,id=network --mount=type=secret,id=ca"
-    mounts += " --mount=type=secret,id=apt --mount=type=secret,id=apt-sources"
-    (folder / "Dockerfile").write_text(
-        f"""FROM scratch
-ADD root.tar.gz /
-RUN {mounts} --mount=type=bind,from=uv,source=uv,target=/run/uv <<'END'
-set -eu
-{fresh()}
-. /run/secrets/network
-apt-get update
-apt-get install --yes --no-install-recommends python3
-# the marked index answers nobody: the default one has to serve
-unset UV_INDEX PIP_EXTRA_INDEX_URL
-UV_CACHE_DIR=/tmp/uv /run/uv pip install --break-system-packages --python /usr/bin/python3 iniconfig
-python3 -c 'import iniconfig, pathlib; pathlib.Path("/proof").write_text("both-worked")'
-END
-"""
-    )
-    (tmp_path / "uv").mkdir()
-    os.link(uv, tmp_path / "uv/uv")
-    buildx.build(engine, request(folder, tag, secrets=given, contexts={"uv": str(tmp_path / "uv")}))
-    content = everything_in(engine, tag)
-    assert b"both-worked" in content
-    assert marker.encode() not in content
-
-
 # --- how builds end -------------------------------------------------------------------------------
 
 
@@ -310,15 +218,12 @@ def test_a_step_that_fails_is_named_with_its_line_and_its_log(
     engine: Engine, context: Context
 ) -> None:
     folder = context("# a comment\nRUN exec 2>&1; echo one; \\\n    echo two; ls /nowhere\n")
-    seen: list[Event] = []
-    with pytest.raises(BuildFailed) as error:
-        buildx.build(engine, request(folder, "factory-test:failed"), seen.append)
-    assert error.value.line == 4
-    assert error.value.log == ("one", "two", "ls: /nowhere: No such file or directory")
-    assert f"{folder / 'Dockerfile'}:4: [2/2] RUN exec 2>&1; echo one;" in error.value.message
-    assert error.value.message.endswith("ls: /nowhere: No such file or directory")
-    assert "\n" not in error.value.message
-    assert [e.error for e in seen if isinstance(e, StepDone) and e.error] == ["exit code: 1"]
+    with pytest.raises(OutsideError) as error:
+        buildx.build(engine, request(folder, "factory-test:failed"))
+    message = error.value.message
+    assert message.startswith(f"{folder / 'Dockerfile'}:4: [2/2] RUN exec 2>&1; echo one;")
+    assert message.endswith("exit code: 1: ls: /nowhere: No such file or directory")
+    assert "\n" not in message
 
 
 def test_a_base_or_a_dockerfile_that_is_not_there(engine: Engine, tmp_path: Path) -> None:
@@ -333,13 +238,11 @@ def test_a_callback_that_raises_ends_the_build(engine: Engine, context: Context)
     folder = context(f"RUN {fresh()}; echo begun; sleep 1000\n")
 
     def stop(event: Event) -> None:
-        if isinstance(event, StepLog):
+        if isinstance(event, StepLog) and event.line.endswith(" begun"):
             raise KeyboardInterrupt
 
-    before = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         buildx.build(engine, request(folder, "factory-test:x"), stop)
-    assert time.monotonic() - before < 30
 
 
 BUILD_AND_WAIT = """
@@ -351,7 +254,7 @@ from builder.core.events import StepLog
 from builder.core.settings import Settings
 folder = Path(sys.argv[1])
 def show(event):
-    if isinstance(event, StepLog): print(event.line, flush=True)
+    if isinstance(event, StepLog) and event.line.endswith(" begun"): print("begun", flush=True)
 request = BuildRequest(folder / "Dockerfile", folder, ("factory-test:x",))
 buildx.build(discovery.connect(Settings()), request, show)
 """
@@ -391,7 +294,7 @@ def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
     with own_engine(tmp_path / "engine", monkeypatch) as mine:
 
         def kill(event: Event) -> None:
-            if isinstance(event, StepLog) and event.line == "second":
+            if isinstance(event, StepLog) and event.line.endswith(" second"):
                 pid = private.status().pid
                 assert pid is not None
                 os.kill(pid, signal.SIGKILL)
@@ -404,7 +307,7 @@ def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
         again = discovery.connect(Settings(engine="private"))
         events: list[Event] = []
         buildx.build(again, request(folder, "factory-test:killed"), events.append)
-        assert cached_runs(events) == [True, False]
+        assert any(line.endswith(" CACHED") for line in printed(events))
 
 
 def test_a_full_disk_is_one_line_that_says_where(
@@ -426,28 +329,11 @@ def test_a_full_disk_is_one_line_that_says_where(
         subprocess.run(["umount", "--lazy", disk], check=True)
 
 
-# --- connecting -----------------------------------------------------------------------------------
-
-
 def test_the_machines_own_engine_is_the_one_that_docker_talks_to(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in engine.environment.items():
+    for name, value in {**engine.environment, "DOCKER_HOST": engine.host}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("DOCKER_HOST", engine.host)
     for choice in ("machine", "auto"):
-        own = connect(choice)
+        own = discovery.connect(Settings(engine=choice))
         assert (own.origin, own.version) == ("machine", engine.version)
-
-
-def connect(choice: str, start: bool = True) -> Engine:
-    return discovery.connect(Settings(engine=choice), start)  # type: ignore[arg-type]
-
-
-def test_no_engine_and_none_to_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
-    monkeypatch.setenv(private.ENVIRONMENT, str(tmp_path))
-    with pytest.raises(
-        OutsideError, match=r"no Docker engine at .*; the private engine does not run"
-    ):
-        connect("auto", start=False)

@@ -1,15 +1,13 @@
 """Debian's packages for a private engine, without installing any."""
 
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
 
-from builder.config.debian import AptSource, Mirror
+from builder.core.apt import AptSource, Mirror
 from builder.core.errors import OutsideError
-from builder.engine.private.packages import Package, Packages, unpack
-from tests.debian import tool
+from builder.engine.private.packages import Packages, unpack
 
 MIRROR = "http://mirror.example/debian"
 
@@ -59,47 +57,37 @@ def mirror(tmp_path: Path) -> Mirror:
     return Mirror(AptSource(f"file:{archive}", (), (("Trusted", "yes"),)), None)
 
 
-@pytest.fixture
-def packages(mirror: Mirror, tmp_path: Path) -> Packages:
-    return Packages("bookworm", mirror, cache=tmp_path / "cache")
-
-
-def test_download_and_unpack(packages: Packages, tmp_path: Path) -> None:
-    (tool_alone,) = packages.download(["tool"])
-    assert (tool_alone.name, tool_alone.version) == ("tool", "2:1.0+b1")
-    library, tool_again = packages.download(["tool"], dependencies=True)
-    assert tool_again == tool_alone
-    assert (library.path.name, tool_again.path.name) == (
-        "library_1.0+b1_all.deb",
-        "tool_2%3a1.0+b1_all.deb",
-    )
-    unpack([library, tool_again], tmp_path / "root")
-    assert (tmp_path / "root/usr/bin/tool").exists()
-    assert not list(library.path.parent.glob(".new.*"))
-
-
-def test_a_file_in_the_cache_is_used_if_it_is_the_one_of_the_index(
-    packages: Packages, mirror: Mirror
+def test_what_the_index_names_is_fetched_and_unpacked(
+    mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (package,) = packages.download(["tool"])
-    before = package.path.stat().st_mtime_ns
-    assert packages.download(["tool"]) == (package,)
-    assert package.path.stat().st_mtime_ns == before
-    content = package.path.read_bytes()
-    package.path.write_bytes(b"damaged")
-    assert packages.download(["tool"]) == (package,)
-    assert package.path.read_bytes() == content
-    for deb in Path(mirror.archive.uri.removeprefix("file:")).rglob("*.deb"):
-        deb.unlink()  # the lists stay: apt links to those of a folder
-    assert packages.download(["tool"]) == (package,)
-
-
-def test_a_package_that_does_not_exist_is_named(packages: Packages) -> None:
+    hook, config = tmp_path / "hook-ran", tmp_path / "apt.conf"
+    config.write_text(f'APT::Update::Post-Invoke {{ "touch {hook}"; }};\n')
+    monkeypatch.setenv("APT_CONFIG", str(config))
+    packages = Packages("bookworm", tmp_path / "apt", mirror)
+    assert not hook.exists(), "the host's hooks do not run"
+    (tool,) = packages.download(["tool"])
+    assert (tool.name, tool.version) == ("tool", "2:1.0+b1")
+    library, again = packages.download(["tool"], dependencies=True)
+    assert (library.path.name, again) == ("library_1.0+b1_all.deb", tool)
+    unpack([library, tool], tmp_path / "root")
+    assert (tmp_path / "root/usr/bin/tool").exists()
     for names, dependencies in ((["nonesuch"], False), (["tool", "nonesuch"], True)):
         with pytest.raises(
             OutsideError, match=r"Debian bookworm from file:.*: Unable to locate package nonesuch"
         ):
             packages.download(names, dependencies)
+
+    pool = Path(mirror.archive.uri.removeprefix("file:")) / "pool/tool.deb"
+    pool.write_bytes(bytes(pool.stat().st_size))
+    tool.path.unlink()
+    with pytest.raises(OutsideError, match=r"Debian bookworm from file:.*[hH]ash"):
+        packages.download(["tool"])
+    tool.path.write_bytes(b"!<arch>\n")
+    with pytest.raises(OutsideError, match=r"_all\.deb: could not be unpacked"):
+        unpack([tool], tmp_path / "root")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(OutsideError, match="apt-get is missing"):
+        packages.download(["tool"])
 
 
 def test_a_mirror_that_cannot_be_read_is_one_line(
@@ -109,14 +97,9 @@ def test_a_mirror_that_cannot_be_read_is_one_line(
     monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
     nowhere = Mirror(AptSource("http://127.0.0.1:9/debian", (), (("Trusted", "yes"),)), None)
     with pytest.raises(OutsideError, match=r"127\.0\.0\.1:9") as caught:
-        Packages("bookworm", nowhere, cache=tmp_path).download(["tool"])
+        Packages("bookworm", tmp_path / "apt", nowhere)
     assert "\n" not in caught.value.message
     assert "proxy" in caught.value.fix
-
-
-def test_a_mirror_without_the_suite_is_one_line(mirror: Mirror, tmp_path: Path) -> None:
-    with pytest.raises(OutsideError, match="Debian trixie from file:"):
-        Packages("trixie", mirror, cache=tmp_path / "c").download(["tool"])
 
 
 def test_a_snapshot_whose_lists_have_expired_is_used_if_it_is_signed(tmp_path: Path) -> None:
@@ -125,82 +108,23 @@ def test_a_snapshot_whose_lists_have_expired_is_used_if_it_is_signed(tmp_path: P
     for key, known in ((archive / "key.gpg", True), (tmp_path / "no.gpg", False)):
         signed = (("Signed-By", str(key)),)
         source = Mirror(AptSource(f"file:{archive}", (), signed), None)
-        packages = Packages("bookworm", source, cache=tmp_path / f"cache-{known}")
         if known:
-            packages.refresh()
+            Packages("bookworm", tmp_path / "known", source)
         else:
             with pytest.raises(OutsideError, match="Debian bookworm from file:"):
-                packages.refresh()
-
-
-def test_without_apt_it_says_what_is_missing(
-    packages: Packages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(OutsideError, match="apt-get is missing"):
-        packages.download(["tool"])
-
-
-def test_several_at_once_share_one_cache(packages: Packages, mirror: Mirror) -> None:
-    cache = packages.folder.parent.parent
-    seen: list[tuple[Package, ...]] = []
-
-    def fetch() -> None:
-        seen.append(Packages("bookworm", mirror, cache=cache).download(["tool"], True))
-
-    threads = [threading.Thread(target=fetch) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(seen) == 4
-    assert len(set(seen)) == 1
-
-
-def test_a_broken_package_is_named(tmp_path: Path) -> None:
-    (tmp_path / "half.deb").write_bytes(b"!<arch>\n")
-    with pytest.raises(OutsideError, match=r"half\.deb: could not be unpacked"):
-        unpack([Package("half", "1", tmp_path / "half.deb")], tmp_path / "root")
-
-
-def test_the_hosts_apt_hooks_do_not_run(
-    packages: Packages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = tmp_path / "apt.conf"
-    hook = tmp_path / "hook-ran"
-    config.write_text(f'APT::Update::Post-Invoke {{ "touch {hook}"; }};\n')
-    monkeypatch.setenv("APT_CONFIG", str(config))
-    packages.download(["tool"])
-    assert not hook.exists()
+                Packages("bookworm", tmp_path / "unknown", source)
 
 
 # --- from the real mirror -------------------------------------------------------------------------
 
 
 @pytest.mark.network
-def test_a_tool_runs_with_its_own_libraries_whatever_the_host_has() -> None:
-    """From a suite with a newer libc than Debian 12's."""
-    jq = tool("jq", suite="trixie")
-    done = subprocess.run([jq, "-n", "-c", "[1,2]|add"], capture_output=True, text=True, check=True)
-    assert done.stdout == "3\n"
-    assert tool("jq", suite="trixie") == jq
-
-
-@pytest.mark.network
-def test_security_and_updates_belong_to_a_release() -> None:
-    sources = []
-    for suite in ("bookworm", "sid"):
-        packages = Packages(suite)
-        packages.refresh()
-        sources.append((packages.folder / "debian.sources").read_text())
-    released, rolling = sources
+def test_security_and_updates_belong_to_a_release(tmp_path: Path) -> None:
+    released, rolling = (
+        (Packages(suite, tmp_path).folder / "debian.sources").read_text()
+        for suite in ("bookworm", "sid")
+    )
     assert "Suites: bookworm-security\n" in released
     assert "Suites: bookworm-updates\n" in released
     assert "Suites: sid\n" in rolling
     assert "security" not in rolling
-
-
-@pytest.mark.network
-def test_a_tool_that_its_package_does_not_hold() -> None:
-    with pytest.raises(OutsideError, match="hostname has no nonesuch"):
-        tool("nonesuch", ("hostname",))

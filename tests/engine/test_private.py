@@ -4,7 +4,6 @@ Each test has an engine of its own, beside the one that may run for the others.
 """
 
 import io
-import json
 import os
 import signal
 import subprocess
@@ -57,12 +56,6 @@ def test_data_folder_is_the_one_given_then_the_environment_then_xdg(
     assert private.data_folder(Path("/z")) == Path("/z")
 
 
-def test_status_of_an_engine_never_started(tmp_path: Path) -> None:
-    assert private.status(tmp_path / "none").state == "stopped"
-    assert private.stop(tmp_path / "none") is False
-    assert not (tmp_path / "none").exists()
-
-
 def test_without_root_it_says_so_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +64,8 @@ def test_without_root_it_says_so_in_one_line(
         private.start(tmp_path / "engine")
     assert "\n" not in caught.value.message
     assert "engine = machine" in caught.value.fix
+    assert private.status(tmp_path / "engine").state == "stopped"
+    assert private.stop(tmp_path / "engine") is False
     assert not (tmp_path / "engine").exists()
 
 
@@ -124,6 +119,12 @@ def give_image(engine: Engine, busybox: Path) -> None:
     docker(engine, "import", "-", "tiny", stdin=packed.getvalue())
 
 
+def begin_waiting(engine: Engine, *options: str) -> None:
+    """Start a container that waits."""
+    run = ("run", "--detach", "--stop-timeout=1", *options, "tiny", "/bin/busybox", "sleep", "99")
+    docker(engine, *run)
+
+
 def start_elsewhere(data: Path, *before: str) -> subprocess.Popen[str]:
     """`start` in a process of its own, as a second command would."""
     program = (
@@ -142,34 +143,31 @@ def daemons(data: Path) -> list[int]:
 class TestEngine:
     pytestmark = needs_engine
 
-    def test_starting_twice_gives_the_same_engine(self, data: Path) -> None:
-        first = private.start(data)
-        running = daemons(data)
-        assert private.start(data) == first
-        status = private.status(data)
-        assert (status.state, status.engine) == ("running", first)
-        assert daemons(data) == running == [status.pid]
-        assert json.loads(docker(first, "version", "--format", "{{json .Server.Version}}"))
-
-    def test_a_running_engine_whose_programs_are_gone_is_reported(self, data: Path) -> None:
-        private.start(data)
-        file = data / "engine.json"
-        known = file.read_text()
-        file.write_text(json.dumps({**json.loads(known), "software": "/gone"}))
-        status = private.status(data)
-        assert (status.state, status.engine) == ("failed", None)
-        assert "/gone" in status.detail
-        with pytest.raises(OutsideError, match="programs are gone"):
-            private.start(data)
-        assert private.stop(data) is True
-        assert private.start(data).host
-
-    def test_two_at_once_start_one(self, data: Path) -> None:
+    def test_whoever_starts_it_gets_the_same_engine_and_keeps_the_own_docker_folder(
+        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busybox: Path
+    ) -> None:
         both = [start_elsewhere(data), start_elsewhere(data)]
         hosts = {process.communicate(timeout=120)[0] for process in both}
         assert [process.returncode for process in both] == [0, 0]
-        assert hosts == {f"{private.start(data).host}\n"}
-        assert len(daemons(data)) == 1
+        first = private.start(data)
+        assert hosts == {f"{first.host}\n"}
+        status = private.status(data)
+        assert (status.state, status.engine) == ("running", first)
+        assert daemons(data) == [status.pid]
+
+        home, empty = tmp_path / "home", tmp_path / "context"
+        for folder in (home / ".docker", empty):
+            folder.mkdir(parents=True)
+        (home / ".docker/config.json").write_text('{"auths": {"r.example": {"auth": "eDp5"}}}')
+        monkeypatch.setenv("HOME", str(home))
+        engine = private.start(data)
+        give_image(engine, busybox)
+        file = tmp_path / "Dockerfile"
+        file.write_text('FROM tiny\nRUN ["/bin/busybox", "true"]\n')
+        for command in (("build",), ("buildx", "build")):
+            docker(engine, *command, "--quiet", "--tag", "made", "--file", str(file), str(empty))
+        assert docker(engine, "buildx", "version").startswith("github.com/docker/buildx")
+        assert [path.name for path in (home / ".docker").iterdir()] == ["config.json"]
 
     @pytest.mark.long
     def test_after_kill_9_the_next_start_goes_on_with_its_images(
@@ -177,18 +175,7 @@ class TestEngine:
     ) -> None:
         engine = private.start(data)
         give_image(engine, busybox)
-        docker(
-            engine,
-            "run",
-            "--detach",
-            "--stop-timeout=1",
-            "--name",
-            "left",
-            "tiny",
-            "/bin/busybox",
-            "sleep",
-            "99",
-        )
+        begin_waiting(engine, "--name", "left")
         (pid,) = daemons(data)
         os.kill(pid, signal.SIGKILL)
         while daemons(data):
@@ -223,17 +210,7 @@ class TestEngine:
         engine = private.start(data)
         give_image(engine, busybox)
         docker(engine, "network", "create", "own")
-        run = (
-            "run",
-            "--detach",
-            "--stop-timeout=1",
-            "--network",
-            "own",
-            "--publish",
-            "127.0.0.1::80",
-            "tiny",
-        )
-        docker(engine, *run, "/bin/busybox", "sleep", "99")
+        begin_waiting(engine, "--network", "own", "--publish", "127.0.0.1::80")
         instance = load(data)
         assert {name for _, name in daemon.processes(instance)} >= {"dockerd", "busybox"}
         assert str(instance.network) in rules(engine)
@@ -249,11 +226,8 @@ class TestEngine:
         assert private.stop(data) is False
 
         assert docker(private.start(data), "image", "ls", "--quiet", "tiny")
-
-    def test_remove_takes_the_images_too(self, data: Path, busybox: Path) -> None:
-        give_image(private.start(data), busybox)
         private.remove(data)
-        assert [path.name for path in data.iterdir()] == ["lock"]
+        assert [path.name for path in data.iterdir()] == ["lock"], "which takes the images, too"
 
     def test_two_engines_beside_each_other_keep_their_networks(
         self, data: Path, tmp_path: Path, busybox: Path
@@ -266,17 +240,7 @@ class TestEngine:
             for engine in (first, second):
                 give_image(engine, busybox)
                 docker(engine, "network", "create", "own")
-                run = (
-                    "run",
-                    "--detach",
-                    "--stop-timeout=1",
-                    "--network",
-                    "own",
-                    "--name",
-                    "server",
-                    "tiny",
-                )
-                docker(engine, *run, "/bin/busybox", "sleep", "99")
+                begin_waiting(engine, "--network", "own", "--name", "server")
                 ping = ("/bin/busybox", "ping", "-c", "1", "-W", "5", "server")
                 assert "1 packets received" in docker(
                     engine, "run", "--rm", "--network", "own", "tiny", *ping
@@ -288,24 +252,6 @@ class TestEngine:
         finally:
             private.stop(other)
 
-    def test_buildx_without_touching_the_users_docker_folder(
-        self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busybox: Path
-    ) -> None:
-        home = tmp_path / "home"
-        (home / ".docker").mkdir(parents=True)
-        (home / ".docker/config.json").write_text('{"auths": {"r.example": {"auth": "eDp5"}}}')
-        engine = private.start(data)
-        monkeypatch.setenv("HOME", str(home))
-        give_image(engine, busybox)
-        (tmp_path / "Dockerfile").write_text('FROM tiny\nRUN ["/bin/busybox", "true"]\n')
-        empty = tmp_path / "context"
-        empty.mkdir()
-        for command in (("build",), ("buildx", "build")):
-            file = str(tmp_path / "Dockerfile")
-            docker(engine, *command, "--quiet", "--tag", "made", "--file", file, str(empty))
-        assert docker(engine, "buildx", "version").startswith("github.com/docker/buildx")
-        assert [path.name for path in (home / ".docker").iterdir()] == ["config.json"]
-
     def test_an_engine_that_cannot_start_says_why(self, data: Path) -> None:
         private.start(data)
         private.stop(data)
@@ -315,33 +261,6 @@ class TestEngine:
             private.start(data)
         assert str(data / "dockerd.log") in caught.value.fix
         assert list(daemon.processes(load(data))) == []
-
-    def test_below_a_changed_root_exec_stays_inside_the_container(
-        self, data: Path, busybox: Path, tmp_path: Path
-    ) -> None:
-        place = tmp_path / "root"
-        place.mkdir()
-        enter = (
-            f'mount --make-rprivate / && mount --rbind / {place} && exec chroot {place} "$0" "$@"'
-        )
-        below = subprocess.Popen(
-            ["unshare", "--mount", "sh", "-c", enter, sys.executable, "-c", STARTS, data],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-        assert below.wait(timeout=120) == 0
-        engine = private.start(data)  # the same one: it answers on its socket
-        give_image(engine, busybox)
-        sleep = ("--detach", "--workdir=/only-inside", "tiny", "/bin/busybox", "sleep", "99")
-        docker(engine, "run", "--name", "inside", *sleep)
-        assert docker(engine, "exec", "inside", "/bin/busybox", "pwd") == "/only-inside"
-
-
-STARTS = """
-import sys
-from pathlib import Path
-from builder.engine import private
-private.start(Path(sys.argv[1]))
-"""
 
 
 def rules(engine: Engine) -> str:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from builder.core.errors import InputError
-from builder.facts import DATA, Source, accelerators
+from builder.facts import DATA, Source, accelerators, cuda
 from builder.frameworks.tensorflow import releases
 
 
@@ -61,10 +61,8 @@ def test_every_table_names_a_source_for_every_row() -> None:
         sources += [accelerator.source, accelerator.precision_source]
         sources += [accelerator.architecture.source] if accelerator.architecture else []
         sources += [accelerator.refused_source] if accelerator.refused_source else []
-    tables = releases.tables()
-    for release in tables.releases:
-        sources += [release.source, release.pins_source]
-    rows = (*tables.tpu, *tables.sets.values(), *tables.cudnn, *tables.drivers)
+    known = cuda.cuda()
+    rows = (*releases.releases(), *known.cudnn, *known.drivers, *known.ptx)
     sources += [row.source for row in rows]
     assert all(source.text and isinstance(source.verified, bool) for source in sources)
     unverified = {source.text for source in sources if not source.verified}

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from hashlib import sha256
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder import frameworks
-from builder.config import compatibility, image_yaml, lock_check, lockfile, pins
+from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import Fact, RefusedError, Stack
+from builder.core import settings
 from builder.core.errors import InputError
-from builder.frameworks import Framework, suites
+from builder.engine import Engine
+from builder.facts import frameworks
+from builder.facts.frameworks import Framework
+from builder.frameworks import suites
 from builder.image import dockerfile, plan
+from builder.pipeline import make, proof
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
+from tests.emulators.answers import serving
+from tests.image.layers import wheel
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +53,6 @@ SUITES = {
 TOY = Framework(
     name="toy",
     title="Toy",
-    short="toy",
     distributions=frozenset({"toy-trainer", "toy-gpu"}),
     releases=lambda: ("1.0.0",),
     resolve=resolve,
@@ -62,11 +69,12 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return EntryPoints([point]).select(**wanted)
 
     monkeypatch.setattr(frameworks, "entry_points", entry_points)
-    frameworks.of.cache_clear()
-    frameworks.is_known.cache_clear()
+    cached = (frameworks.of, frameworks.every, frameworks.is_known, frameworks.optional)
+    for function in cached:
+        function.cache_clear()
     yield
-    frameworks.of.cache_clear()
-    frameworks.is_known.cache_clear()
+    for function in cached:
+        function.cache_clear()
 
 
 def spec(text: str) -> ImageSpec:
@@ -96,8 +104,10 @@ def test_a_key_of_image_yaml_selects_it() -> None:
     toy = spec("toy: 1.0.0")
     assert (toy.framework, toy.release) == ("toy", "1.0.0")
     assert compatibility.resolve(toy).requirement == "toy-trainer==1.0.0"
-    with pytest.raises(InputError, match=r"image.yaml:2: toy: '1' is not a release"):
+    with pytest.raises(InputError, match=r"image.yaml:2: toy: '1' is not a release") as mistake:
         spec("toy: 1")
+    assert mistake.value.fix == "write 1.0, 1.0.0 or newest"
+    assert compatibility.resolve(spec("toy: 1.0")).release == "1.0.0"
     with pytest.raises(InputError, match="names two frameworks: toy and tensorflow"):
         spec("toy: 1.0.0\ntensorflow: 2.21.0")
     with pytest.raises(InputError, match=r"toy: no Toy 2.0.0 is known") as refused:
@@ -132,3 +142,70 @@ def test_it_is_rendered_and_its_image_names_it_and_its_suite() -> None:
     suite = suites.of_image(labels)
     assert suite == suites.of_spec(toy) and suite.name == "toy-program"
     assert LOADER in suite.checks and OUTPUTS not in suite.checks
+
+
+# --- from an index to a receipt -------------------------------------------------------------------
+
+PROGRAM = """
+import argparse
+import toy
+
+argparse.ArgumentParser(description=toy.__doc__).parse_args()
+print("toy", toy.VERSION)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a target of the toy, whose wheel an index on loopback has.
+
+    Debian's packages are those of the target cpu.
+    """
+    content = wheel(
+        {"toy/__init__.py": '"""A toy."""\nVERSION = "1.0.0"\n'}, "toy_trainer", "1.0.0"
+    )
+    name = "toy_trainer-1.0.0-py3-none-any.whl"
+    hashes = {"sha256": sha256(content).hexdigest()}
+    file = {"filename": name, "url": f"/{name}", "hashes": hashes}
+    page = {"meta": {"api-version": "1.1"}, "name": "toy-trainer", "files": [file]}
+    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+    cpu = lockfile.read(ROOT, "cpu")
+    monkeypatch.setattr(locking, "_debian", lambda *_: (cpu.root, cpu.apt))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    folder = tmp_path / "images/toy"
+    folder.mkdir(parents=True)
+    (folder / "image.yaml").write_text(
+        "accelerator: CPU\ntoy: newest\nprogram: play:play.main\nsuite: program\n"
+    )
+    (tmp_path / "builder.toml").touch()
+    (tmp_path / "play").mkdir()
+    (tmp_path / "play/__init__.py").touch()
+    (tmp_path / "play/main.py").write_text(PROGRAM)
+    with serving({f"/{name}": (200, {}, content)}) as server:
+        server.answers["/simple/toy-trainer/"] = (200, kind, json.dumps(page).encode())
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.address}/simple/")
+        spec = image_yaml.load(tmp_path, "toy")
+        locking.lock(tmp_path, spec, compatibility.resolve(spec), None)  # type: ignore[arg-type]
+        dockerfile.write(
+            tmp_path, dockerfile.texts(tmp_path, dockerfile.load_all(tmp_path, ["toy"]))
+        )
+        yield tmp_path
+
+
+def test_its_newest_release_is_locked_from_its_index(project: Path) -> None:
+    lock = lockfile.read(project, "toy")
+    assert (lock.framework, lock.release) == ("toy", "1.0.0")
+    assert [(pin.name, pin.version) for pin in lock.wheels["toy.lock"]] == [
+        ("toy-trainer", "1.0.0")
+    ]
+    assert make.prepare(project, "toy").lock == lock
+
+
+@pytest.mark.engine
+@pytest.mark.long
+def test_its_image_is_made_and_proven(engine: Engine, project: Path) -> None:
+    options = make.BuildOptions(settings.load(project))
+    (made,) = make.make(project, ["toy"], options, lambda: engine, proof.prove_once)
+    assert made.receipt.passed and made.receipt.suite == "toy-program"
+    assert "loader" in [check.name for check in made.receipt.checks]
+    engine.client.images.remove(made.record.image_id, force=True)

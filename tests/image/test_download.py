@@ -56,7 +56,7 @@ def test_a_file_is_downloaded_once(wheels: Wheels, index: Files) -> None:
     for _ in range(2):
         with wheels.fetch(PIN, counts.append) as file:
             assert file.read() == CONTENT
-    assert index.asked == [("/one.whl", "")]
+    assert index.requests == [("/one.whl", "")]
     assert counts[-1] == len(CONTENT) and counts == sorted(counts)
     (wheels.folder / f"{PIN.sha256}.whl").write_bytes(bytes(len(CONTENT)))
     with wheels.fetch(PIN, counts.append) as file:
@@ -66,15 +66,13 @@ def test_a_file_is_downloaded_once(wheels: Wheels, index: Files) -> None:
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_torn_download_goes_on(ranges: bool, wheels: Wheels, index: Files) -> None:
+def test_a_torn_download_goes_on_also_in_the_next_run(
+    ranges: bool, wheels: Wheels, index: Files
+) -> None:
     index.torn, index.ranges = 2, ranges
     assert fetched(wheels) == CONTENT
-    assert len(index.asked) == 3 and all(begins for _, begins in index.asked[1:])
-
-
-def test_a_download_that_stays_torn_is_an_error_and_the_next_run_goes_on(
-    wheels: Wheels, index: Files
-) -> None:
+    assert len(index.requests) == 3 and all(begins for _, begins in index.requests[1:])
+    wheels.forget(PIN)
     index.torn = 3
     with pytest.raises(OutsideError, match=r"the wheel of one 1\.0: .*tried 3 times") as caught:
         fetched(wheels)
@@ -114,7 +112,7 @@ def test_a_busy_server_is_asked_again_and_another_refusal_is_an_error(
     index.statuses = [403]
     with pytest.raises(OutsideError, match="HTTP 403"):
         fetched(wheels)
-    assert len(index.asked) == 4
+    assert len(index.requests) == 4
     with pytest.raises(OutsideError, match=r"two 2\.0: it is not to be had any more"):
         wheels.fetch(pin(b"two", "two", "2.0"), lambda _: None)
 
@@ -159,20 +157,7 @@ def test_what_ended_runs_left_goes_after_a_day_but_no_lock(wheels: Wheels) -> No
     assert set(wheels.folder.iterdir()) == {new, lock}
 
 
-@pytest.mark.parametrize(
-    ("address", "becomes"),
-    [
-        ("https://a.example/x.whl", "https://me:p%40ss@a.example/x.whl"),
-        ("https://a.example:8443/x.whl", "https://a.example:8443/x.whl"),
-        ("http://a.example/x.whl", "http://a.example/x.whl"),
-        ("https://b.example/x.whl", "https://b.example/x.whl"),
-    ],
-)
-def test_a_login_of_an_index_goes_to_its_own_host_alone(address: str, becomes: str) -> None:
-    assert with_login(address, ["https://c.example/s", "https://me:p%40ss@a.example/s"]) == becomes
-
-
-def test_a_login_is_sent_and_not_shown(wheels: Wheels, index: Files) -> None:
+def test_a_login_is_sent_to_its_own_host_and_not_shown(wheels: Wheels, index: Files) -> None:
     url = index.url("/one.whl").replace("//", "//me:secret@")
     secretly = Wheels(wheels.folder, wheels.client, {PIN.sha256: url}, QUICK)
     assert fetched(secretly) == CONTENT
@@ -182,6 +167,11 @@ def test_a_login_is_sent_and_not_shown(wheels: Wheels, index: Files) -> None:
     with pytest.raises(OutsideError) as caught:
         fetched(secretly)
     assert "secret" not in caught.value.message
+    indexes = ["https://c.example/s", "https://me:p%40ss@a.example/s"]
+    with_it = with_login("https://a.example/x.whl", indexes)
+    assert with_it == "https://me:p%40ss@a.example/x.whl"
+    for address in ("https://a.example:8443/x", "http://a.example/x", "https://b.example/x"):
+        assert with_login(address, indexes) == address
 
 
 # --- Debian packages ------------------------------------------------------------------------------
@@ -202,9 +192,9 @@ def test_packages_come_from_the_mirror_once_and_otherwise_from_the_snapshot_arch
     paths = fetch_debs((A, B), sources, events.append, QUICK)
     assert [paths[deb].read_bytes() for deb in (A, B)] == [ONE, TWO]
     assert any(isinstance(e, StepLog) and "a 1: no longer at" in e.line for e in events)
-    index.asked.clear()
+    index.requests.clear()
     assert fetch_debs((A, B), sources) == paths
-    assert index.asked == []
+    assert index.requests == []
     (paths[A].parent / "b").symlink_to(paths[B])
     for damage in (
         lambda: paths[A].write_bytes(ONE[:-1] + b"?"),  # as large as before
@@ -216,7 +206,9 @@ def test_packages_come_from_the_mirror_once_and_otherwise_from_the_snapshot_arch
     assert sum("the cache has other bytes than" in str(event) for event in events) == 2
 
 
-def test_a_version_that_is_nowhere_is_one_line(index: Files, cache: Path) -> None:
+def test_a_version_that_is_nowhere_and_a_mirror_that_is_not_there_are_one_line(
+    index: Files, cache: Path
+) -> None:
     index.content = {f"/debian/{A.path}": ONE}
     with pytest.raises(OutsideError) as caught:
         fetch_debs((A, B), archives(index.url("")), retry=QUICK)
@@ -226,11 +218,8 @@ def test_a_version_that_is_nowhere_is_one_line(index: Files, cache: Path) -> Non
         f"{index.url('')}/snapshot/debian-security/{TIME}/{B.path} has it"
     )
     assert "builder lock --upgrade" in caught.value.fix
-
-
-def test_no_network_is_one_line_that_names_the_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(OutsideError, match="Connection refused") as caught:
-        fetch_debs((A,), archives(f"http://127.0.0.1:{port}"), retry=QUICK)
+        fetch_debs((B,), archives(f"http://127.0.0.1:{port}"), retry=QUICK)
     assert "debian_mirror" in caught.value.fix

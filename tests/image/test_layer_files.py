@@ -85,13 +85,6 @@ def test_a_layer_is_found_by_its_key_as_long_as_it_is_whole(store: ContentStore)
     assert store.find("cd" * 32) is None
 
 
-def test_an_error_leaves_neither_a_blob_nor_a_key(store: ContentStore) -> None:
-    with pytest.raises(RuntimeError), store.writing() as file:
-        file.write(b"half")
-        raise RuntimeError
-    assert list(store.folder.iterdir()) == []
-
-
 def test_an_image_is_found_by_its_name(store: ContentStore, tmp_path: Path) -> None:
     image = assemble([(layers.layer(store, {"a": b"1"}), "builder: a")], {"Env": ["A=1"]})
     assert store.find_image("base-1") is None

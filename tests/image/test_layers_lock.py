@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from builder.image import base, content_store, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.pipeline import committed
+from tests.conftest import Run
 from tests.image import layers
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +76,16 @@ def test_every_layer_of_this_project_is_committed() -> None:
     bases = committed.bases(ROOT)
     assert {planned.key for plan in bases.values() for planned in plan.layers} == lock.layers.keys()
     assert not [problem for problem in committed.problems(ROOT) if "layers.lock" in problem]
+
+
+def test_show_base_has_the_sizes_of_every_committed_layer(
+    builder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing was made here
+    rows = json.loads(builder("show", "base", "v100-torch", "--json")[1])
+    assert all(row["unpacked_bytes"] > row["packed_bytes"] > 0 for row in rows)
+    *_, total = builder("show", "base", "v100-torch")[1].splitlines()
+    assert total.startswith(f"{len(rows)} layers: ")
 
 
 def test_what_another_user_may_have_written_is_not_used(

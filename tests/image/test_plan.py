@@ -11,17 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from builder import frameworks
 from builder.config import lockfile
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import Prune
+from builder.core.settings import Settings
+from builder.facts import frameworks
 from builder.frameworks.tensorflow import FRAMEWORK as TENSORFLOW
-from builder.image import base, plan
+from builder.image import base, layers_lock, plan
+from builder.image.content_store import ContentStore
 from builder.image.exclude import excluded, matches, rules
-from builder.image.layer import Compression
-from builder.image.plan import Environment, Rootfs, WheelLayer, wheel_layers
+from builder.image.layer import Compression, Layer
+from builder.image.plan import Availability, BasePlan, Environment, Rootfs, WheelLayer, wheel_layers
 from builder.image.tarball import LayerWriter
+from builder.pipeline.make import prepare
+from builder.registry.manifests import OCI_LAYER_ZSTD, Descriptor
 from tests.image.layers import unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +59,7 @@ def test_a_big_wheel_has_a_layer_and_the_small_ones_of_a_file_share_one(lock: Lo
     names = [layer.plan.name.split(" ")[0] for layer in layers]
     cuda = sorted(pin.name for pin in lock.wheels[lockfile.CUDA] if (pin.bytes or 0) >= plan.BIG)
     assert names == [*cuda, "nvidia-cuda-runtime-cu12", *names[len(cuda) + 1 :]]
-    assert names[len(cuda) + 1 :] == ["libclang", "numpy", "tensorflow", "29", "2"]
+    assert names[len(cuda) + 1 :] == ["libclang", "numpy", "tensorflow", "29", "4"]
     assert {pin for layer in layers for pin in layer.pins} == set(lock.packages.values())
     tensorflow = next(layer.plan for layer in layers if layer.plan.name.startswith("tensorflow "))
     assert tensorflow.download == lock.packages["tensorflow"].bytes
@@ -117,14 +121,6 @@ def test_what_moves_a_key(
     after = wheel_layers(lock, prune, compression)
     every = {layer.plan.name for layer in before}
     assert moved(before, after) == (every if moves is None else moves)
-
-
-def test_targets_share_what_is_the_same() -> None:
-    keys = {}
-    for target, keep in (("v100", "7.0"), ("t4", "7.5"), ("h100", "9.0")):
-        layers = wheel_layers(lockfile.read(ROOT, target), Prune(keep, "tensorflow"))
-        keys[target] = {layer.plan.key for layer in layers}
-    assert len(keys["v100"] - keys["t4"]) == len(keys["v100"] - keys["h100"]) == 1
 
 
 # --- the rootfs and the environment ---------------------------------------------------------------
@@ -240,3 +236,62 @@ def test_training_loads_nothing_that_is_excluded(tmp_path: Path) -> None:
     loaded = [Path(line.removeprefix(below)) for line in printed.splitlines() if below in line]
     assert any(path.match("tensorflow/libtensorflow_cc.so*") for path in loaded)
     assert [path for path in loaded if path in left_out] == []
+
+
+# --- what a build takes ---------------------------------------------------------------------------
+
+NOWHERE = Path("nothing here")
+
+
+@pytest.fixture(scope="module")
+def cpu() -> list[BasePlan]:
+    base_of_cpu = prepare(ROOT, "cpu").base
+    assert base_of_cpu
+    return [base_of_cpu]
+
+
+def made(key: str, size: int) -> Layer:
+    return Layer(key, Descriptor(OCI_LAYER_ZSTD, f"sha256:{key}", size), f"sha256:{key[::-1]}", 9)
+
+
+def cold(plans: list[BasePlan]) -> Availability:
+    return base.look_up(plans, ContentStore(NOWHERE), Settings(), layers_lock.read(NOWHERE))
+
+
+def test_a_cold_build_downloads_what_the_lock_lists(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    takes = cold(cpu).estimate(cpu)
+    wheels = sum(pin.bytes or 0 for layer in plan.wheels for pin in layer.pins)
+    assert takes.download == wheels + sum(deb.bytes for deb in plan.rootfs.packages)
+    assert takes.layers == takes.missing == len(plan.layers)
+    count = len(plan.layers)
+    assert (
+        str(takes)
+        == f"{count} of {count} layers to make: {takes.download / 1e6:,.0f} MB to download"
+    )
+
+
+def test_a_layer_that_was_made_before_is_counted_where_it_is(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    nothing, rootfs = cold(cpu), plan.layers[0]
+    tensorflow = next(layer for layer in plan.layers if layer.name.startswith("tensorflow"))
+    stored = {rootfs.key: made(rootfs.key, 39_000_000)}
+    offered = {tensorflow.key: made(tensorflow.key, 250_000_000)}
+    missing = {k: layer for k, layer in nothing.missing.items() if k not in {**stored, **offered}}
+    before = nothing.estimate(cpu)
+    takes = Availability(stored, offered, missing).estimate(cpu)
+    assert (takes.layers, takes.missing) == (before.layers, before.missing - 2)
+    compiler = sum(deb.bytes for deb in plan.compiler)  # of the rootfs's packages
+    spared = (rootfs.download or 0) - compiler + (tensorflow.download or 0)
+    assert takes.download == before.download - spared + 250_000_000
+
+
+def test_a_wheel_whose_size_no_index_told_is_named(cpu: list[BasePlan]) -> None:
+    (plan,) = cpu
+    small = plan.wheels[-1]
+    unknown = replace(small, pins=tuple(replace(pin, bytes=None) for pin in small.pins))
+    plans = [replace(plan, wheels=(*plan.wheels[:-1], unknown))]
+    takes = cold([*plans, *plans]).estimate([*plans, *plans])
+    assert takes.layers == len(plan.layers), "what several targets share counts once"
+    assert takes.unknown == len(small.pins)
+    assert str(takes).endswith(f" MB and {takes.unknown} packages of unknown size to download")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,24 +67,18 @@ def test_an_image_gets_what_a_training_run_reads_and_its_start_hook(trainer: Pat
     assert list(files(trainer)) == names, "a nested package keeps its own name only"
 
 
-@pytest.mark.parametrize(
-    ("link", "to", "reason"),
-    [
-        ("loop", ".", "leads back to a folder above it"),
-        ("weights", "gone", r"^trainer/weights: is a link to a file that is not there"),
-        ("notes.txt", "../.git/config", r"^trainer/notes\.txt: is a link to \.git/config"),
-        ("data.txt", "../../secret.txt", r"trainer/data\.txt: is a link to a file outside"),
-    ],
-)
-def test_a_link_that_brings_in_something_else_is_refused(
-    link: str, to: str, reason: str, copy: Path
-) -> None:
+def test_a_link_that_brings_in_something_else_is_refused(copy: Path) -> None:
     (copy / ".git").mkdir()
     (copy / ".git/config").write_text("url = https://me:token@host/x")
-    (copy.parent / "secret.txt").write_text("x")
-    (copy / "trainer" / link).symlink_to(to)
-    with pytest.raises(InputError, match=reason):
-        files(copy)
+    for name, to, reason in (
+        ("loop", ".", "leads back to a folder above it"),
+        ("notes.txt", "../.git/config", r"^trainer/notes\.txt: is a link to \.git/config"),
+    ):
+        link = copy / "trainer" / name
+        link.symlink_to(to)
+        with pytest.raises(InputError, match=reason):
+            files(copy)
+        link.unlink()
 
 
 def test_data_among_the_program_is_refused_before_it_is_read(
@@ -144,21 +137,16 @@ def test_the_configuration_is_the_bases_and_what_the_image_sets(store: ContentSt
 
 
 def test_a_build_context_is_the_same_each_time(tmp_path: Path) -> None:
-    first, second = (program.stage(PLAN, tmp_path / name) for name in ("first", "second"))
-    assert first.read_text() == PLAN.dockerfile
-    contexts = []
-    for dockerfile in (first, second):
-        context = dockerfile.parent
-        contexts.append(
-            [
-                (path.relative_to(context), path.stat().st_mode, int(path.stat().st_mtime))
-                for path in sorted([context, *context.rglob("*")])
-            ]
-        )
-    assert contexts[0] == contexts[1]
-    assert {date for _, _, date in contexts[0]} == {EPOCH}
-    assert {mode & 0o777 for _, mode, _ in contexts[0]} == {0o755, 0o644}
-    assert os.access(first.parent / "app/trainer/run.sh", os.X_OK)
+    first, second = (program.stage(PLAN, tmp_path / name).parent for name in ("first", "second"))
+    assert (first / "Dockerfile").read_text() == PLAN.dockerfile
+    contents = [
+        [(path.relative_to(context), path.stat().st_mode, path.stat().st_mtime)
+         for path in sorted([context, *context.rglob("*")])]
+        for context in (first, second)
+    ]  # fmt: skip
+    assert contents[0] == contents[1]
+    assert {date for _, _, date in contents[0]} == {EPOCH}
+    assert {mode & 0o777 for _, mode, _ in contents[0]} == {0o755, 0o644}
+    assert os.access(first / "app/trainer/run.sh", os.X_OK)
     other = program.stage(replace(PLAN, files={}), tmp_path / "first")
-    assert other.parent != first.parent, "BuildKit updates a context of the same name"
-    shutil.rmtree(tmp_path)
+    assert other.parent != first, "BuildKit updates a context of the same name"

@@ -14,6 +14,7 @@ import pytest
 from builder import contract
 from builder.config import compatibility, image_yaml
 from builder.config.image_yaml import ImageSpec
+from builder.facts import frameworks
 from builder.image import start
 from tests.trainer.test_guard import MACHINE, PAID, PASSED, SECOND, V100, machine
 
@@ -94,24 +95,16 @@ def test_a_program_without_its_accelerator_ends_before_the_framework(image: Path
     assert f"{contract.ACCELERATOR}=none computes on the CPU" in text
     assert text.count("\n") == 1
     tpu = contract.accelerator("TPU-v5e", 4, topology="4x4")
-    code, text = python(image, "import tensorflow", **expecting(tpu))
-    assert code == contract.USAGE
-    assert "paid for TPU-v5e with 4 chips a host with topology 4x4, and this image has no" in text
-    code, text = python(image, "import tensorflow", **expecting("2 x V100"))
-    assert code == contract.USAGE
-    assert f"{contract.ACCELERATOR} 2 x V100: is not none, GPU" in text
-
-
-@needs_no_driver
-@pytest.mark.parametrize(
-    "program",
-    [
+    of_tpu = "paid for TPU-v5e with 4 chips a host with topology 4x4, and this image has no"
+    typo = f"{contract.ACCELERATOR} 2 x V100: is not none, GPU"
+    for expected, reason in ((tpu, of_tpu), ("2 x V100", typo)):
+        code, text = python(image, "import tensorflow", **expecting(expected))
+        assert code == contract.USAGE and reason in text
+    for by_accident in (
         "try:\n import tensorflow\nexcept BaseException:\n pass",
         "import threading\nthreading.Thread(target=__import__, args=['torch']).start()",
-    ],
-)
-def test_no_program_can_pass_over_it_by_accident(image: Path, program: str) -> None:
-    assert python(image, program, **expecting(PAID))[0] == contract.USAGE
+    ):
+        assert python(image, by_accident, **expecting(PAID))[0] == contract.USAGE
 
 
 def test_where_nothing_is_expected_or_needed_the_hook_is_silent(image: Path) -> None:
@@ -142,44 +135,95 @@ def test_with_its_accelerator_a_program_runs(image: Path) -> None:
     assert python(image, starts, libraries, **part) == (PASSED, "")
 
 
-DEVICES = """
+LISTS = {
+    "tensorflow": (
+        "tensorflow/python/eager/context.py",
+        """
 class Device:
     def __init__(self, kind):
         self.device_type = kind
 class Context:
     def _initialize_physical_devices(self, reinitialize=False):
         self._physical_devices = [Device("CPU"), *(Device("GPU") for _ in range(GPUS))]
-"""
-LISTS = "import tensorflow.python.eager.context as c; c.Context()._initialize_physical_devices()"
+""",
+        "import tensorflow.python.eager.context as m",
+        "m.Context()._initialize_physical_devices()",
+    ),
+    "torch": (
+        "torch/cuda/__init__.py",
+        "def device_count():\n return GPUS\ndef is_available():\n return GPUS > 0\n",
+        "import torch.cuda as m",
+        "device = 'cuda' if m.is_available() else 'cpu'",
+    ),
+    "jax": (
+        "jax/_src/xla_bridge.py",
+        """
+import os
+from types import SimpleNamespace as Is
+config = Is(jax_platforms=Is(value=os.environ.get("JAX_PLATFORMS")))
+def client(count):
+    return Is(local_device_count=lambda: count)
+def backends():
+    return {"cpu": client(1), **({"cuda": client(GPUS)} if GPUS else {})}
+def devices():
+    return [*backends()]
+""",
+        "import jax._src.xla_bridge as m",
+        "m.devices()",
+    ),
+}
+"""For each framework: the module that lists devices, a stand-in, how it is imported and asked."""
 
 
-def framework(image: Path, gpus: int) -> None:
-    """Write a TensorFlow that sees so many GPUs."""
-    folder = image / "site/tensorflow/python/eager"
-    folder.mkdir(parents=True)
-    for parent in (folder, folder.parent, folder.parent.parent):
-        (parent / "__init__.py").write_text("")
-    (folder / "context.py").write_text(f"GPUS = {gpus}\n{DEVICES}")
+def framework(image: Path, name: str, gpus: int) -> tuple[str, str]:
+    """Write a framework that sees so many GPUs; return how it is imported, and asked for them."""
+    path, text, load, ask = LISTS[name]
+    file = image / "site" / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    for parent in file.relative_to(image / "site").parents[:-1]:
+        (image / "site" / parent / "__init__.py").write_text("")
+    size = "#" * gpus  # of another size: written again within a second, it is read again
+    file.write_text(f"GPUS = {gpus}\n{text}{size}")
+    return load, ask
 
 
+@pytest.mark.parametrize("name", frameworks.OWN)
 def test_a_framework_that_sees_no_gpu_is_refused_when_it_has_listed_its_devices(
-    image: Path,
+    image: Path, name: str
 ) -> None:
     libraries = machine(image / "lib", V100, SECOND)
-    framework(image, gpus=0)
-    code, text = python(image, LISTS, libraries, **expecting(PAID))
+    load, ask = framework(image, name, gpus=0)
+    code, text = python(image, f"{load}; {ask}", libraries, **expecting(PAID))
     assert code == contract.USAGE
     assert "paid for 2 x V100, and the framework sees no GPU, although CUDA does" in text
-    hides = LISTS.replace("c;", "c, os; os.environ['CUDA_VISIBLE_DEVICES'] = '-1';")
-    assert python(image, hides, libraries, **expecting(PAID)) == (0, ""), "on purpose"
-    looked_at = {**expecting(PAID), "TRAINING_ACCELERATOR_LOOKED_AT": PAID}
-    assert python(image, LISTS, libraries, **looked_at) == (0, ""), "a process that it started"
+    framework(image, name, gpus=2)
+    assert python(image, f"{load}; {ask}", libraries, **expecting(PAID)) == (0, "")
 
 
-def test_a_framework_that_sees_its_gpus_goes_on(image: Path) -> None:
+def test_where_no_gpu_is_asked_for_none_is_missed(image: Path) -> None:
     libraries = machine(image / "lib", V100, SECOND)
-    framework(image, gpus=2)
-    assert python(image, LISTS, libraries, **expecting(PAID)) == (0, "")
+    load, ask = framework(image, "torch", gpus=0)
+    for passed in (
+        f"{load}; import os; os.environ['CUDA_VISIBLE_DEVICES'] = '-1'; {ask}",  # on purpose
+        f"{load}; import os\nif not os.fork(): {ask}\nelse: exit(os.wait()[1])",  # no CUDA there
+    ):
+        assert python(image, passed, libraries, **expecting(PAID)) == (0, "")
+    looked_at = {**expecting(PAID), "TRAINING_ACCELERATOR_LOOKED_AT": PAID}
+    started = python(image, f"{load}; {ask}", libraries, **looked_at)
+    assert started == (0, ""), "a process that it started"
+
+
+def test_jax_on_a_tpu_is_refused_where_it_sees_none_and_has_not_been_told_to(image: Path) -> None:
+    lists = "; ".join(framework(image, "jax", gpus=0))
+    guard = image / "app" / start.FOLDER / start.GUARD / "__init__.py"
+    guard.write_text(guard.read_text() + "\ndef missing(*_, **__):\n    return ''\n")
+    tpu = contract.accelerator("TPU-v5e", 4, topology="2x2")
+    code, said = python(image, lists, **expecting(tpu))
+    assert code == contract.USAGE and "the framework sees no TPU, although one is here" in said
+    assert python(image, lists, JAX_PLATFORMS="cpu", **expecting(tpu)) == (0, "")
+    file = image / "site" / LISTS["jax"][0]
+    file.write_text(file.read_text().replace('"cuda"', '"tpu"').replace("GPUS = 0", "GPUS = 4"))
+    assert python(image, lists, **expecting(tpu)) == (0, "")
 
 
 @pytest.mark.tensorflow
@@ -187,6 +231,9 @@ def test_tensorflow_lists_its_devices_where_the_hook_watches() -> None:
     """The name is TensorFlow's own, and private."""
     from tensorflow.python.eager import context
 
+    from builder.frameworks.tensorflow import devices
+
     made = context.Context()
     made._initialize_physical_devices()
     assert {device.device_type for device in made._physical_devices} >= {"CPU"}
+    assert (context.__name__, devices.seen(context, [made], None)) == (devices.MODULE, {"GPU": 0})

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from builder import frameworks
 from builder.config import compatibility, debian, image_yaml, lockfile, pins, uv
 from builder.config.lockfile import Lock
 from builder.config.stack import GLIBC
 from builder.core.settings import Settings
 from builder.devicecode.pruning import prune
 from builder.devicecode.pruning.rule import compute_capability
+from builder.facts import frameworks
 from builder.image import bytecode, plan, wheel_layers
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs, wheels_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ import pytest
 
 from builder.config import image_yaml
 from builder.core import project
+from builder.core.settings import KubernetesSettings as Cluster
 from builder.engine import BuildRequest, Engine, buildx
 from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.local.replicas import LocalJob
 from tests.emulators.kubernetes import server
 
@@ -56,24 +55,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(here: Path, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `builder` in the project, in this process: exit code, stdout, stderr."""
-    from builder import cli
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkey = pytest.MonkeyPatch()
-        monkey.setattr(sys, "argv", ["builder", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as left:
-            code = int(left.code or 0)
-        finally:
-            monkey.undo()
-        shown = capsys.readouterr()
-        return code, shown.out, shown.err
-
-    return call
+def run(here: Path, builder: Run) -> Run:
+    """Run `builder` in the project."""
+    return builder
 
 
 # --- a cluster ---

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from builder.facts.cuda import OldestDriver
 from builder.jobs import description
+from builder.jobs.backends.local import folder as folders
+from builder.jobs.backends.local.replicas import LocalJob
+from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.service import Service
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
+from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
 DIGEST = "sha256:" + "a" * 64
@@ -23,6 +29,13 @@ TARGETS = {
     "h100": "H100",
     "tpu": "TPU",
     "v100-torch": "V100",
+    "v100-jax": "V100",
+    "h100-jax": "H100",
+    "tpu-jax": "TPU",
+    "cpu-jax": "CPU",
+    "t4-torch": "T4",
+    "h100-torch": "H100",
+    "b200-torch": "B200",
 }
 
 
@@ -40,8 +53,8 @@ def image(target: str = "v100", accelerator: str | None = None) -> Image:
         target,
         made_for,
         True,
-        True,
         driver=OldestDriver("525", "12"),
+        one_host=target == "tpu",
     )
 
 
@@ -61,3 +74,16 @@ def checked(
     """The job with this image, through every check for Vertex AI."""
     backend = VertexAI(Service(project, read.region, endpoint))
     return backend.check(read, made, targets)
+
+
+BEGAN = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+"""When a job of `ran` began."""
+
+
+def ran(folder: Path, state: str, workers: int = 0, error: str = "", **more: Any) -> JobStatus:
+    """What the runner writes of a job of this machine, in the job's folder."""
+    pools = (Pool("chief"), *((Pool("worker", workers),) if workers else ()))
+    names = [name for pool in pools for name in pool.replicas]
+    more = {"replicas": tuple(ReplicaStatus(name, state, None, 2, 5.0) for name in names), **more}
+    job = LocalJob(more.pop("name", folder.name), "training:cpu", folder, pools)
+    return folders.write(job, state, more.pop("began", BEGAN), error, **more)

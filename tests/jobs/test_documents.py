@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli.group import app
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = re.compile(r"^    \$ builder (job (?:cost|why --log) .*)\n((?:    .+\n)+)", re.MULTILINE)

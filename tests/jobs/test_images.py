@@ -15,13 +15,12 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.facts.cuda import OldestDriver
-from builder.frameworks.tensorflow.suite import TRAINER
-from builder.jobs import checks, expected, images
+from builder.jobs import images, machines
 from builder.pipeline import verify
-from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Receipt
 from builder.registry import Manifest, Registry
 from tests.jobs import jobfiles
+from tests.prove.reading import TRAINER
 from tests.registry import server as registry_server
 from tests.registry.making import put_image
 from tests.registry.server import RegistryServer
@@ -73,27 +72,27 @@ def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
 def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Path) -> None:
     job = jobfiles.job(f"image: v100\n{BASE}")
     image, _ = images.local_image(here, job, Settings())
-    assert image.driver == OldestDriver("525", "12")
-    placement = checks.place(job.pools[0])
-    (value,) = expected.on_a_machine(placement, image.driver).values()
+    assert image.driver == OldestDriver("525", "12") and image.one_host
+    placement = machines.place("n1-standard-8", "V100", 1)
+    (value,) = placement.promise(image.driver).values()
     assert value == "V100:1,capability=7.0,cuda=12,driver=525"
     foreign, _ = images.local_image(here, jobfiles.job(f"image: a.b/c:d\n{BASE}"), Settings())
-    (value,) = expected.on_a_machine(placement, foreign.driver).values()
+    (value,) = placement.promise(foreign.driver).values()
     assert value == "V100:1,capability=7.0"
 
 
-def test_a_built_target_is_known_by_its_receipts_digest(here: Path) -> None:
+def test_a_target_is_known_by_its_tag_until_the_registry_is_asked(here: Path) -> None:
     job = jobfiles.job("image: v100\n" + BASE)
     settings = Settings(registry="us-central1-docker.pkg.dev/p-1/t/i")
     image, notes = images.local_image(here, job, settings)
-    assert (image.digest, image.proven) == (None, False)
-    assert "no valid receipt here" in notes[0]
-    receipts.write(receipt(), here / "build" / "v100" / "receipt.json")
-    image, notes = images.local_image(here, job, settings)
-    assert image.reference == f"us-central1-docker.pkg.dev/p-1/t/i@{jobfiles.DIGEST}"
-    assert image.proven and image.pruned and not notes
-    image, _ = images.local_image(here, job, Settings())
-    assert not image.in_registry
+    assert (image.reference, image.digest, image.proven) == (
+        f"{settings.registry}:v100",
+        None,
+        False,
+    )
+    assert "sends what the registry holds" in notes[0]
+    image, notes = images.local_image(here, job, Settings())
+    assert not image.in_registry and "builder image v100 --push" in notes[0]
 
 
 def test_an_image_that_is_no_target(here: Path) -> None:
@@ -163,20 +162,21 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
     here: Path, server: RegistryServer, tmp_path: Path
 ) -> None:
     ours, other = signing.pair(tmp_path, "ours"), signing.pair(tmp_path, "other")
-    trusting = signing.settings(server.host, ours)
+    where = registry.parse(f"{server.host}/{REPOSITORY}")
     with Registry(server.host) as there:
-        made = signing.image(there)
-        where = signing.at(server.host)
+        repository = signing.Repository(there, where)
+        trusting = repository.settings(ours)
+        made = repository.image()
         verify.attach(there, where, made, receipt(made))
         for name in ("v100", f"{where.name}:v100", f"{where.name}@{made.digest}"):
             job = jobfiles.job(f"image: {name}\n" + BASE)
             assert images.pushed_image(here, job, Settings(registry=where.name))[0].digest
             with pytest.raises(CheckFailed, match="no signed receipt is attached to it"):
                 images.pushed_image(here, job, trusting)
-        signing.sign(there, where, made, receipt(made), other.signer)
+        repository.sign(made, other.signer)
         with pytest.raises(CheckFailed, match="signed by none of the keys"):
             images.pushed_image(here, job, trusting)
-        signing.sign(there, where, made, receipt(made), ours.signer)
+        repository.sign(made, ours.signer)
         image, notes = images.pushed_image(here, job, trusting)
     assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())
 

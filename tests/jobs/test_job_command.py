@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +13,9 @@ import pytest
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import Image
-from tests.clock import until
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
-from tests.jobs.conftest import JOB, Run
+from tests.jobs.conftest import Run
 from tests.jobs.test_convert import POST
 
 ROOT = project.find_root(Path(__file__).parent)
@@ -27,7 +25,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
     code, out, err = run("job", "render", "cats", "--project", "my-project")
     assert code == 0
     assert json.loads(out)["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"] == 2
-    assert "no valid receipt" in err
+    assert "note: v100 is a tag" in err
     code, out, _ = run("job", "render", "cats", "-o", "job.json")
     assert (code, out) == (0, "")
     assert "workerPoolSpecs" in (here / "job.json").read_text()
@@ -39,9 +37,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("render", "dogs"), 2, "no job is called 'dogs'", "cats"),
         (("render", "cats", "--region", "europe-west1"), 2, "europe-west1 has no V100", "west4"),
         (("convert", "config.yaml"), 2, "config.yaml: No such file", "file"),
-        (("cost", "cats"), 2, "how long cats runs", "--for 22m"),
-        (("cost", "cats", "--for", "soon"), 2, "--for soon", "22m"),
-        (("cost", "cats", "--for", "1h", "--prices", "x.yaml"), 2, "x.yaml: No such file", ""),
+        (("cost", "cats", "--for", "soon"), 2, "--for: 'soon'", "22m"),
         (("status", "cats"), 2, "no project is known", "--project"),
         (("status", "cats", "--on", "here"), 2, "--on here: no backend", "local, vertex"),
         (("list",), 2, "no project is known", "--project"),
@@ -70,13 +66,12 @@ def test_what_is_wrong_is_one_line_and_the_way_out_another(
     assert way_out.startswith("fix:") and fix in way_out
 
 
-def test_an_image_of_this_machine_is_rendered_on_request_only(run: Run, here: Path) -> None:
+def test_an_image_of_this_machine_is_shown_with_a_note(run: Run, here: Path) -> None:
     (here / "builder.toml").write_text("")
     code, out, err = run("job", "render", "cats")
-    assert (code, out) == (2, "") and "training:v100 is an image of this machine" in err
-    assert "builder image v100 --push; or render it with --local" in err
-    code, out, _ = run("job", "render", "cats", "--local")
-    assert code == 0 and '"imageUri": "training:v100"' in out
+    assert code == 0 and '"imageUri": "training:v100"' in out and "builder image v100 --push" in err
+    code, out, err = run("job", "render", "cats", "--on", "kubernetes")
+    assert code == 0 and "image: training:v100" in out and "note: v100 is a tag" in err
 
 
 def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:
@@ -94,14 +89,14 @@ def test_cost_of_a_job(run: Run) -> None:
     code, out, err = run("job", "cost", "cats", "--for", "22m", "--json")
     assert code == 0 and "total" in err
     answer = json.loads(out)
-    usd = 1.15 * 22 / 60 * (0.38 + 2 * 2.48) + 22 / 60 * 100 * 0.17 / 730
+    usd = 1.15 * 22 / 60 * (0.38 + 2 * 2.48)
     assert answer["usd"] == pytest.approx(usd, abs=1e-4) and answer["complete"]
 
 
 def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
-    assert run("job", "schema", "--check")[0] == 4
+    assert "jobs/schema.json: not today's schema" in run("check")[2]
     assert run("job", "schema")[0] == 0
-    assert run("job", "schema", "--check")[0] == 0
+    assert "jobs/schema.json" not in run("check")[2]
 
 
 # --- against the loopback service -----------------------------------------------------------------
@@ -135,8 +130,6 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here
     assert code == 0 and "console.cloud.google.com" in err and jobfiles.DIGEST not in err
     code, _, err = run("job", "logs", "cats", "--replica", "chief-0")
     assert code == 0 and "done" in err
-    code, _, err = run("job", "cost", "cats", "--after")
-    assert code == 0 and "from its start to its end" in err
 
 
 def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
@@ -166,52 +159,11 @@ def test_ctrl_c_ends_the_watching_and_not_the_job(
     assert job.state.name == "JOB_STATE_QUEUED"
 
 
-def test_a_bucket_elsewhere_is_refused_before_anything_is_sent(
-    run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.rest)
-    loopback.service.buckets["my-bucket"] = ("europe-west4", "region")
-    code, _, err = run("job", "submit", "cats")
-    assert code == 2 and "gs://my-bucket is in europe-west4" in err
-    assert not loopback.service.jobs
-
-
 def step_line(step: int, loss: float) -> str:
     """A line of our trainer's."""
     event = {"event": "step", "step": step, "steps": 50, "loss": loss, "eta_seconds": 60}
     event |= {"examples_per_second": 1234.0}
     return json.dumps({"severity": "INFO", "message": f"step {step}: loss {loss}", **event})
-
-
-def evaluated(step: int) -> str:
-    event = {"event": "evaluated", "step": step, "loss": 9.0}
-    return json.dumps({"severity": "INFO", "message": f"step {step}: loss 9.0", **event})
-
-
-def test_watch_a_job_there_while_it_runs_and_when_it_is_over(
-    run: Run, loopback: emulator.Loopback, here: Path
-) -> None:
-    chief, goes_on = "workerpool0-0", threading.Event()
-    loopback.service.executor = emulator.Script(
-        (
-            *((chief, step_line(step, 1 / step)) for step in (10, 20, 30)),
-            (chief, evaluated(30)),
-            ("workerpool1-0", "Step: 25/50 - loss=0.5"),
-            ("service", "Job is running."),
-        ),
-        wait=goes_on,
-    )
-    cluster = JOB + "replicas: {workers: 1}\n"
-    (here / "jobs" / "two.yaml").write_text(cluster)
-    assert run("job", "submit", "two")[0] == 0
-    until(lambda: len(loopback.service.entries) == 6)
-    goes_on.set()
-    code, _, page = run("job", "status", "two", "--watch", "--poll", "0.05")
-    rows = {line.split()[0]: line.split()[1:6] for line in page.splitlines() if "  " in line}
-    assert code == 0 and "succeeded" in page
-    assert rows["chief-0"] == ["succeeded", "30", "of", "50", "0.0333"]
-    assert rows["worker-0"] == ["succeeded", "25", "of", "50", "0.5000"]
-    assert "service | Job is running." in page
 
 
 def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:
@@ -220,7 +172,7 @@ def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback
     )
     assert run("job", "submit", "tuned", "--logs", "--poll", "0.05")[0] == 0
     code, _, page = run("job", "status", "tuned", "--watch")
-    assert code == 0 and "trial 1  succeeded" in page and "trial 2: rate=0." in page
+    assert code == 0 and "trial 1  succeeded: 0." in page
 
 
 def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
@@ -240,16 +192,7 @@ def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
 
 def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here: Path) -> None:
     assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 0
-    folder = here / "build" / "jobs" / "cats" / "local"
-    folder.mkdir(parents=True)
-    state: dict[str, object] = {
-        "job": "cats of here",
-        "state": "failed",
-        "message": "why",
-        "seconds": 1.0,
-    }
-    state |= {"time": "2026-11-21T07:00:05+00:00", "replicas": []}
-    (folder / "state.json").write_text(json.dumps(state))
+    jobfiles.ran(here / "build/jobs/cats", "failed", name="cats of here")
     code, out, _ = run("job", "status", "cats", "--watch", "--json")
     assert (code, json.loads(out)["display_name"]) == (1, "cats of here")
     there = json.loads(run("job", "status", "cats", "--on", "vertex", "--json")[1])
@@ -257,9 +200,9 @@ def test_what_ran_here_is_asked_here(run: Run, loopback: emulator.Loopback, here
 
 
 def test_help_is_quick_and_imports_nothing_slow() -> None:
-    slow = "google.cloud.aiplatform_v1, grpc, pydantic, ruamel, docker"
+    slow = "google.cloud.aiplatform_v1, grpc, pydantic, yaml, docker"
     script = (
-        "import sys; from builder.cli import app; "
+        "import sys; from builder.cli.group import app; "
         f"found = [n for n in '{slow}'.split(', ') if n in sys.modules]; print(found)"
     )
     out = subprocess.run(

@@ -20,8 +20,7 @@ from tests.jobs.clusters import ANY, ready
 
 @pytest.mark.network
 def test_debians_kubectl_and_the_factory_mean_the_same_objects(
-    loopback: server.Cluster,
-    tmp_path: Path,
+    loopback: server.Cluster, tmp_path: Path
 ) -> None:
     kubectl = tool("kubectl", ("kubernetes-client",), suite="forky")
     loopback.objects.script = lambda pod: Script(("one", "two"), None)
@@ -41,6 +40,7 @@ def test_debians_kubectl_and_the_factory_mean_the_same_objects(
     assert loopback.jobsets() == []
     assert "completionMood" in run("create", "-f", str(bad), code=1)
     assert "created" in run("apply", "-f", str(file), "--namespace", "default")
+    run("delete", "-f", str(file), "--namespace", "default")  # the newest of its name counts
     sent = submission.submit(backend, wanted, submission.Memory(tmp_path))
     assert sent.created  # the namespace is part of the key, and render has not asked for it
     name = sent.job.display_name

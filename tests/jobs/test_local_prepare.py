@@ -1,6 +1,7 @@
 """A described job as it is prepared for this machine."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,12 +10,12 @@ from builder.core.errors import InputError
 from builder.jobs.backends.local import prepare as here
 from builder.jobs.backends.local.prepare import LocalOptions
 
-NO_ENGINE: Any = None
-"""Nothing is asked of an engine where the image is given."""
+NO_ENGINE: Any = SimpleNamespace(image=lambda name: name)
+"""An engine that has every image."""
 
 
 def prepared(root: Path, *arguments: str, **options: Any) -> Any:
-    given = LocalOptions(image="an-image", arguments=arguments, **options)
+    given = LocalOptions(arguments=arguments, **options)
     return here.prepare(root, NO_ENGINE, here.load(root, "v100"), given)
 
 
@@ -58,10 +59,10 @@ def test_variables_are_the_jobs_with_its_project_and_the_secrets_of_a_file(
     (root / "jobs/own.yaml").write_text(f"{text}{{KEY: {{secret: wandb, key: x}}, A: b}}\n")
     (tmp_path / "values").write_text("# mine\nKEY=a=b\nOTHER=c\n")
     job = here.load(root, "own")
-    given = LocalOptions(image="an-image", env_file=tmp_path / "values")
+    given = LocalOptions(env_file=tmp_path / "values")
     assert here.prepare(root, NO_ENGINE, job, given).environment == {
         **{"KEY": "a=b", "A": "b", "CLOUD_ML_PROJECT_ID": "my-project"},
     }
     with pytest.raises(InputError, match=r"own.yaml:4: .*KEY names a secret") as error:
-        here.prepare(root, NO_ENGINE, job, LocalOptions(image="an-image"))
+        here.prepare(root, NO_ENGINE, job, LocalOptions())
     assert "--env-file FILE" in error.value.fix

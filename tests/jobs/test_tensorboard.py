@@ -1,23 +1,19 @@
-"""TensorBoard over folders and buckets: what it is shown, and that it shows it."""
+"""TensorBoard over the folders of jobs: what it is shown, and that it shows it."""
 
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import types
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
-from builder.jobs.tensorboard import BucketMirror
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,23 +43,6 @@ def ran(project: Path) -> Path:
     return project
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A bucket of Google's storage emulator."""
-    from gcp_storage_emulator.server import create_server
-    from google.auth.credentials import AnonymousCredentials
-    from google.cloud import storage
-
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="mine")
-    server.start()
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-    client = storage.Client(project="emulated", credentials=AnonymousCredentials())
-    yield client.bucket("mine")
-    server.stop()
-
-
 def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     cats = ran / "build/jobs/cats"
     here = {"cats": str(cats), "dogs": str(ran / "build/jobs/dogs")}
@@ -73,58 +52,37 @@ def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     with pytest.raises(InputError, match="bats: this job has not run here") as error:
         tensorboard.sources(ran, ["bats"])
     assert error.value.fix == "known: cats, dogs"
-
-
-def test_a_study_is_one_of_the_jobs_and_a_bucket_is_named_by_a_description(ran: Path) -> None:
-    (ran / "build/jobs/tuned/1/local").mkdir(parents=True)
-    (ran / "build/jobs/tuned/study.json").write_text("{}")
+    (ran / "build/jobs/tuned/local").mkdir(parents=True)
     assert list(tensorboard.sources(ran, ())) == ["cats", "dogs", "tuned"]
     (ran / "jobs").mkdir()
     text = "image: cpu\nmachine: n1-standard-4\njob_dir: gs://mine/jobs/far\n"
     (ran / "jobs/far.yaml").write_text(text)
     assert tensorboard.sources(ran, ["far"]) == {"far": "gs://mine/jobs/far"}
-
-
-def test_no_job_at_all_is_a_clear_line(project: Path) -> None:
     with pytest.raises(InputError, match="no job has run on this machine yet"):
-        tensorboard.sources(project, ())
+        tensorboard.sources(ran / "nowhere", ())
 
 
-def test_a_view_is_a_link_a_job_and_runs_are_called_by_it(ran: Path) -> None:
-    with tensorboard.view(tensorboard.sources(ran, ()), print) as logs:
-        assert (logs / "cats").resolve() == ran / "build/jobs/cats/logs"
-        assert (logs / "dogs").resolve() == ran / "build/jobs/dogs"
-    assert not logs.exists()
-
-
-def test_a_bucket_is_copied_event_files_only_and_again_when_they_grow(
-    bucket: Any, tmp_path: Path
+def test_tensorboard_is_told_each_job_with_its_name(
+    ran: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    local = events(tmp_path / "made", 0.5)
-    content = local.read_bytes()
-    bucket.blob(f"jobs/far/logs/train/{local.name}").upload_from_string(content[:30])
-    bucket.blob("jobs/far/model/saved_model.pb").upload_from_string("large")
-    bucket.blob("jobs/far2/logs/events.out.tfevents.1.x").upload_from_string("another job")
-    mirror = BucketMirror("gs://mine/jobs/far", tmp_path / "copy")
-    assert mirror.update() == 1
-    copy = tmp_path / "copy/logs/train" / local.name
-    assert copy.read_bytes() == content[:30]
-    inode = copy.stat().st_ino
-    bucket.blob(f"jobs/far/logs/train/{local.name}").upload_from_string(content)
-    assert mirror.update() == 1
-    assert (copy.read_bytes(), copy.stat().st_ino) == (content, inode), "it grew in place"
-    assert len([path for path in (tmp_path / "copy").rglob("*") if path.is_file()]) == 1
-    with pytest.raises(OutsideError, match="gs://nobodys/jobs: Cloud Storage refused"):
-        BucketMirror("gs://nobodys/jobs", tmp_path).update()
+    shown = tensorboard.sources(ran, ["cats", "dogs", "gs://mine/jobs/far"])
+    jobs = ran / "build/jobs"
+    places = f"cats:{jobs}/cats/logs,dogs:{jobs}/dogs,far:gs://mine/jobs/far"
+    assert tensorboard.spec(shown) == places
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "tensorboard" or None)
+    with pytest.raises(OutsideError, match="reads gs:// with gcsfs") as error:
+        tensorboard.serve(shown, "localhost", 0)
+    assert error.value.fix.endswith(" gcsfs")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(OutsideError, match="TensorBoard is not installed"):
+        tensorboard.serve({}, "localhost", 0)
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_a_local_job_and_one_in_a_bucket(ran: Path, bucket: Any) -> None:
-    local = next((ran / "build/jobs/cats").rglob("*tfevents*"))
-    bucket.blob(f"jobs/far/validation/{local.name}").upload_from_string(local.read_bytes())
+def test_tensorboard_shows_two_jobs_in_one_view(ran: Path) -> None:
     command = [sys.executable, "-c", "from builder.cli import main; main()", "tensorboard"]
     process = subprocess.Popen(
-        [*command, "--port=0", "cats", "gs://mine/jobs/far"],
+        [*command, "--port=0", "cats", "dogs"],
         cwd=ran,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
@@ -139,13 +97,12 @@ def test_tensorboard_shows_a_local_job_and_one_in_a_bucket(ran: Path, bucket: An
                 break
         else:
             pytest.fail(said)
-        assert "gs://mine/jobs/far: 1 event files" in said
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         runs: set[str] = set()
         while len(runs) < 2:  # it loads in the background; the test's time limit is the limit
             with direct.open(f"{address[0]}data/runs") as answer:
                 runs = set(json.load(answer))
-        assert runs == {"cats/train", "far/validation"}
+        assert runs == {"cats/train", "dogs/elsewhere"}
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0

@@ -9,7 +9,6 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
-from google.cloud import aiplatform_v1 as api
 
 from builder import contract
 from builder.core.errors import InputError
@@ -45,7 +44,7 @@ service_account: trainer@my-project.iam.gserviceaccount.com
 network: projects/123456789/global/networks/vpc
 tensorboard: projects/my-project/locations/us-central1/tensorboards/42
 disk: {type: pd-standard, size_gb: 200}
-scheduling: {timeout: 2h, restarts: job}
+scheduling: {timeout: 2h, restarts: never}
 labels: {team: vision}
 vertex:
   reservation: projects/my-project/zones/us-central1-a/reservations/mine
@@ -78,6 +77,8 @@ def body(text: str, target: str = "v100") -> dict[str, Any]:
 
 def message(text: str, target: str = "v100") -> Any:
     """The job as Google's own library reads it; a field that it does not know is an error."""
+    from google.cloud import aiplatform_v1 as api  # 1,200 modules
+
     kind = api.HyperparameterTuningJob if "study:" in text else api.CustomJob
     return kind.from_json(json.dumps(body(text, target)))
 
@@ -109,7 +110,7 @@ def test_every_field_arrives() -> None:
     assert spec["scheduling"] == {
         "timeout": "7200s",
         "strategy": "STANDARD",
-        "restartJobOnWorkerRestart": True,
+        "disableRetries": True,
     }
     assert spec["serviceAccount"].startswith("trainer@")
     assert spec["network"] == "projects/123456789/global/networks/vpc"
@@ -185,13 +186,11 @@ def test_a_container_reads_its_secrets_and_becomes_the_program(
 
 def test_a_job_with_secrets_starts_what_its_image_would_start() -> None:
     image = replace(jobfiles.image(), entrypoint=("python3", "-m", "trainer.task"))
-    text = POST + SECRET.replace("wandb", "wandb, key: api-key")
+    text = POST + SECRET
     ready = jobfiles.checked(jobfiles.job(text), image)
     container = vertex.body(ready)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     assert container["command"][:4] == ["python3", "-I", "-S", "-c"]
     assert container["command"][6:] == ["python3", "-m", "trainer.task"]
-    for part in ("secretmanager.secretAccessor", "environment.WANDB_API_KEY.key: a cluster's own"):
-        assert any(part in note for note in ready.notes)
 
 
 @pytest.mark.parametrize(
@@ -240,12 +239,12 @@ def test_a_study_is_a_tuning_job() -> None:
     assert (tuning.max_trial_count, tuning.parallel_trial_count) == (20, 4)
     assert tuning.max_failed_trial_count == 2
     study = tuning.study_spec
-    assert study.metrics[0].goal == api.StudySpec.MetricSpec.GoalType.MINIMIZE
-    assert study.algorithm == api.StudySpec.Algorithm.ALGORITHM_UNSPECIFIED  # the service's own
+    assert study.metrics[0].goal.name == "MINIMIZE"
+    assert study.algorithm.name == "ALGORITHM_UNSPECIFIED"  # the service's own
     assert "median_automated_stopping_spec" in study
     rate, layers, batch, optimizer = study.parameters
     assert (rate.double_value_spec.min_value, rate.double_value_spec.max_value) == (0.001, 0.1)
-    assert rate.scale_type == api.StudySpec.ParameterSpec.ScaleType.UNIT_LOG_SCALE
+    assert rate.scale_type.name == "UNIT_LOG_SCALE"
     assert (layers.integer_value_spec.min_value, layers.integer_value_spec.max_value) == (1, 5)
     assert list(batch.discrete_value_spec.values) == [16, 32, 64]
     assert list(optimizer.categorical_value_spec.values) == ["adam", "sgd"]

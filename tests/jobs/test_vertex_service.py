@@ -8,6 +8,7 @@ import pytest
 
 from builder.core.errors import InputError
 from builder.jobs.backends.vertex import service
+from builder.jobs.description.job import Job
 from tests.jobs import jobfiles
 
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
@@ -23,7 +24,10 @@ def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(here: P
     job = jobfiles.job("image: v100\nproject: file-project\n" + BASE)
     bare = jobfiles.job("image: v100\n" + BASE.replace("region: us-central1\n", ""))
     environ = {"BUILDER_JOB_PROJECT": "environ-project", "GOOGLE_CLOUD_PROJECT": "gcloud-project"}
-    load = service.load
+
+    def load(root: Path, job: Job, environ: dict[str, str], **flags: str) -> service.Service:
+        return service.load(root, job, flags, environ)
+
     assert load(here, job, environ=environ, project="flag-project").project == "flag-project"
     assert load(here, job, environ=environ).project == "file-project"
     assert load(here, bare, environ=environ).project == "environ-project"

@@ -2,17 +2,15 @@
 
 import io
 import json
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
-from builder.engine import containers
 from builder.jobs.backends.local import folder as folders
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.watch import Watch
+from tests.jobs import jobfiles
 
 
 def watched(folder: Path) -> Watch:
@@ -30,9 +28,9 @@ def shown(watch: Watch) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_state(tmp_path, "running")
+    jobfiles.ran(tmp_path, "running", 1)
     here = tmp_path / folders.LOCAL
-    (here / "job.log").write_text("2026-11-21T07:00:00.000+00:00 job: 2 replicas of <image>\n")
+    (here / "job.log").write_text("2026-11-21T07:00:00.000+00:00 2 replicas of <image>\n")
     lines = [line(step, 1 / step) for step in (10, 20, 30)]
     (here / "chief-0.log").write_text("".join(lines))
     (here / "worker-0.log").write_text("2026-11-21T07:00:01.000+00:00 plain <b>words</b>\n")
@@ -45,26 +43,10 @@ def line(step: int, loss: float) -> str:
     return f"2026-11-21T07:00:0{step // 10}.000+00:00 {json.dumps(event)}\n"
 
 
-def write_state(folder: Path, state: str, **more: Any) -> None:
-    replica = {"state": state, "exit_code": None, "restarts": 0, "seconds": 5.0}
-    content = {
-        "job": "cats",
-        "state": state,
-        "message": "",
-        "seconds": 5.0,
-        "time": "2026-11-21T07:00:00+00:00",
-        "owner": containers.owner(os.getpid()),
-        "replicas": [{"name": name, **replica} for name in ("chief-0", "worker-0")],
-        **more,
-    }
-    (folder / folders.LOCAL).mkdir(exist_ok=True)
-    (folder / folders.LOCAL / folders.STATE).write_text(json.dumps(content))
-
-
 def test_a_page_says_where_each_replica_is(folder: Path) -> None:
     page = shown(watched(folder))
     row = next(line for line in page.splitlines() if line.startswith("chief-0 "))
-    assert row.split() == ["chief-0", "running", "30", "of", "50", "0.0333", "100", "0:01:01"]
+    assert row.split() == ["chief-0", "running", "30", "of", "50", "0.0333", "100", "0:01:01", "2"]
     assert "worker-0 | plain <b>words</b>" in page and "2 replicas of <image>" in page
 
 

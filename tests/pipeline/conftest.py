@@ -14,7 +14,7 @@ from builder import registry
 from builder.engine import BuildRequest, Engine, buildx
 from builder.frameworks import suites
 from builder.pipeline.push import LocalImage
-from builder.pipeline.verify import ACCELERATOR
+from builder.prove.image import ACCELERATOR
 from builder.registry import Registry
 from tests.pipeline.pushing import Build
 from tests.registry import server as registry_server

@@ -15,20 +15,18 @@ from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.engine.discovery import connect
 from builder.engine.private import daemon
-from builder.frameworks.tensorflow import suite as suites
 from builder.pipeline.push import LocalImage
 from builder.prove.receipts import CheckResult, Receipt
+from tests.prove.reading import TRAINER
 
-REQUIRED = suites.TRAINER.required("V100")
+REQUIRED = TRAINER.required("V100")
 NEWER = replace(
-    suites.TRAINER,
+    TRAINER,
     checks=tuple(
-        replace(check, version=check.version + (check.name == "loader"))
-        for check in suites.TRAINER.checks
+        replace(check, version=check.version + (check.name == "loader")) for check in TRAINER.checks
     ),
 )
 """The suite of a factory whose check of the loader asks for more."""
-REPOSITORY = "team/training"
 
 
 Build = Callable[..., LocalImage]

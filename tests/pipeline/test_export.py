@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,22 +12,18 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.settings import Settings, TrustSettings
+from builder.core.settings import Settings
 from builder.engine import BuiltImage
 from builder.image import base, layers_lock, program
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.image.program import ImagePlan
-from builder.pipeline import export, make, repository
+from builder.pipeline import export, make
 from builder.pipeline.export import Exported
 from builder.pipeline.make import BuildOptions
-from builder.registry import Registry, manifests
-from builder.trust import attestations, dsse, provenance
-from builder.trust.dsse import Statement
-from builder.trust.provenance import Build
+from builder.registry import manifests
 from tests.image.layers import unpacked
-from tests.registry.server import RegistryServer
-from tests.trust.signing import Pair
+from tests.trust.signing import Repository
 
 TARGET = "cpu"
 
@@ -38,48 +32,31 @@ def no_engine() -> NoReturn:
     raise AssertionError("an engine was asked for")
 
 
-@dataclass(frozen=True)
-class Place:
-    """An empty repository of its own in the registry of the whole run."""
-
-    server: RegistryServer
-    name: str
-
-    @property
-    def settings(self) -> Settings:
-        return Settings(registry=f"{self.server.host}/{self.name}")
-
-    def put_base(self, root: Path) -> str:
-        """Put the base of the target, of small layers that layers.lock then has; return its tag."""
-        plan = make.prepare(root, TARGET).base
-        assert plan
-        lock = layers_lock.read(root / layers_lock.FILE)
-        with Registry(self.server.host) as client:
-            for planned in plan.layers:
-                blob = client.put_blob(self.name, f"layer {planned.key}".encode())
-                blob = replace(blob, media_type=manifests.OCI_LAYER_ZSTD)
-                lock.layers[planned.key] = Layer(planned.key, blob, blob.digest, 1)
-                lock.names[planned.key] = planned.name
-            lock.write()
-            image = base.committed(plan, lock)
-            assert image
-            client.put_blob(self.name, image.configuration)
-            client.put_manifest(self.name, plan.tag, image.manifest)
-        return plan.tag
-
-    def trained(self, exported: Exported) -> str:
-        """trainer/task.py of an image in the registry."""
-        where = registry.parse(exported.reference)
-        with Registry(self.server.host) as client:
-            manifest = client.manifest(where.repository, where.target)
-            assert manifest and manifest.digest == exported.digest
-            packed = client.blob(where.repository, manifest.layers[-1])
-        return unpacked(BytesIO(packed))["app/trainer/task.py"].content.decode()
+def put_base(repository: Repository, root: Path) -> str:
+    """Put the base of the target, of small layers that layers.lock then has; return its tag."""
+    plan = make.prepare(root, TARGET).base
+    assert plan
+    lock, client = layers_lock.read(root / layers_lock.FILE), repository.client
+    for planned in plan.layers:
+        blob = client.put_blob(repository.path, f"layer {planned.key}".encode())
+        blob = replace(blob, media_type=manifests.OCI_LAYER_ZSTD)
+        lock.layers[planned.key] = Layer(planned.key, blob, blob.digest, 1)
+        lock.names[planned.key] = planned.name
+    lock.write()
+    image = base.committed(plan, lock)
+    assert image
+    client.put_blob(repository.path, image.configuration)
+    client.put_manifest(repository.path, plan.tag, image.manifest)
+    return plan.tag
 
 
-@pytest.fixture
-def place(registry_server: RegistryServer) -> Iterator[Place]:
-    yield Place(registry_server, f"tests/{secrets.token_hex(6)}")
+def trained(repository: Repository, exported: Exported) -> str:
+    """Return trainer/task.py of an image in the registry."""
+    tag = registry.parse(exported.reference).target
+    manifest = repository.client.manifest(repository.path, tag)
+    assert manifest and manifest.digest == exported.digest
+    packed = repository.client.blob(repository.path, manifest.layers[-1])
+    return unpacked(BytesIO(packed))["app/trainer/task.py"].content.decode()
 
 
 def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, ...]:
@@ -87,95 +64,62 @@ def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, 
 
 
 @pytest.mark.network
-def test_a_code_change_is_one_layer_on_the_base_in_the_registry(copy: Path, place: Place) -> None:
-    place.put_base(copy)
-    (first,) = to_registry(copy, place.settings)
-    assert place.trained(first) == "print('trained')\n"
+def test_a_code_change_is_one_layer_on_the_base_in_the_registry(
+    copy: Path, repository: Repository
+) -> None:
+    put_base(repository, copy)
+    (first,) = to_registry(copy, repository.settings())
+    assert trained(repository, first) == "print('trained')\n"
     (copy / "trainer/task.py").write_text("print('better')\n")
     with ThreadPoolExecutor(2) as pool:  # two at once send the same
-        calls = [pool.submit(to_registry, copy, place.settings) for _ in range(2)]
+        calls = [pool.submit(to_registry, copy, repository.settings()) for _ in range(2)]
         ((second,), again) = (call.result() for call in calls)
     assert again == (second,) and second.reference != first.reference
-    assert place.trained(second) == "print('better')\n"
+    assert trained(repository, second) == "print('better')\n"
     (copy / f"images/{TARGET}/Dockerfile").write_text("FROM scratch\n")
     with pytest.raises(CheckFailed, match="is not what image"):
-        to_registry(copy, place.settings)
-
-
-def sign_base(place: Place, tag: str, key: Pair, named: str = "") -> None:
-    """Sign the base under a tag; named: the tag that the signer knows it by."""
-    with Registry(place.server.host) as client:
-        base = client.manifest(place.name, tag)
-        assert base
-        build = Build("", named or tag, "0" * 16, {}, None, "machine Docker 28", "0.1.0")
-        statement = Statement(base.digest, dsse.PROVENANCE, provenance.predicate(build, {}))
-        attestations.attach(client, place.name, base, (statement,), key.signer, "2026-11-22")
-
-
-@pytest.mark.network
-def test_a_base_that_nobody_trusted_signed_is_not_built_on(
-    copy: Path, place: Place, ours: Pair, other: Pair
-) -> None:
-    tag = place.put_base(copy)
-    trust = TrustSettings(prove=(str(other.public),), build=(str(ours.public),))
-    settings = place.settings.model_copy(update={"trust": trust})
-    check = repository.base_check(settings)
-    assert check
-
-    def refused(reason: str) -> None:
-        with pytest.raises(CheckFailed, match=reason) as caught:
-            to_registry(copy, settings, check_base=check)
-        assert caught.value.exit_code == 4
-        assert not [tag for tag in place.server.tags(place.name) if tag.startswith("unproven")]
-
-    refused("is not trusted: nothing signed is attached to it")
-    sign_base(place, tag, other)
-    refused("signed by none of the keys that are trusted")
-    sign_base(place, tag, ours, "base-of-last-year")
-    refused("it is signed as base-of-last-year")
-    sign_base(place, tag, ours)
-    (exported,) = to_registry(copy, settings, check_base=check)
-    assert place.trained(exported)
-    assert repository.base_check(place.settings) is None
+        to_registry(copy, repository.settings())
 
 
 @pytest.mark.network
 def test_without_a_base_or_with_another_kind_it_is_told_how_it_gets_there(
-    copy: Path, place: Place
+    copy: Path, repository: Repository
 ) -> None:
     with pytest.raises(InputError, match="no registry is set"):
         to_registry(copy, Settings())
     with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
-        to_registry(copy, place.settings)
+        to_registry(copy, repository.settings())
     assert caught.value.fix.endswith(f"builder build {TARGET} --base-only --to-registry")
 
 
 @pytest.mark.network
-def test_a_base_that_is_not_the_committed_one_is_refused(copy: Path, place: Place) -> None:
+def test_a_base_that_is_not_the_committed_one_is_refused(
+    copy: Path, repository: Repository
+) -> None:
     """Whoever may write to the registry moves the base's tag to other bytes."""
-    tag = place.put_base(copy)
+    tag = put_base(repository, copy)
     target = make.prepare(copy, TARGET)
     plan = target.base
     assert plan
-    with Registry(place.server.host) as client:
-        manifest = client.manifest(place.name, tag)
-        assert manifest
-        evil = client.put_blob(place.name, b"a layer with zz_evil.pth")
-        first, *others = manifest.content["layers"]
-        changed = {**manifest.content, "layers": [{**first, **evil.json()}, *others]}
-        client.put_manifest(place.name, tag, registry.manifest(changed))
+    client = repository.client
+    manifest = client.manifest(repository.path, tag)
+    assert manifest
+    evil = client.put_blob(repository.path, b"a layer with zz_evil.pth")
+    first, *others = manifest.content["layers"]
+    changed = {**manifest.content, "layers": [{**first, **evil.json()}, *others]}
+    client.put_manifest(repository.path, tag, registry.manifest(changed))
     with pytest.raises(CheckFailed, match=r"base-.* is sha256:.*, images/layers.lock says sha256"):
-        to_registry(copy, place.settings)
+        to_registry(copy, repository.settings())
     empty = ContentStore(Path("nothing here"))
-    available = base.look_up([plan], empty, place.settings, target.layers)
+    available = base.look_up([plan], empty, repository.settings(), target.layers)
     assert evil.digest not in [layer.blob.digest for layer in available.offered.values()]
 
 
 @pytest.mark.network
 def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
-    copy: Path, place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    copy: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    tag = place.put_base(copy)
+    tag = put_base(repository, copy)
     (copy / "templates").mkdir()
     (copy / "templates/Dockerfile.j2").write_text("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\n")
     dockerfile = copy / f"images/{TARGET}/Dockerfile"
@@ -188,7 +132,9 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
 
     monkeypatch.setattr(program, "build", build)
     engine: Any = "engine"
-    (exported,) = export.to_registry(copy, [TARGET], BuildOptions(place.settings), lambda: engine)
+    (exported,) = export.to_registry(
+        copy, [TARGET], BuildOptions(repository.settings()), lambda: engine
+    )
     assert exported.digest == "sha256:1"
     assert [plan.installs for plan in plans] == [False]
     with pytest.raises(InputError, match="its Dockerfile does more than copy"):

@@ -23,12 +23,11 @@ import pytest
 from builder.core import files
 from builder.engine import Engine, containers
 from builder.prove import receipts
-from tests.engine.tags import tags
+from tests import commands
 from tests.registry import server as registry_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow, pytest.mark.long]
 
-ROOT = Path(__file__).resolve().parents[2]
 KILLS = int(os.environ.get("KILLS", "10"))
 TARGET = "killed"
 SECONDS = {"lock": 4.0, "base": 40.0, "image": 60.0, "push": 3.0}
@@ -40,24 +39,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 @pytest.fixture
 def project(tmp_path: Path, engine: Engine) -> Iterator[Path]:
-    root = tmp_path / "project"
-    shutil.copytree(ROOT / "trainer", root / "trainer")
-    shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
-    for lock in (ROOT / "images").glob("*.lock"):
-        shutil.copy(lock, root / "images")
-    (root / "builder.toml").touch()
-    yield root
-    for name in tags(engine):
-        if TARGET in name:
-            engine.client.images.remove(name)
+    with commands.team(tmp_path / "project", TARGET, engine) as root:
+        yield root
 
 
 def run(root: Path, words: list[str], home: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(home)}
-    command = [sys.executable, "-m", "builder", *words]
     return subprocess.Popen(
-        command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+        [*commands.COMMAND, *words], cwd=root, env=commands.environment(TMPDIR=str(home)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def left(engine: Engine, home: Path) -> list[str]:
@@ -92,7 +82,6 @@ def test_killed_at_random_it_is_the_same_and_nothing_is_left(
             locks = {path.name: path.read_bytes() for path in (project / "images").rglob("*.lock")}
             return json.loads(out)[0]["digest"], locks
 
-        run(project, ["render"], home).communicate(timeout=60)
         first = whole()
         chance, ended = random.Random(KILLS), []
         for number in range(KILLS):

@@ -5,36 +5,26 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from builder.config import lockfile, uv
 from builder.core import files
-from builder.engine import Engine, private
+from builder.engine import private
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
 from builder.registry import Reference, Registry
 from tests import ordinary
+from tests.commands import builder
 from tests.image import layers
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
-
-
-def builder(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The command line in this repository."""
-    given = {**os.environ, **environment}
-    command = [sys.executable, "-m", "builder", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
 
 
 def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
@@ -76,12 +66,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("layout") / "base"
     layout(path)
     return path
-
-
-@pytest.fixture(scope="module")
-def manifest(folder: Path) -> dict[str, Any]:
-    (entry,) = json.loads((folder / "index.json").read_text())["manifests"]
-    return dict(json.loads((folder / "blobs" / entry["digest"].replace(":", "/")).read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -130,40 +114,6 @@ def test_skopeo_reads_the_layout_and_the_registry(
     registry_server.skopeo(
         *("copy", "--src-tls-verify=false", f"docker://{sent['reference']}", f"dir:{tmp_path}/d")
     )
-
-
-# --- inside ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def image(engine: Engine) -> str:
-    """The base on the engine, by its local name."""
-    done = builder("build", "cpu", "--base-only", "--json")
-    assert done.returncode == 0, done.stderr
-    return str(json.loads(done.stdout)[0]["reference"])
-
-
-def ran(engine: Engine, image: str, script: str, **options: Any) -> str:
-    """What a script prints in a container of the base, as root."""
-    options = {"network_mode": "none", **options}
-    printed = engine.client.containers.run(
-        image, ["-euc", script], entrypoint="/bin/sh", user="0:0", remove=True, **options
-    )
-    return bytes(printed).decode()
-
-
-def test_the_packages_are_those_of_the_lock(engine: Engine, image: str) -> None:
-    program = Path(uv.uv_program())
-    script = "dpkg -l | grep -c ^ii; /uv pip check --python /opt/venv/bin/python 2>&1"
-    script += "; /uv pip list --python /opt/venv/bin/python --format json 2>/dev/null"
-    volumes = {str(program): {"bind": "/uv", "mode": "ro"}}
-    count, *checked, listed = ran(engine, image, script, volumes=volumes).strip().splitlines()
-    lock = lockfile.read(ROOT, "cpu")
-    assert lock.root is not None
-    assert int(count) == len(lock.root.packages) + sum(map(len, lock.apt.values()))
-    assert "All installed packages are compatible" in "".join(checked)
-    installed = {package["name"]: package["version"] for package in json.loads(listed)}
-    assert installed == {pin.name: pin.version for pin in lock.packages.values()}
 
 
 # --- by an ordinary user --------------------------------------------------------------------------

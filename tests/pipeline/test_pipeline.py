@@ -22,34 +22,22 @@ from builder.image import program
 from builder.pipeline.make import prepare
 from builder.prove import smoke
 from builder.registry import Registry
-from tests.engine.tags import tags
+from tests import commands, containers
 from tests.image.layers import unpacked
 from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGET = "pipeline-test"
 """A name of its own: the tests move no tag of the person whose engine this is."""
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterator[Path]:
-    """A team's own repository: one target on the CPU, the trainer, no templates."""
-    root = tmp_path_factory.mktemp("project")
-    (root / "images").mkdir()
-    (root / "builder.toml").touch()
-    shutil.copytree(ROOT / "trainer", root / "trainer")
-    shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
-    for lock in (ROOT / "images").glob("os-*.lock"):
-        shutil.copy(lock, root / "images")
-    assert builder(root, "lock", "--check").returncode == 0
-    builder(root, "render", check=True)
-    yield root
-    for name in tags(engine):
-        if TARGET in name:
-            engine.client.images.remove(name)
+    with commands.team(tmp_path_factory.mktemp("project"), TARGET, engine) as root:
+        assert builder(root, "lock", "--check").returncode == 0
+        yield root
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +46,8 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
         yield server
 
 
-def builder(root: Path, *arguments: str, check: bool = False) -> subprocess.CompletedProcess[str]:
-    """The command line, as a person runs it in `root`."""
-    command = [sys.executable, "-m", "builder", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
+def builder(root: Path, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    return commands.builder(*words, root=root, check=check)
 
 
 def image(root: Path, *arguments: str) -> dict[str, object]:
@@ -99,10 +81,9 @@ def test_without_a_change_there_is_nothing_to_do(made: dict[str, object], projec
 @pytest.mark.long
 def test_two_runs_at_once_build_it_once(project: Path, made: dict[str, object]) -> None:
     (project / "trainer" / "twice.py").write_text("# a change for two\n")
-    command = [sys.executable, "-m", "builder", "image", TARGET]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command, path = [*commands.COMMAND, "image", TARGET], commands.environment()
     both = [
-        subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(command, cwd=project, env=path, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     printed = [process.communicate()[1] for process in both]
@@ -159,12 +140,12 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
             text=True,
         )
         assert tested.returncode == 0, tested.stdout + tested.stderr
-        log = client.containers.run(
+        log = containers.output(
+            client,
             f"{where}@{digest}",
             ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
             volumes={str(smoke.RECORDS): {"bind": "/records", "mode": "ro"}},
             network_mode="none",
-            remove=True,
         )
         events = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
         assert events[-1]["event"] == "done"

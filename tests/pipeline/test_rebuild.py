@@ -1,75 +1,34 @@
-"""An image that was built again: the first layer and file that differ from the registry's."""
+"""An image that was built again: the first layer that differs from the registry's."""
 
 from __future__ import annotations
 
 import gzip
 import io
 import json
-import os
 import secrets
-import subprocess
-import sys
 import tarfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.core.errors import InputError
-from builder.image import registry_layers
 from builder.image.content_store import ContentStore
-from builder.image.layer import Layer
 from builder.image.tarball import unpacked
 from builder.pipeline import rebuild
 from builder.registry import Manifest, Reference, Registry, digest_of, manifest, parse
-from builder.trust import attestations, dsse
+from tests.commands import ROOT, builder
 from tests.image import layers
 from tests.registry.server import RegistryServer
-from tests.trust.signing import Pair
-
-ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.network
-def test_the_first_layer_and_file_that_differ_are_named(
-    registry_server: RegistryServer, tmp_path: Path
-) -> None:
+def test_the_first_layer_that_differs_is_named(tmp_path: Path) -> None:
     store = ContentStore(tmp_path)
     same = layers.layer(store, {"a": b"1"})
-    ours = layers.image(same, layers.layer(store, {"site/a.py": b"1", "site/b.py": b"2"}))
-    evil = layers.layer(store, {"site/a.py": b"1", "site/b.py": b"2", "site/zz_evil.pth": b"x"})
-    other = layers.layer(store, {"site/a.py": b"1", "site/b.py": b"3"})
-    torn = _packed(store, b"no tar" * 300)
-    bomb = _packed(store, tarfile.TarInfo("x" * (2 << 20)).tobuf(tarfile.GNU_FORMAT))
-    where = Reference(registry_server.host, f"tests/{secrets.token_hex(6)}", "cpu")
-    with Registry(where.host) as client:
-        for theirs, difference in (
-            (ours, ""),
-            (layers.image(same, evil), r"layer 2 (sha256:.*): /site/zz_evil.pth"),
-            (layers.image(same, other), r"layer 2 (sha256:.*): /site/b.py"),
-            (layers.image(same), "1 layers there, 2 here"),
-            (layers.image(same, torn), "layer 2 (sha256:.*): it cannot be read: invalid header"),
-            (
-                layers.image(same, bomb),
-                "layer 2 (sha256:.*): it cannot be read: a name or a header of 2,097,153 bytes",
-            ),
-        ):
-            registry_layers.publish(client, where, theirs, store)
-            found = rebuild._difference(client, where, theirs.manifest, ours, store)
-            begin, _, end = difference.partition("sha256:.*")
-            assert (
-                found.startswith(begin) and found.endswith(end) and bool(found) == bool(end + begin)
-            )
-
-
-def test_a_layer_of_another_size_altogether_is_not_fetched(tmp_path: Path) -> None:
-    store, nowhere = ContentStore(tmp_path), Reference("127.0.0.1:9", "x", "cpu")
-    ours = layers.layer(store, {"a": b"1"})
-    blob = replace(ours.blob, digest=digest_of(b""), size=1 << 40)
-    theirs = layers.image(replace(ours, blob=blob))
-    with Registry(nowhere.host) as client:
-        found = rebuild._difference(client, nowhere, theirs.manifest, layers.image(ours), store)
-    assert found.endswith(f"1099511627776 bytes there, {ours.blob.size} here")
+    ours = layers.image(same, layers.layer(store, {"site/a.py": b"1"}))
+    evil = layers.image(same, layers.layer(store, {"site/a.py": b"1", "site/zz_evil.pth": b"x"}))
+    assert rebuild._difference(evil.manifest, ours).startswith("layer 2 (sha256:")
+    assert rebuild._difference(layers.image(same).manifest, ours) == "1 layers there, 2 here"
+    assert rebuild._difference(ours.manifest, ours) == "its configuration differs"
 
 
 def test_a_tag_names_the_target() -> None:
@@ -84,17 +43,17 @@ def test_a_tag_names_the_target() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("engine")
 def test_a_pushed_image_is_built_again_from_the_lock_and_a_changed_one_is_named(
-    registry_server: RegistryServer, ours: Pair
+    registry_server: RegistryServer,
 ) -> None:
     repository = f"tests/{secrets.token_hex(6)}"
     registry = ("--registry", f"{registry_server.host}/{repository}")
-    assert _builder("build", "cpu", "--base-only", "--to-registry", *registry).returncode == 0
-    pushed = _builder("build", "cpu", "--to-registry", *registry, "--json")
+    assert builder("build", "cpu", "--base-only", "--to-registry", *registry).returncode == 0
+    pushed = builder("build", "cpu", "--to-registry", *registry, "--json")
     assert pushed.returncode == 0, pushed.stderr
     image = json.loads(pushed.stdout)[0]
-    rebuilding = ("rebuild", "--target", "cpu", *registry, "--key", str(ours.path))
+    rebuilding = ("rebuild", "--target", "cpu", *registry)
 
-    same = _builder(*rebuilding, image["reference"])
+    same = builder(*rebuilding, image["reference"])
     assert same.returncode == 0, same.stderr
     assert f"the same digest {image['digest']}" in same.stderr + same.stdout
     with Registry(registry_server.host) as client:
@@ -102,23 +61,9 @@ def test_a_pushed_image_is_built_again_from_the_lock_and_a_changed_one_is_named(
         number, changed = _with_one_more_file(client, where)
         client.put_manifest(repository, "changed", changed)
 
-        other = _builder(*rebuilding, "changed")
+        other = builder(*rebuilding, "changed")
         assert other.returncode == 4, other.stderr
         assert f"layer {number} (" in other.stderr, other.stderr
-        assert "/opt/zz_evil.pth" in other.stderr, other.stderr
-        trusted = (ours.signer.public,)
-        for digest, count in ((image["digest"], 1), (changed.digest, 0)):
-            attested = attestations.find(client, repository, digest, dsse.REBUILD, trusted)
-            assert len(attested.verified) == count
-
-
-def _packed(store: ContentStore, content: bytes) -> Layer:
-    """Return a layer of any bytes."""
-    packed = gzip.compress(content)
-    layer = layers.layer(store, {"a": content})
-    blob = replace(layer.blob, digest=digest_of(packed), size=len(packed))
-    store.path(replace(layer, blob=blob)).write_bytes(packed)
-    return replace(layer, blob=blob)
 
 
 def _with_one_more_file(client: Registry, where: Reference) -> tuple[int, Manifest]:
@@ -137,14 +82,3 @@ def _with_one_more_file(client: Registry, where: Reference) -> tuple[int, Manife
     described = client.put_blob(where.repository, json.dumps(config).encode())
     content["config"] |= {"digest": described.digest, "size": described.size}
     return number + 1, manifest(content)
-
-
-def _builder(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "builder", *words],
-        cwd=ROOT,
-        env={**os.environ, "COSIGN_PASSWORD": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )

@@ -12,17 +12,18 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli.group import app
 from builder.config import lockfile
-from builder.core.errors import InputError
+from builder.core.errors import CheckFailed, InputError
 from builder.pipeline import records, report
 from builder.pipeline.push import LocalImage
-from builder.pipeline.report import ImagePage, PageLayer
-from builder.prove import receipts
-from builder.prove.receipts import CheckResult
+from builder.pipeline.report import ImagePage
+from builder.prove import any_image, receipts, waste
+from tests.devicecode.writer import container, library, sass
 from tests.emulators.osv import Osv, serving
 from tests.pipeline.pushing import proof
 from tests.pipeline.test_signing import record
+from tests.prove.reading import SITE, archive, layer, plain, read
 
 DIGEST = f"sha256:{'a' * 64}"
 OTHER = f"sha256:{'b' * 64}"
@@ -60,7 +61,7 @@ def test_the_page_of_a_target_says_what_is_in_it_and_what_proves_it(built: Path,
     assert ">proven<" in page and DIGEST in page
     assert f"<td>keras</td><td>{keras.version}</td><td>Apache-2.0</td>" in page
     assert f"<td>keras {keras.version} (PyPI)</td><td>GHSA-planted</td><td>open</td>" in page
-    assert "<td>loader</td><td>passed</td>" in page
+    assert '<td>loader</td><td><span class="state good">passed</span></td>' in page
 
 
 def test_what_was_not_looked_up_is_never_nothing_and_another_image_is_not_proven(
@@ -101,27 +102,43 @@ class Links(HTMLParser):
         self.names += [name for name, _ in attrs if name in {"src", "href"} or name[:2] == "on"]
 
 
-def test_it_is_one_file_and_nothing_in_it_is_run() -> None:
-    evil = '"><script>alert(1)</script>'
-    libraries = CheckResult(
-        name="device-code", version=1, passed=True, seconds=1, seen={"libraries": {evil: evil}}
-    )
-    strange = CheckResult(
-        name=evil,
-        version=1,
-        passed=True,
-        seconds=1,
-        seen={evil: evil, "none": None, "list": [1, 2]},
-    )
-    image = LocalImage("there", DIGEST, DIGEST)
-    page = ImagePage(
-        title=evil,
-        facts={evil: evil},
-        layers=(PageLayer(evil, 5, (f"{evil} 1",)), PageLayer("b 1", 2, ("b 1",))),
-        proof=proof(image, checks=(strange, libraries), device=evil),
-        advisories=((evil, evil, evil),),
-    )
-    for shown in (page, replace(page, proof=None, problem=evil, not_looked_up=evil)):
-        text = report.html(shown)
-        assert Links(text).names == [] and "<script>" not in text and "alert(1)" in text
-        assert re.search(r"url\(|@import", text) is None
+EVIL = '"><script>alert(1)</script>'
+
+
+def of_target() -> ImagePage:
+    """A page of which every word comes from outside."""
+    row = [(EVIL, EVIL)]
+    return ImagePage(EVIL, EVIL, {EVIL: EVIL}, EVIL, *(row for _ in range(5)), EVIL, row, row)
+
+
+def of_others() -> ImagePage:
+    kernels = library(container(sass(70)))
+    path = f"{SITE}/{EVIL.replace('/', '')}.so"
+    image = read(layer({path: (kernels, 0o666, 0)}), Env=["HTTPS_PROXY=a"], Cmd=[EVIL], User=EVIL)
+    wasted = waste.of_image(image.content, None)
+    return report.of_results(EVIL, image, any_image.prove(image), wasted)
+
+
+@pytest.mark.parametrize("page", [of_target(), of_others()], ids=["ours", "others"])
+def test_it_is_one_file_and_nothing_in_it_is_run(page: ImagePage) -> None:
+    text = report.html(page)
+    assert text.startswith("<!doctype html>")
+    assert Links(text).names == [] and "<script>" not in text and "alert(1)" in text
+    assert re.search(r"url\(|@import", text) is None
+
+
+def test_the_page_of_an_image_of_others_says_what_prove_says(tmp_path: Path) -> None:
+    cache = {
+        "/root/.cache/pip/a": (bytes(3_000_000), 0o644, 0),
+        **plain(f"{SITE}/a-1.dist-info/RECORD"),
+    }
+    history, config = ("RUN p",), {"Cmd": ["none"]}
+    path = archive(tmp_path / "image.tar", layer(cache), config=config, history=history)
+    done = CliRunner().invoke(app, ["prove", str(path), "--html", str(tmp_path / "page.html")])
+    assert isinstance(done.exception, CheckFailed), "a page of a refused image is written, too"
+    page = (tmp_path / "page.html").read_text()
+    assert '<span class="state bad">refused</span>' in page
+    assert "<td>entry-point</td><td>the image starts none, which is not there in PATH" in page
+    assert "<td>permissions</td><td>the image runs as root" in page
+    assert "<td>pip&#39;s cache, 1 files</td><td>/root/.cache/pip/a</td><td>RUN p</td>" in page
+    assert "<td>a</td><td>1</td>" in page

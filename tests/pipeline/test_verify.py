@@ -12,13 +12,13 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
 from builder.frameworks import suites
-from builder.frameworks.tensorflow.suite import PROGRAM as OF_A_PROGRAM
-from builder.frameworks.tensorflow.suite import TRAINER
 from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
 from builder.prove import receipts
 from builder.registry import Descriptor, referrers
 from builder.trust import attestations, dsse
 from tests.pipeline.pushing import NEWER, results
+from tests.prove.reading import PROGRAM as OF_A_PROGRAM
+from tests.prove.reading import TRAINER
 from tests.trust.signing import Pair, Repository, receipt
 
 pytestmark = pytest.mark.network
@@ -44,15 +44,13 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
         verify("early", settings)
     with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
         verify(made.digest, settings, judge=judge_of(NEWER))
-    repository.client.put_manifest(
-        repository.reference.repository, "list", registry.index((made.descriptor,))
-    )
+    repository.client.put_manifest(repository.path, "list", registry.index((made.descriptor,)))
     with pytest.raises(CheckFailed, match="is a list of images"):
         verify("list", settings)
 
 
 def test_an_odd_receipt_beside_a_valid_one_is_skipped(repository: Repository, ours: Pair) -> None:
-    made, name = repository.signed(ours), repository.reference.repository
+    made, name = repository.signed(ours), repository.path
     odd = receipt(made, made_at="2027-01-01T00:00:00+00:00").model_dump(mode="json")
     odd["checks"][0]["name"] = ["size"]
     statement = dsse.Statement(made.digest, dsse.RECEIPT, odd)
@@ -75,7 +73,7 @@ def test_an_odd_receipt_beside_a_valid_one_is_skipped(repository: Repository, ou
 def test_a_receipt_of_another_image_proves_nothing(repository: Repository) -> None:
     """Someone lists a receipt that holds elsewhere for an image without one."""
     proven, made = repository.proven(), repository.image("other", "other")
-    name = repository.reference.repository
+    name = repository.path
     content = Descriptor.of(RECEIPT_TYPE, receipts.dump(receipt(proven)))
     moved = registry.artifact(RECEIPT_TYPE, content, {}, made.descriptor)
     referrers.attach(repository.client, name, moved)

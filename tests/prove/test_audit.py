@@ -12,28 +12,33 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli.group import app
 from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.events import ignore
 from builder.core.settings import Settings
 from builder.devicecode import inventory
-from builder.devicecode.images import ImageContent, LayerSecret
+from builder.devicecode.images import ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import BuildRequest, Engine, buildx
 from builder.prove import audit as auditing
 from builder.prove import report
 from builder.prove.audit import Audited, Gpu, audit, require
-from builder.prove.checks import contents, device_code
-from tests.devicecode.packing import digest, tar
+from builder.prove.checks import device_code
+from builder.prove.image import Image
+from builder.prove.receipts import Defect
 from tests.devicecode.writer import container, library, ptx, sass
-from tests.prove.installed import site, stack
+from tests.prove.installed import site
+from tests.prove.reading import layer, read
 
 VOLTA = library(container(sass(70)))
 HOPPER = library(container(sass(90)))
 
 
 def no_engine(start: bool) -> Engine:
-    raise OutsideError("no engine", "")
+    """Nothing but a target's image is worth the start of an engine."""
+    assert not start
+    raise OutsideError("no engine", "builder engine start")
 
 
 # --- what names lead to ---------------------------------------------------------------------------
@@ -52,8 +57,9 @@ def test_a_folder_is_judged_for_every_gpu_and_refused_for_none(tmp_path: Path) -
 
 
 def test_a_name_that_leads_nowhere_is_refused(root: Path, project: Path) -> None:
-    with pytest.raises(InputError, match="no-such is no target, no file"):
+    with pytest.raises(OutsideError, match="no-such may be an image, but no engine runs") as told:
         audit(project, Settings(), no_engine, ["no-such"])
+    assert told.value.fix.startswith("builder engine start; or write HOST/")
     for name in ("no-such.whl", "../image.tar", "/libm.so.6"):
         with pytest.raises(InputError, match="no such file or folder"):
             audit(None, Settings(), no_engine, [name])
@@ -65,28 +71,35 @@ def test_a_name_that_leads_nowhere_is_refused(root: Path, project: Path) -> None
         audit(root, Settings(), no_engine, ["cpu"])
 
 
-def test_an_image_in_a_registry_starts_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    started = []
-
-    def engine(start: bool) -> Engine:
-        started.append(start)
-        raise OutsideError("no engine", "")
-
-    content = ImageContent((), (LayerSecret("/k.pem", "a private key", digest(b"")),))
+def test_an_image_in_a_registry_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = b"-----BEGIN " + b"PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
+    content = read(layer({"k.pem": (key, 0o600, 0)})).content
     monkeypatch.setattr("builder.devicecode.images.of_registry", lambda *_, **__: content)
-    (source,) = audit(None, Settings(), engine, ["127.0.0.1:1/team/x:v1"])
+    (source,) = audit(None, Settings(), no_engine, ["127.0.0.1:1/team/x:v1"])
+    (secret,) = source.secrets
+    assert f"{source.name}: {secret}" in report.table([source])
+    assert report.as_dict(source)["secrets"] == [secret]
     with pytest.raises(CheckFailed, match="holds a private key"):
         require([source])
-    with pytest.raises(InputError):
-        audit(None, Settings(), engine, ["training:v100"])
-    assert started == [False, True]
 
 
 def test_a_target_is_an_image_of_the_engine_with_a_gpu_of_its_own(root: Path) -> None:
-    assert auditing.image_of(root, "cpu", None) == ("training:cpu", None)
-    name, gpu = auditing.image_of(root, "v100", None)
-    assert (name, gpu and gpu.name) == ("training:v100", "V100")
-    assert auditing.image_of(root, "a/b:c", "t4")[0] == "a/b:c"
+    assert auditing.gpu_of(root, "cpu", None) is None
+    own, other = auditing.gpu_of(root, "v100", None), auditing.gpu_of(root, "v100", "t4")
+    assert own and other and (own.name, other.name) == ("V100", "T4")
+    assert auditing.gpu_of(None, "v100", None) is None
+    engine = SimpleNamespace(image=lambda name: None)
+    started: list[bool] = []
+
+    def connect(start: bool) -> Any:
+        started.append(start)
+        return engine
+
+    with pytest.raises(InputError, match="v100: the engine holds no image of it") as told:
+        auditing.image_content(Settings(), connect, "v100", ignore, ("v100",))
+    assert (started, told.value.fix) == ([True], "run builder build v100")
+    with pytest.raises(InputError, match="v200 is no target, no file or folder, and no image on"):
+        auditing.image_content(Settings(), connect, "v200", ignore, ("v100",))
 
 
 TAG = "audit-test:latest"
@@ -185,6 +198,8 @@ def test_the_command_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.Mo
     assert line.startswith(f"::error file={path},title=device code for 7.0::libcudnn_ops.so.9: mis")
     assert "; instead: nvidia-cudnn-cu12 9.10.2.21 or older" in line
     assert run("--gpu", "9.0", "--github").stdout == ""
+    line = report.annotation("error", "50%\nof it", file="a:b,c")
+    assert line == "::error file=a%3Ab%2Cc::50%25%0Aof it"
     (tmp_path / "empty").mkdir()
     nothing = CliRunner().invoke(app, ["-q", "audit", "empty", "--gpu", "7.0", "--github"])
     assert nothing.stdout == "::error title=device code for 7.0::no library holds device code\n"
@@ -192,26 +207,27 @@ def test_the_command_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.Mo
     assert isinstance(run("--all").exception, InputError)
 
 
-def test_a_secret_in_a_layer_is_told_and_refused() -> None:
-    source = Audited("x", Audit(()), (), secrets=("layer sha256:1 holds a private key: /k",))
-    assert "x: layer sha256:1 holds a private key: /k" in report.table([source])
-    assert report.as_dict(source)["secrets"] == list(source.secrets)
-    with pytest.raises(CheckFailed, match=r"^x: layer sha256:1 holds a private key: /k"):
-        require([source])
+# --- the check ------------------------------------------------------------------------------------
 
 
-# --- the checks -----------------------------------------------------------------------------------
+def judged(root: Path, target: str, libraries: Audit) -> tuple[list[Defect], dict[str, Any]]:
+    """What the check `device-code` says of a target's image with these libraries."""
+    subject = read(target=target, root=root).subject
+    assert subject
+    content = ImageContent(libraries.libraries)
+    image = Image(content, auditing.gpu_named(subject.spec.accelerator), subject)
+    defects, seen = device_code.run(image)
+    return list(defects), dict(seen)
 
 
 def test_a_receipt_says_how_each_library_runs_and_what_spoils(root: Path, tmp_path: Path) -> None:
-    defects, seen = device_code.judge(site(tmp_path / "fine"), stack(root), "v100")
+    defects, seen = judged(root, "v100", site(tmp_path / "fine"))
     assert not defects
     assert (seen["status"], len(seen["libraries"])) == ("native", 2)
-    spoiled = site(tmp_path / "spoiled", cudnn=HOPPER)
-    (defect,), _ = device_code.judge(spoiled, stack(root), "v100")
-    assert "on V100 (7.0: missing, because of libcudnn_ops.so.9" in defect.message
+    (defect,), _ = judged(root, "v100", site(tmp_path / "spoiled", cudnn=HOPPER))
+    assert "V100 7.0: missing, because of libcudnn_ops.so.9" in defect.message
     assert "nvidia-cudnn-cu12 9.10.2.21 or older" in defect.fix
-    (defect,), _ = device_code.judge(Audit(()), stack(root), "v100")
+    (defect,), _ = judged(root, "v100", Audit(()))
     assert defect.fix.startswith("no library holds device code")
 
 
@@ -219,42 +235,9 @@ def test_ptx_passes_only_where_it_is_allowed(
     write_target: Callable[..., Path], project: Path
 ) -> None:
     slow = library(container(ptx(80, code_size=90_000_000)))
-    read = inventory.of_stream([("tensorflow/a.so", io.BytesIO(slow))]).compared()
+    compiled = Audit(inventory.of_stream([("tensorflow/a.so", io.BytesIO(slow))]).compared())
     for allowed in ("false", "true"):
         write_target(f"accelerator: H100\nsize_budget: 3 GB\nallow_ptx: {allowed}\n")
-        defects, seen = device_code.judge(Audit(read), stack(project), "v100")
+        defects, seen = judged(project, "v100", compiled)
         assert (not defects) == (allowed == "true")
         assert seen["status"] == "PTX"
-
-
-def test_contents_names_the_secrets_that_no_container_sees() -> None:
-    visible = {"message": "the image holds a private key: /root/old.pem", "fix": "x"}
-    run = SimpleNamespace(
-        exit_code=0, timed_out=False, answer={"problems": [visible], "seen": {}}, tail=()
-    )
-    layer = digest(tar({}))
-    secrets = (
-        LayerSecret("/root/old.pem", "a private key", layer),
-        LayerSecret("/app/secret.yaml", "a token (github-pat)", layer),
-    )
-    session: Any = SimpleNamespace(
-        subject=SimpleNamespace(
-            spec=SimpleNamespace(has_own_base=False),
-            packages={},
-            stack=None,
-            layers={},
-            debian={},
-        ),
-        config={"Env": ["TOKEN=ghp_" + "a1B2c3D4e" * 4]},
-        content=ImageContent((), secrets, unread=(layer,)),
-        image=SimpleNamespace(history=list),
-        probe=lambda *_, **__: run,
-    )
-    answer = contents.CHECK.run(session)
-    assert answer is not None
-    assert [defect.message for defect in answer[0]] == [
-        "the image holds a private key: /root/old.pem",
-        f"layer {layer[:19]} holds a token (github-pat): /app/secret.yaml; a later layer hides it",
-        f"layer {layer[:19]} could not be read: the engine does not give it out",
-        "the image's environment (TOKEN) holds a token (github-pat)",
-    ]

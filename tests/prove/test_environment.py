@@ -1,23 +1,29 @@
-"""The check `environment`: variables of an image that hide a GPU, cripple it or swallow words."""
+"""The check `environment`: variables that hide a GPU, cripple it, swallow words, or hold on one
+machine only."""
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from builder.config import lockfile
+from builder.config import image_yaml
 from builder.facts.accelerators import Kind
-from builder.image.plan import image_config
-from builder.prove.checks import environment
-from builder.prove.probes import environment as inside
+from builder.image import dockerfile
+from builder.prove.audit import gpu_named
+from builder.prove.checks import environment, machine
+from builder.prove.image import Image
 from builder.prove.run import Run
+from tests.prove.reading import Files, layer, plain, read
 
 ROOT = Path(__file__).parents[2]
+NVIDIA = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
 
 
 def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
-    defects = list(environment.judge(variables, kind))
+    defects = list(environment.judge({"LD_LIBRARY_PATH": NVIDIA, **variables}, kind))
     assert all(defect.fix for defect in defects)
     return [defect.message for defect in defects]
 
@@ -26,19 +32,12 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
     ("variables", "message"),
     [
         ({"CUDA_VISIBLE_DEVICES": ""}, "CUDA_VISIBLE_DEVICES= in the image hides every GPU"),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, "CUDA_VISIBLE_DEVICES=-1 in the image hides every GPU"),
-        ({"CUDA_VISIBLE_DEVICES": "all"}, "CUDA_VISIBLE_DEVICES=all in the image hides every"),
         ({"CUDA_VISIBLE_DEVICES": "0"}, "CUDA_VISIBLE_DEVICES=0 in the image leaves out every ot"),
         ({"NVIDIA_VISIBLE_DEVICES": "void"}, "NVIDIA_VISIBLE_DEVICES=void in the image: the cont"),
-        ({"NVIDIA_VISIBLE_DEVICES": "none"}, "NVIDIA_VISIBLE_DEVICES=none in the image: the cont"),
-        ({"NVIDIA_VISIBLE_DEVICES": ""}, "NVIDIA_VISIBLE_DEVICES= in the image: the container is"),
         ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, "NVIDIA_VISIBLE_DEVICES=0,1 in the image: the contai"),
         ({"NVIDIA_DRIVER_CAPABILITIES": "utility"}, "NVIDIA_DRIVER_CAPABILITIES=utility has no c"),
         ({"TF_FORCE_GPU_ALLOW_GROWTH": "True"}, "TF_FORCE_GPU_ALLOW_GROWTH=True has no effect"),
-        ({"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, "TF_FORCE_GPU_ALLOW_GROWTH=1 has no effect"),
         ({"TF_GPU_ALLOW_GROWTH": "true"}, "nothing reads TF_GPU_ALLOW_GROWTH: it looks like TF_F"),
-        ({"TF_FORCE_ALLOW_GPU_GROWTH": "true"}, "nothing reads TF_FORCE_ALLOW_GPU_GROWTH: it loo"),
-        ({"CUDA_VISIBLE_DEVICE": "0"}, "nothing reads CUDA_VISIBLE_DEVICE: it looks like CUDA_V"),
         ({"CUDA_FORCE_PTX_JIT": "1"}, "CUDA_FORCE_PTX_JIT in the image passes over all machine"),
         ({"TF_GPU_ALLOCATOR": "cudamalloc"}, "TF_GPU_ALLOCATOR=cudamalloc is no allocator of"),
         ({"NCCL_NET": "FasTrak"}, "NCCL_NET=FasTrak asks for a plugin of one machine's network"),
@@ -46,7 +45,15 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
         ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING in the image makes every kernel w"),
         ({"PYTHONOPTIMIZE": "2"}, "PYTHONOPTIMIZE=2 in the image takes docstrings out of every m"),
         ({"TF_NUM_INTRAOP_THREADS": "1"}, "TF_NUM_INTRAOP_THREADS=1 in the image leaves TensorF"),
-        ({"TF_NUM_INTEROP_THREADS": "1"}, "TF_NUM_INTEROP_THREADS=1 in the image leaves TensorF"),
+        ({"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"}, "LD_LIBRARY_PATH has no /usr/local/nvidia/"),
+        ({"NCCL_SOCKET_IFNAME": "eno1"}, "NCCL_SOCKET_IFNAME=eno1 in the image names a part of on"),
+        ({"NCCL_SOCKET_IFNAME": "^docker0"}, "NCCL_SOCKET_IFNAME=^docker0 does not leave out lo"),
+        ({"NCCL_IB_HCA": "mlx5_0"}, "NCCL_IB_HCA=mlx5_0 in the image names a part of one machine"),
+        ({"HTTPS_PROXY": "http://proxy:3128"}, "HTTPS_PROXY is set in the image: elsewhere there"),
+        (
+            {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"},
+            "GOOGLE_APPLICATION_CREDENTIALS=/key.json is set in the image",
+        ),
         ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "TF_CPP_MIN_LOG_LEVEL=3 swallows the line by which Ten"),
         ({"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS=cpu in the image keeps JAX from the acceler"),
         (
@@ -66,17 +73,41 @@ def test_a_variable_that_takes_the_gpu_away_is_named(
     assert line.startswith(message)
 
 
-def test_our_own_bases_and_nvidias_are_let_through() -> None:
-    lines = image_config(lockfile.read(ROOT, "v100"))["Env"]
-    ours = dict(line.split("=", 1) for line in lines)
-    assert ours["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
-    of_nvidia = {
-        "NVIDIA_REQUIRE_CUDA": "cuda>=12.5 brand=tesla,driver>=470",
+@pytest.mark.parametrize("target", image_yaml.targets(ROOT))
+def test_no_alarm_on_our_images(target: str) -> None:
+    """Each image as it is planned, with what it expects."""
+    rendered = dockerfile.load(ROOT, target)
+    assert rendered.base and rendered.config
+    config = rendered.config.on(rendered.base.config)
+    variables = dict(pair.split("=", 1) for pair in config["Env"])
+    assert messages(variables, rendered.stack.accelerator.kind) == []
+    assert list(machine.judge(config)) == []
+
+
+FOREIGN = {
+    "nvidia/cuda 12": {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "NVIDIA_REQUIRE_CUDA": "cuda>=12.5 brand=tesla,driver>=470,driver<471",
+        "NCCL_VERSION": "2.21.5-1",
         "NV_CUDA_CUDART_VERSION": "12.5.39-1",
         "CUDA_VERSION": "12.5.0",
         "NVIDIA_PRODUCT_NAME": "CUDA",
         "LIBRARY_PATH": "/usr/local/cuda/lib64/stubs",
+    },
+    "tensorflow/tensorflow:latest-gpu": {
         "NVIDIA_DRIVER_CAPABILITIES": "compute,utility,video",
+        "LD_LIBRARY_PATH": f"/usr/local/cuda/extras/CUPTI/lib64:/usr/local/cuda/lib64:{NVIDIA}",
+        "LANG": "C.UTF-8",
+    },
+    "AWS's TensorFlow 2.16 for training": {
+        "LD_LIBRARY_PATH": f"/usr/local/lib:/opt/amazon/openmpi/lib/:{NVIDIA}:/usr/local/lib",
+        "KMP_AFFINITY": "granularity=fine,compact,1,0",
+        "RDMAV_FORK_SAFE": "1",
+        "TF_AUTOTUNE_THRESHOLD": "2",
+        "TF_VERSION": "2.16",
+    },
+    "what is usual": {
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
         "TF_GPU_THREAD_MODE": "gpu_private",
@@ -86,13 +117,25 @@ def test_our_own_bases_and_nvidias_are_let_through() -> None:
         "PYTHONOPTIMIZE": "1",
         "ROCR_VISIBLE_DEVICES": "0",
         "XLA_FLAGS": "--xla_gpu_cuda_data_dir='/usr/local/my cuda' --xla_dump_to=/tmp/x",
-    }
-    assert messages(ours) == messages(of_nvidia) == []
+        "NCCL_SOCKET_IFNAME": "^docker0,lo",
+        "NCCL_DEBUG": "WARN",
+        "no_proxy": "localhost",
+        "HTTP_PROXY": "",
+    },
+}
+"""What three published bases set, by their Dockerfiles: NVIDIA's, TensorFlow's
+(tensorflow/tools/dockerfiles), AWS's (aws/deep-learning-containers, cu123/Dockerfile.gpu)."""
+
+
+@pytest.mark.parametrize("base", FOREIGN)
+def test_no_alarm_on_published_bases(base: str) -> None:
+    assert messages(FOREIGN[base]) == []
 
 
 def test_an_image_for_the_cpu_may_hide_gpus_but_may_not_misspell() -> None:
     variables = {"CUDA_VISIBLE_DEVICES": "-1", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     assert messages(variables, "cpu") == []
+    assert messages({"LD_LIBRARY_PATH": "", "NCCL_SOCKET_IFNAME": "eth0"}, "cpu") == []
     assert len(messages(variables, "tpu")) == 2
     assert len(messages({"TF_XLA_FLAG": "--tf_xla_auto_jit=2"}, "cpu")) == 1
     assert messages({"PYTHONUNBUFFERED": "1"}, "cpu") == []
@@ -100,49 +143,47 @@ def test_an_image_for_the_cpu_may_hide_gpus_but_may_not_misspell() -> None:
     assert line.startswith("PYTHONUNBUFFERED is empty in the image: lines reach the log late")
 
 
-def checked(
-    variables: dict[str, str], tmp_path: Path, stderr: tuple[str, ...] = ()
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """The whole check, with the probe on this machine's files: messages, and the requests."""
-    requests: list[dict[str, Any]] = []
-
-    def probe(name: str, request: dict[str, Any]) -> Run:
-        assert name == inside.__name__
-        requests.append(request)
-        return Run(0, 0.1, answer=inside.probe(request, "pass"), tail=stderr)
-
-    session = SimpleNamespace(
-        config={"Env": [f"{name}={value}" for name, value in variables.items()]},
-        subject=SimpleNamespace(stack=SimpleNamespace(accelerator=SimpleNamespace(kind="gpu"))),
-        probe=probe,
-    )
-    defects, _ = environment.run(session)  # type: ignore[arg-type]
-    return [defect.message for defect in defects], requests
+def named(variables: dict[str, str], files: Files | None = None) -> list[str]:
+    """What is said of an image for a GPU that has these files."""
+    pairs = [f"{name}={value}" for name, value in {"LD_LIBRARY_PATH": NVIDIA, **variables}.items()]
+    image = read(layer(files or {}), Env=pairs)
+    defects, _ = environment.of_image(Image(image.content, gpu_named("V100")))
+    return [defect.message for defect in defects]
 
 
-def test_what_the_variables_name_has_to_be_in_the_image(tmp_path: Path) -> None:
-    gone = tmp_path / "cuda"
-    flag = {"XLA_FLAGS": f"--xla_gpu_cuda_data_dir={gone}"}
-    assert checked(flag, tmp_path)[0] == [
-        f"XLA_FLAGS names the CUDA folder {gone}, which is not in the image"
-    ]
-    gone.mkdir()
-    assert checked(flag, tmp_path)[0] == []
-    (line,), _ = checked({"TF_XLA_FLAGS": "tf_xla_auto_jit=2"}, tmp_path)
-    assert line.startswith("TF_XLA_FLAGS=tf_xla_auto_jit=2 is read as the name of a file")
-    assert checked({"PATH": "/usr/bin"}, tmp_path) == ([], []), "no container for nothing"
-
-
-def test_a_library_that_cannot_be_preloaded_is_named_unless_the_driver_brings_it(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("variables", "path", "message"),
+    [
+        (
+            {"XLA_FLAGS": "--xla_gpu_cuda_data_dir=/opt/cuda"},
+            "/opt/cuda/bin/ptxas",
+            "XLA_FLAGS names the CUDA folder /opt/cuda, which is not in the image",
+        ),
+        (
+            {"TF_XLA_FLAGS": "tf_xla_auto_jit=2"},
+            "/tf_xla_auto_jit=2",
+            "TF_XLA_FLAGS=tf_xla_auto_jit=2 is read as the name of a file with flags, and there is "
+            "none: TensorFlow ends when it begins to compile",
+        ),
+        (
+            {"NCCL_TOPO_FILE": "/etc/topo.xml"},
+            "/etc/topo.xml",
+            "NCCL_TOPO_FILE=/etc/topo.xml names a file that is not in the image: NCCL ends when it "
+            "starts",
+        ),
+        (
+            {"LD_PRELOAD": "/usr/local/nvidia/lib64/libcuda.so.1 libtcmalloc.so.4"},
+            "/usr/lib/libtcmalloc.so.4",
+            "LD_PRELOAD names libtcmalloc.so.4, which is not in the image: the loader leaves it "
+            "out and complains in every process",
+        ),
+    ],
+)
+def test_what_the_variables_name_has_to_be_in_the_image(
+    variables: dict[str, str], path: str, message: str
 ) -> None:
-    lines = tuple(
-        f"ERROR: ld.so: object '{name}' from LD_PRELOAD cannot be preloaded (cannot open shared "
-        "object file): ignored."
-        for name in ("libtcmalloc.so.4", "/usr/local/nvidia/lib64/libcuda.so.1")
-    )
-    (line,), _ = checked({"LD_PRELOAD": "libtcmalloc.so.4"}, tmp_path, lines)
-    assert line.startswith("LD_PRELOAD names libtcmalloc.so.4, which cannot be loaded (cannot op")
+    assert named(variables) == [message]
+    assert named(variables, plain(path)) == []
 
 
 HOOK = "/app/.start"
@@ -175,28 +216,34 @@ def test_an_image_that_turns_its_guard_off_is_named(
 ABORTS = "import os; print('F0000 Unknown flags in XLA_FLAGS: --xla_x=1', flush=True); os.abort()"
 
 
-def test_a_flag_that_tensorflow_does_not_know_is_named(tmp_path: Path) -> None:
-    (problem,) = inside.probe({"paths": [], "flags": ["XLA_FLAGS"]}, ABORTS)["problems"]
-    assert problem["message"] == (
+def asked(program: str, **variables: str) -> list[str]:
+    """What is said of an image whose framework reads its flags in this program. Python is run here,
+    in place of the image's."""
+    image = read(target="cpu", Env=[f"{name}={value}" for name, value in variables.items()])
+
+    def start(arguments: list[str], _: float, entrypoint: list[str]) -> Run:
+        command = [sys.executable, *arguments[:-1], program or arguments[-1]]
+        done = subprocess.run(
+            command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        return Run(done.returncode, 1.0, tail=tuple(done.stdout.decode().splitlines()))
+
+    session: Any = SimpleNamespace(read=image, subject=image.subject, start=start, python="python3")
+    return [defect.message for defect in environment.run(session)[0]]
+
+
+def test_a_flag_that_the_framework_does_not_know_is_named() -> None:
+    flags = {"XLA_FLAGS": "--xla_x=1"}
+    assert asked(ABORTS, **flags) == [
         "XLA_FLAGS: this TensorFlow does not know --xla_x=1: it ends when it begins to compile"
-    )
+    ]
     for program in ("print(1)", "import no_tensorflow"):
-        assert inside.probe({"paths": [], "flags": ["XLA_FLAGS"]}, program)["problems"] == []
-    (request,) = checked({"XLA_FLAGS": "--xla_dump_to=/tmp/x"}, tmp_path)[1]
-    assert request["flags"] == ["XLA_FLAGS"]
+        assert asked(program, **flags) == []
+    assert asked(ABORTS) == [], "nothing is run for nothing"
 
 
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("variable", ["XLA_FLAGS", "TF_XLA_FLAGS"])
-def test_tensorflow_itself_ends_on_such_a_flag(
-    monkeypatch: pytest.MonkeyPatch, variable: str
-) -> None:
-    monkeypatch.setenv(variable, "--xla_gpu_autotune=1")
-    (problem,) = inside.unknown(inside.COMPILE)
-    assert problem["message"].startswith(f"{variable}: this TensorFlow does not know --xla_gpu_aut")
-
-
-def test_files_that_variables_name_have_to_be_there() -> None:
-    variables = {"NCCL_TOPO_FILE": "/etc/topo.xml", "CUDA_INJECTION64_PATH": "/opt/libx.so"}
-    assert set(environment.paths(variables, "gpu")) == {"/etc/topo.xml", "/opt/libx.so"}
-    assert environment.paths(variables, "cpu") == {}
+def test_tensorflow_itself_ends_on_such_a_flag(variable: str) -> None:
+    (message,) = asked("", **{variable: "--xla_gpu_autotune=1"})
+    assert message.startswith(f"{variable}: this TensorFlow does not know --xla_gpu_aut")

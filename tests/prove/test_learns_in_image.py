@@ -52,7 +52,7 @@ def test_the_image_learns_to_tell_what_it_was_not_shown(
         pass_job_dir=True,
         shm=1 << 28,
     )
-    outcome = local.run(engine, job, on_event=events.append)
+    outcome = local.run(engine, job, on_line=events.append)
     last = [str(getattr(event, "text", event)) for event in events][-5:]
     assert outcome.exit_code == 0, "\n".join(last)
     evaluation = json.loads((tmp_path / "job/summary.json").read_text())["evaluation"]

@@ -1,130 +1,97 @@
-"""The probe of the check `permissions`, on an image described by a few files."""
+"""The check `permissions`, on images of a few files."""
 
-import hashlib
-import os
-from pathlib import Path
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
 
-from builder.prove.probes import permissions
+from builder.prove.checks import permissions
+from builder.prove.image import Image
+from tests.prove.reading import SITE, Files, layer, plain, read
 
-SEARCHED = ["/usr/bin", "/opt/site-packages"]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """An image with Debian's `su` (in /bin, a link to /usr/bin), a package and a program."""
-    for folder in ("usr/bin", "opt/site-packages", "app/trainer", "var/lib/dpkg/info", "tmp"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "tmp").chmod(0o1777)
-    (tmp_path / "bin").symlink_to("usr/bin")
-    checksum = hashlib.md5(b"su").hexdigest()
-    info = tmp_path / "var/lib/dpkg/info"
-    (info / "util-linux.md5sums").write_text(f"{checksum}  bin/su\n{checksum}  bin/bash\n")
-    for name in ("su", "bash"):
-        (tmp_path / "usr/bin" / name).write_text("su")
-        (tmp_path / "usr/bin" / name).chmod(0o755)
-    (tmp_path / "usr/bin/su").chmod(0o4755)
-    (tmp_path / "app/trainer/task.py").write_text("import os\n")
-    return tmp_path
+USER = 1234
+BASE: Files = {
+    "/usr/bin/su": (b"x", 0o4755, 0),
+    "/usr/bin/bash": (b"x", 0o755, 0),
+    "/tmp/": (b"", 0o1777, 0),
+    "/usr/bin/": (b"", 0o755, 0),
+    "/app/": (b"", 0o755, 0),
+    "/app/trainer/": (b"", 0o755, 0),
+    "/app/trainer/task.py": (b"x", 0o644, 0),
+    "/etc/passwd": (b"x", 0o644, 0),
+}
 
 
-def messages(root: Path, searched: list[str] | None = None, **changed: object) -> list[str]:
-    user = f"{os.getuid() + 1}:{os.getgid() + 1}"
-    request: dict[str, Any] = {"user": user, "program": "/app", "strict": True, "skip": ["/smoke"]}
-    answer = permissions.probe({**request, **changed}, str(root), searched or SEARCHED)
-    assert all(problem["fix"] for problem in answer["problems"])
-    return [problem["message"] for problem in answer["problems"]]
+def messages(image: Image) -> list[str]:
+    defects, _ = permissions.run(image)
+    assert all(defect.fix for defect in defects)
+    return [defect.message for defect in defects]
 
 
-def test_debians_own_programs_and_a_program_of_roots_are_let_through(root: Path) -> None:
-    assert messages(root) == []
-    assert messages(root, ["/usr/bin", "/usr/local/bin"]) == [], "only root could make it"
+def ours(*above: bytes, changed: Files | None = None, **config: Any) -> list[str]:
+    """Of an image of ours; and the same of others where nothing depends on the base."""
+    base = layer({**BASE, **(changed or {})}, {"/bin": "usr/bin"})
+    config = {"User": f"{USER}:{USER}", "Env": ["PATH=/bin:/usr/local/bin"], **config}
+    return messages(read(base, *above, target="cpu", **config))
+
+
+def test_debians_own_programs_and_a_program_of_roots_are_let_through() -> None:
+    assert ours() == []
+    assert ours(Env=["PATH=/bin:/opt/none/bin"]) == [], "only root could make it"
+    assert ours(User="0") == ["the image runs as root: its outputs would belong to root"]
 
 
 @pytest.mark.parametrize("name", ["helper", "bash", "su"])
-def test_a_set_user_id_program_that_debian_does_not_have(root: Path, name: str) -> None:
-    program = root / "usr/bin" / name
-    program.write_text("another")
-    program.chmod(0o4755)
+def test_a_set_user_id_program_that_no_locked_package_has(name: str) -> None:
+    above = layer({f"/usr/bin/{name}": (b"another", 0o4755, 0)})
     message = f"programs that run with another user's rights: /usr/bin/{name}"
-    assert messages(root) == [message]
-    assert messages(root, strict=False) == [], "a published base's own are reported only"
+    assert ours(above) == [message]
+    assert messages(read(above, User="1:1")) == ([] if name == "su" else [message])
 
 
-def test_a_bit_that_debian_does_not_set(root: Path) -> None:
-    (root / "usr/bin/bash").chmod(0o4755)
-    (root / ".tools").mkdir()
-    (root / ".tools/helper").write_text("")
-    (root / ".tools/helper").chmod(0o2755)
-    assert messages(root) == [
-        "programs that run with another user's rights: /.tools/helper, /usr/bin/bash"
-    ]
+def test_a_group_id_and_a_capability_count_as_well() -> None:
+    ping = layer({**BASE, "/usr/bin/ping": (b"x", 0o755, 0)}, capable="/usr/bin/ping")
+    above = layer({"/.tools/helper": (b"x", 0o2755, 0)})
+    message = "programs that run with another user's rights: /.tools/helper"
+    assert messages(read(ping, above, target="cpu", User="1:1")) == [f"{message}, /usr/bin/ping"]
+    assert messages(read(ping, above, User="1:1")) == [message], "distributions' ping has it"
 
 
-def test_what_everybody_may_change_among_programs_and_modules(root: Path) -> None:
-    module = root / "opt/site-packages/numpy.py"
-    module.write_text("")
-    module.chmod(0o666)
-    (root / "opt/unsearched").write_text("")
-    (root / "opt/unsearched").chmod(0o666)
-    assert messages(root) == [
-        "everybody may write to what the image runs: /opt/site-packages/numpy.py"
-    ]
-    module.unlink()
-    assert messages(root, ["/tmp/bin"]) == ["everybody may write to what the image runs: /tmp"]
-    assert messages(root, ["/tmp"]) == ["everybody may write to what the image runs: /tmp"]
+def test_what_everybody_may_change_among_programs_and_modules() -> None:
+    writable = "everybody may write to what the image runs: "
+    module = {f"{SITE}/numpy.py": (b"x", 0o666, 0), "/opt/unsearched": (b"x", 0o666, 0)}
+    assert ours(changed=module) == [f"{writable}{SITE}/numpy.py"]
+    assert ours(changed={f"{SITE}/": (b"", 0o777, 0)}) == [f"{writable}{SITE}"]
+    assert ours(changed={"/usr/bin/": (b"", 0o777, 0)}) == [f"{writable}/usr/bin"]
+    assert ours(layer({"/usr/bin/": (b"", 0o777, 0)})) == [f"{writable}/usr/bin"], (
+        "the upper counts"
+    )
+    for path in ("/tmp", "/tmp/bin/sub"):
+        assert ours(Env=[f"PATH={path}"]) == [f"{writable}/tmp"]
+    assert ours(Env=["PATH=/bin", "PYTHONPATH=/tmp/modules"]) == [f"{writable}/tmp"]
 
 
-def test_a_program_that_the_images_user_can_overwrite(root: Path) -> None:
-    user = f"{os.getuid()}:{os.getgid()}" if os.getuid() else "1234:1234"
-    if not os.getuid():
-        for path in (root / "app", *(root / "app").rglob("*")):
-            os.chown(path, 1234, 1234)
-    assert messages(root, user=user) == [
-        f"the image's user {user} can overwrite its program: /app, /app/trainer, "
-        "/app/trainer/task.py"
-    ]
-    assert messages(root, user="0") == [], "that an image runs as root, the check of contents says"
+@pytest.mark.timeout(30)
+def test_an_image_without_one_file_is_looked_at_and_passes() -> None:
+    assert messages(read(layer({}), User="1:1", Env=["PATH=/bin"])) == []
 
 
-def test_a_group_that_may_write_is_enough(root: Path) -> None:
-    (root / "app/trainer").chmod(0o775)
-    gid = (root / "app/trainer").stat().st_gid
-    assert messages(root, user=f"54321:{gid}") == [
-        f"the image's user 54321:{gid} can overwrite its program: /app/trainer"
-    ]
+def test_a_program_that_the_images_user_can_overwrite() -> None:
+    owned = dict.fromkeys(("/app/", "/app/trainer/", "/app/trainer/task.py"), (b"", 493, USER))
+    overwrites = f"the image's user {USER} can overwrite its program: /app"
+    assert ours(changed=owned) == [f"{overwrites}, /app/trainer, /app/trainer/task.py"]
+    assert ours(changed={"/app/": (b"", 0o777, 0)}) == [overwrites]
+    group = {"/app/": (b"", 0o775, USER)}
+    assert ours(changed=group, User=f"1:{USER}")[0].endswith("overwrite its program: /app")
 
 
-def test_a_user_who_may_write_to_the_accounts_or_the_loaders_folders_becomes_root(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/lib:/usr/local/nvidia/lib64")
-    for name in ("etc/ld.so.conf.d", "opt/lib", "opt/own"):
-        (root / name).mkdir(parents=True)
-    (root / "etc/ld.so.conf.d/own.conf").write_text("# ours\n/opt/own\n")
-    for name in ("etc/passwd", "etc/shadow"):
-        (root / name).write_text("")
-    assert messages(root) == []
-    (root / "etc/passwd").chmod(0o666)
-    (root / "opt/own").chmod(0o777)
-    (message,) = messages(root)
-    assert message.endswith("may write to /etc/passwd, /opt/own, and become root by it")
-
-
-def test_a_copy_of_python_with_a_capability_is_named(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copied = root / "usr/bin/python-copy"
-    copied.write_text("")
-
-    def attribute(path: str, name: str) -> bytes:
-        """Stand in for setcap, which needs root: cap_setuid=ep (capabilities(7), VFS version 2)."""
-        if path == str(copied) and name == "security.capability":
-            return bytes.fromhex("0100000280000000000000000000000000000000")
-        raise OSError(61, "No data available")
-
-    monkeypatch.setattr("os.getxattr", attribute)
-    (message,) = messages(root)
-    assert message.startswith("files with capabilities: /usr/bin/python-copy")
+def test_a_user_who_may_write_to_the_accounts_or_the_loaders_folders_becomes_root() -> None:
+    changes = f"the image's user {USER} can change accounts or the loader: "
+    assert ours(changed={"/etc/passwd": (b"x", 0o666, 0)})[0].startswith(f"{changes}/etc/passwd")
+    folder = {"/usr/local/lib/": (b"", 0o755, USER), **plain("/opt/own/liba.so.1")}
+    assert ours(changed=folder)[0].startswith(f"{changes}/usr/local/lib:")
+    own = {**plain("/opt/own/liba.so.1"), "/opt/own/": (b"", 0o777, 0)}
+    assert ours(changed=own)[0].startswith(f"{changes}/opt/own:")
+    base = layer({**BASE, **own})
+    assert messages(read(base, User="1:1")) == [], "others' users may own their environment"

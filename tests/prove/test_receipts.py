@@ -64,47 +64,27 @@ def test_holds_for_its_image_by_digest_and_by_id() -> None:
             DIGEST,
             "the check loader did not pass: libcudnn.so.9 is missing",
         ),
+        (  # though nobody requires that check
+            receipt(check(), check("training", 1), check("contents", 1, "a secret")),
+            DIGEST,
+            "the check contents did not pass: a secret",
+        ),
+        (receipt().model_copy(update={"checks": ()}), DIGEST, "the receipt holds no check loader"),
     ],
 )
 def test_says_why_it_does_not_hold(proof: Receipt | None, image: str, reason: str) -> None:
     assert valid_for(proof, image, REQUIRED) == receipts.Validity(False, reason)
 
 
-def test_what_proves_nothing() -> None:
-    nameless: list[str] = []
-    assert not valid_for(receipt(digest=None), nameless, REQUIRED)
-    empty = receipt().model_copy(update={"checks": ()})
-    assert not empty.passed
-    assert not valid_for(empty, DIGEST, REQUIRED)
-    bad = receipt(check(), check("training", 1), check("contents", 1, "a secret"))
-    reason = valid_for(bad, DIGEST, REQUIRED).reason  # though nobody requires that check
-    assert reason == "the check contents did not pass: a secret"
-
-
-def test_the_same_receipt_is_the_same_bytes(tmp_path: Path) -> None:
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """Whatever a check saw."""
     path = tmp_path / "build" / "v100" / "receipt.json"
     assert receipts.read(path) is None
-    receipts.write(receipt(), path)
-    assert receipts.read(path) == receipt()
-    assert path.read_bytes() == receipts.dump(receipt())
-    assert list(path.parent.iterdir()) == [path], "a temporary file was left"
-
-
-def test_whatever_a_check_saw_comes_back() -> None:
-    seen: dict[str, receipts.JsonValue] = {
-        "ä\u2028": ["\x00", True, None, {"x": 1.5}],
-        "": 10**30,
-    }
+    seen = {"ä\u2028": ["\x00", True, None, {"x": 1.5}], "": 10**30}
     written = receipt(check().model_copy(update={"seen": seen}))
-    assert receipts.parse(receipts.dump(written), "here") == written
-
-
-def test_a_torn_file_is_refused_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "receipt.json"
-    path.write_bytes(receipts.dump(receipt())[:-200])
-    with pytest.raises(InputError, match=r"receipt\.json: torn or no JSON") as caught:
-        receipts.read(path)
-    assert "delete it" in caught.value.fix
+    receipts.write(written, path)
+    assert receipts.read(path) == written
+    assert path.read_bytes() == receipts.dump(written)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +101,11 @@ def test_a_receipt_of_another_shape_is_refused(change: dict[str, object], messag
     value = {**json.loads(receipts.dump(receipt())), **change}
     with pytest.raises(InputError, match=message):
         receipts.parse(json.dumps(value).encode(), "receipt.json")
-
-
-def test_a_list_is_no_receipt() -> None:
     with pytest.raises(InputError, match="schema_version is None"):
         receipts.parse(b"[]", "receipt.json")
+    with pytest.raises(InputError, match=r"receipt\.json: torn or no JSON") as caught:
+        receipts.parse(receipts.dump(receipt())[:-200], "receipt.json")
+    assert "delete it" in caught.value.fix
 
 
 def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:

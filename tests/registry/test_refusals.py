@@ -42,14 +42,6 @@ KNOWN = Credentials("someone", "secret", source="config.json")
             " --location=europe-west4 --project=project",
         ),
         (
-            Reference("eu.gcr.io", "project/training"),
-            404,
-            "NAME_UNKNOWN",
-            KNOWN,
-            "project project has no repository eu.gcr.io",
-            "create eu.gcr.io --repository-format=docker --location=europe --project=project",
-        ),
-        (
             AR,
             403,
             "DENIED Permission uploadArtifacts denied",
@@ -74,7 +66,6 @@ KNOWN = Credentials("someone", "secret", source="config.json")
             "push under a new tag",
         ),
         (AR, 403, "DENIED Quota exceeded", KNOWN, "over the quota", "larger quota"),
-        (HUB, 413, "Request Entity Too Large", KNOWN, "too large", "client_max_body_size"),
         (HUB, 405, "UNSUPPORTED", KNOWN, "answered 405: UNSUPPORTED", "log"),
     ],
 )

@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from unittest import mock
 
-from builder.core.settings import Settings, Suite, TrustSettings
+from builder.core.settings import Settings, TrustSettings
 from builder.pipeline import signing
 from builder.pipeline.push import LocalImage
 from builder.pipeline.verify import attach
 from builder.prove.receipts import Receipt
-from builder.registry import Manifest, Reference, Registry, parse
+from builder.registry import Manifest, Reference, Registry
 from builder.trust import keys
 from builder.trust.attestations import Signer
 from builder.trust.keys import SigningKey
-from tests.pipeline.pushing import REPOSITORY, proof
+from tests.pipeline.pushing import proof
 from tests.registry.making import put_image
 
 WORKFLOW = "https://github.com/team/training/.github/workflows/image.yml@refs/heads/main"
@@ -49,45 +49,9 @@ def pair(folder: Path, name: str) -> Pair:
     return Pair(folder / f"{name}.key")
 
 
-def settings(
-    host: str,
-    *prove: Pair,
-    suite: Suite | None = None,
-    age: float | None = None,
-    key: Pair | None = None,
-) -> Settings:
-    """Return settings with a [trust] table: `prove` are those whose receipts count."""
-    table = {
-        "key": str(key.path) if key else None,
-        "prove": tuple(str(each.public) for each in prove) or None,
-        "suite": suite,
-        "age": age,
-    }
-    written = {name: value for name, value in table.items() if value is not None}
-    return Settings(registry=f"{host}/{REPOSITORY}", trust=TrustSettings(**written))
-
-
-def at(host: str) -> Reference:
-    """Return the repository of the tests."""
-    return parse(f"{host}/{REPOSITORY}")
-
-
-def image(client: Registry, text: str = "hello", tag: str = "v100") -> Manifest:
-    """Put the smallest image, without referrers."""
-    return put_image(client, REPOSITORY, text, tag)
-
-
 def receipt(image: Manifest, **changes: object) -> Receipt:
     """Return a receipt that holds for this image."""
     return proof(LocalImage("there", image.digest, image.config.digest), **changes)
-
-
-def sign(
-    client: Registry, repository: Reference, image: Manifest, proof: Receipt, signer: Signer
-) -> tuple[str, ...]:
-    """Sign an image and its receipt, as a push does that knows no more."""
-    statements = signing.statements(client, repository, image, proof, None)
-    return signing.sign(client, repository.repository, statements, signer, proof.made_at)
 
 
 @dataclass(frozen=True)
@@ -97,21 +61,24 @@ class Repository:
     client: Registry
     reference: Reference
 
-    def settings(
-        self,
-        *prove: Pair,
-        suite: Suite | None = None,
-        age: float | None = None,
-        host: str | None = None,
-    ) -> Settings:
-        """Return settings of a project with this repository."""
-        whole = settings("h", *prove, suite=suite, age=age)
-        name = f"{host or self.client.host}/{self.reference.repository}"
-        return Settings(registry=name, trust=whole.trust)
+    @property
+    def path(self) -> str:
+        """The repository's name in its registry."""
+        return self.reference.repository
+
+    def settings(self, *prove: Pair, host: str = "", key: Pair | None = None) -> Settings:
+        """Return settings of a project with this repository.
+
+        prove: those whose receipts count; without any, every receipt does. host: a proxy before the
+        registry. key: signs a push.
+        """
+        public = {"prove": tuple(str(pair.public) for pair in prove)} if prove else {}
+        trust = TrustSettings(key=str(key.path) if key else None, **public)
+        return Settings(registry=f"{host or self.client.host}/{self.path}", trust=trust)
 
     def image(self, text: str = "hello", tag: str = "v100", **labels: str) -> Manifest:
         """Put the smallest image, without referrers."""
-        return put_image(self.client, self.reference.repository, text, tag, labels)
+        return put_image(self.client, self.path, text, tag, labels)
 
     def proven(self, text: str = "hello", tag: str = "v100", **changes: object) -> Manifest:
         """Put an image with its receipt, unsigned."""
@@ -128,8 +95,10 @@ class Repository:
         return made
 
     def sign(self, made: Manifest, signer: Signer, **changes: object) -> tuple[str, ...]:
-        """Sign an image and its receipt."""
-        return sign(self.client, self.reference, made, receipt(made, **changes), signer)
+        """Sign an image and its receipt, as a push does that knows no more."""
+        proof = receipt(made, **changes)
+        statements = signing.statements(self.client, self.reference, made, proof, None)
+        return signing.sign(self.client, self.path, statements, signer, proof.made_at)
 
     def name(self, made: Manifest) -> str:
         """Return the image as other programs name it."""
@@ -137,4 +106,4 @@ class Repository:
 
     def head(self, tag: str) -> str | None:
         """Return the digest that a tag leads to."""
-        return self.client.head(self.reference.repository, tag)
+        return self.client.head(self.path, tag)

@@ -19,7 +19,7 @@ from typing import Final
 
 from builder.core import files
 from builder.core.errors import OutsideError
-from builder.engine.private import confinement, network
+from builder.engine.private import network
 from builder.engine.private.instance import EngineInstance
 from builder.engine.private.programs import Software
 
@@ -78,7 +78,7 @@ def launch(instance: EngineInstance, software: Software) -> subprocess.Popen[byt
             presence.bind(f"\0{instance.name}")
         network.add(instance, software, mtu)
         return subprocess.Popen(
-            confinement.leaving([software.bin / "dockerd", "--config-file", file]),
+            [software.bin / "dockerd", "--config-file", file],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -78,7 +78,7 @@ def stop(data: Path | None = None) -> bool:
         instance = load(folder)
         ran = daemon.end(instance)
         if instance.network and instance.software:
-            with contextlib.suppress(OutsideError):
+            with contextlib.suppress(OSError, OutsideError):  # the programs may be gone
                 network.take_down(instance.network, Software.read(instance.software))
         network.remove_bridge(instance.bridge)
         daemon.remove_cgroups(instance)
@@ -103,22 +103,17 @@ def status(data: Path | None = None) -> EngineStatus:
     if not (folder / "engine.json").exists():
         return EngineStatus("stopped", folder, detail="never started")
     instance = load(folder)
-    pid, version = daemon.pid(instance), daemon.ping(instance.socket)
-    if version:
-        try:
-            engine = _engine(instance, version)
-        except OutsideError as error:
-            return EngineStatus("failed", folder, None, pid, version, error.message)
-        return EngineStatus("running", folder, engine, pid, version)
+    pid = daemon.pid(instance)
+    if version := daemon.ping(instance.socket):
+        return EngineStatus("running", folder, _engine(instance, version), pid, version)
     if pid:
-        return EngineStatus(
-            "failed", folder, pid=pid, detail=f"does not answer, see {instance.log}"
-        )
+        detail = f"does not answer, see {instance.log}"
+        return EngineStatus("failed", folder, pid=pid, detail=detail)
     return EngineStatus("stopped", folder)
 
 
 def _engine(instance: EngineInstance, version: str) -> Engine:
-    """Return the engine that runs, asking nothing. Raises OutsideError if its programs are gone."""
+    """Return the engine that runs, asking nothing. Raises OSError where its programs are gone."""
     software = Software.read(instance.software or Path("/nonexistent"))
     own = {name: value for name, value in os.environ.items() if name not in _FOREIGN}
     host = f"unix://{instance.socket}"

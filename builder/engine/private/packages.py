@@ -1,39 +1,35 @@
 """Debian's packages for a private engine, read and fetched with the host's apt.
 
-Nothing is installed. apt gets lists, a cache and an empty dpkg status of our own: the host does not
-change, and root is not needed. The mirror, its options and its keyring are the host's. Only the
-suite is replaced, so that a Debian 12 host can fetch from Debian 13 or 14 and back. The host's
-apt.conf (proxies, CA) stays in force.
+Nothing is installed. apt gets a folder with lists and an empty dpkg status, for one use: the host
+does not change, and root is not needed. The mirror, its options and its keyring are the host's.
+Only the suite is replaced, so that a Debian 12 host can fetch from Debian 13 or 14 and back. The
+host's apt.conf (proxies, CA) stays in force.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from builder.config.debian import KEYRING, AptSource, Mirror, mirror
+from builder.core.apt import KEYRING, AptSource, Mirror, mirror
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
-from builder.core.files import cache_home, locked, write
+from builder.core.files import write
 
-LISTS_AGE: Final = 3600.0
-"""Seconds after which package lists are fetched again."""
 _KEYRINGS: Final = (KEYRING, KEYRING.replace(".gpg", ".pgp"))
-_URI: Final = re.compile(r"^'\S+' (\S+\.deb) \d+ SHA256:([0-9a-f]{64})$", re.MULTILINE)
+_URI: Final = re.compile(r"^'\S+' (\S+\.deb) ", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package of this architecture; path: of its .deb file in the cache."""
+    """A package of this architecture; path: of its .deb file."""
 
     name: str
     version: str
@@ -41,80 +37,39 @@ class Package:
 
 
 class Packages:
-    """The packages of one suite, with its updates and security fixes."""
+    """The packages of one suite, with its updates and security fixes.
+
+    folder: where apt's files and the packages lie, in a folder of the suite's name. Raises
+    OutsideError for a mirror whose lists cannot be read.
+    """
 
     def __init__(
-        self,
-        suite: str,
-        source: Mirror | None = None,
-        cache: Path | None = None,
-        on_event: OnEvent = ignore,
+        self, suite: str, folder: Path, source: Mirror | None = None, on_event: OnEvent = ignore
     ) -> None:
-        self.suite = suite
+        self.suite, self.folder, self.on_event = suite, folder / suite, on_event
         self.mirror = source or mirror()
-        self.on_event = on_event
-        key = hashlib.sha256(repr((suite, self.mirror)).encode()).hexdigest()[:8]
-        self.folder = (cache or cache_home()) / "debian" / f"{suite}-{key}"
-        self.debs = self.folder.parent / "debs"  # shared by all suites
+        for name in ("state/lists/partial", "cache/archives/partial"):
+            (self.folder / name).mkdir(parents=True)
+        write(self.folder / "state/status", "")
+        write(self.folder / "apt.conf", self._configuration())
+        write(self.folder / "debian.sources", self._sources())
+        with step(f"Debian {suite}: package lists", on_event):
+            self._apt("update")
 
     def download(self, names: Sequence[str], dependencies: bool = False) -> tuple[Package, ...]:
-        """Return the newest version of each package, from the cache where it is there.
+        """Return the newest version of each package; apt compares each file with the index.
 
-        dependencies: also of all that they depend on, but for recommendations. Every file is
-        compared with the index. Raises OutsideError for a package that the mirror lacks.
+        dependencies: also of all that they depend on, but for recommendations. Raises OutsideError
+        for a package that the mirror lacks.
         """
-        self.refresh()
-        with locked(self.debs / ".lock"):
-            wanted = self._hashes(names, dependencies)
-            missing = [name for name, hash_ in wanted.items() if not self._have(name, hash_)]
-            if missing:
-                self._fetch([_package(self.debs / name) for name in missing])
-        return tuple(_package(self.debs / name) for name in wanted)
-
-    def refresh(self, force: bool = False) -> None:
-        """Fetch the package lists unless they are younger than LISTS_AGE."""
-        stamp = self.folder / "updated"
-        with locked(self.folder / "lock"):
-            age = time.time() - stamp.stat().st_mtime if stamp.exists() else float("inf")
-            if force or not 0 <= age < LISTS_AGE:
-                for name in ("state/lists/partial", "cache/archives/partial"):
-                    (self.folder / name).mkdir(parents=True, exist_ok=True)
-                write(self.folder / "state/status", "")
-                write(self.folder / "apt.conf", self._configuration())
-                write(self.folder / "debian.sources", self._sources())
-                with step(f"Debian {self.suite}: package lists", self.on_event):
-                    self._apt("update")
-                stamp.touch()
-
-    # --- files ---
-
-    def _hashes(self, names: Sequence[str], dependencies: bool) -> dict[str, str]:
-        """Return the name of each package's file -> its checksum."""
-        verb = "install" if dependencies else "download"
-        text = self._apt(verb, "--print-uris", "-o", "Acquire::ForceHash=SHA256", *names)
-        return dict(sorted(_URI.findall(text)))
-
-    def _have(self, name: str, hash_: str) -> bool:
-        path = self.debs / name
-        return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == hash_
-
-    def _fetch(self, packages: Sequence[Package]) -> None:
+        uris = self._apt("install" if dependencies else "download", "--print-uris", *names)
+        packages = [_package(self.folder / name) for name in sorted(_URI.findall(uris))]
         specs = [f"{package.name}={package.version}" for package in packages]
-        with (
-            step(f"Debian {self.suite}: {len(packages)} packages", self.on_event) as fetching,
-            tempfile.TemporaryDirectory(dir=self.debs, prefix=".new.") as scratch,
-        ):
-            try:
-                self._apt("download", *specs, cwd=Path(scratch))
-            except OutsideError:
-                self.refresh(force=True)  # lists older than the mirror name files that are gone
-                self._apt("download", *specs, cwd=Path(scratch))
-            size = 0
-            for deb in Path(scratch).glob("*.deb"):
-                size += deb.stat().st_size
-                deb.replace(self.debs / deb.name)
-            fetching.progress(size, size)
+        with step(f"Debian {self.suite}: {len(packages)} packages", self.on_event) as fetching:
+            self._apt("download", *specs, cwd=self.folder)
+            size = sum(package.path.stat().st_size for package in packages)
             fetching.detail = f"{size / 1e6:.1f} MB"
+        return tuple(packages)
 
     # --- lists ---
 
@@ -150,14 +105,10 @@ class Packages:
             "APT::Install-Recommends": "false",
             # A mirror that stands still is used. The signature is checked all the same.
             "Acquire::Check-Valid-Until": "false",
-            "Acquire::Languages": "none",
             "Acquire::Retries": "3",
             "Dir::State": f"{folder}/state/",
             "Dir::State::status": f"{folder}/state/status",
-            "Dir::State::extended_states": f"{folder}/state/extended_states",
             "Dir::Cache": f"{folder}/cache/",
-            "Dir::Cache::pkgcache": "pkgcache.bin",
-            "Dir::Cache::srcpkgcache": "srcpkgcache.bin",
             "Dir::Etc::sourcelist": f"{folder}/debian.sources",
             "Dir::Etc::sourceparts": "/dev/null",
             "Dir::Etc::preferences": "/dev/null",

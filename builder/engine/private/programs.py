@@ -11,11 +11,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from builder.config import debian
-from builder.core import files
+from builder.core import apt, files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
 from builder.engine.docker import release as release_of
@@ -50,7 +50,6 @@ _TOOLS: Final = {
     "docker-proxy": "usr/sbin/docker-proxy",
     "containerd": "usr/bin/containerd",
     "containerd-shim-runc-v2": "usr/bin/containerd-shim-runc-v2",
-    "ctr": "usr/bin/ctr",
     "docker-buildx": "usr/lib*/docker/cli-plugins/docker-buildx",
     "docker-init": "usr/bin/tini-static",  # `docker run --init` starts it
     "runc": "usr/*bin/runc",
@@ -96,12 +95,8 @@ class Software:
 
     @classmethod
     def read(cls, folder: Path) -> Software:
-        """Return the programs in a folder. Raises OutsideError if they are gone."""
-        file = folder / "versions.json"
-        if not file.exists():
-            fix = "builder engine stop, then start it again"
-            raise OutsideError(f"{folder}: the engine's programs are gone", fix)
-        return cls(folder, json.loads(file.read_text()))
+        """Return the programs in a folder. Raises OSError where they are gone."""
+        return cls(folder, json.loads((folder / "versions.json").read_text()))
 
 
 def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
@@ -116,15 +111,14 @@ def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
         for path in reversed(unpacked):
             if _runs(path.parent / "bin" / "dockerd"):
                 return Software.read(path.parent)
-        host = debian.host_suite()
-        with ThreadPoolExecutor() as threads:  # the lists are slow to parse, and independent
-            suites = dict.fromkeys((release.suites[0], host))
-            list(threads.map(lambda suite: Packages(suite, on_event=on_event).refresh(), suites))
-        refused = []
-        for suite in release.suites:
-            with tempfile.TemporaryDirectory(dir=home, prefix=".new.") as scratch:
-                folder = Path(scratch) / "software"
-                versions = _unpack(folder, release.packages, suite, host, on_event)
+        refused, host = [], apt.host_suite()
+        with tempfile.TemporaryDirectory(dir=home, prefix=".new.") as scratch:
+            packages = cache(lambda suite: Packages(suite, Path(scratch), on_event=on_event))
+            with ThreadPoolExecutor() as threads:  # the lists are slow to parse, and independent
+                list(threads.map(packages, dict.fromkeys((release.suites[0], host))))
+            for suite in release.suites:
+                folder = Path(scratch) / f"software-{suite}"
+                versions = _unpack(folder, release.packages, packages(suite), packages(host))
                 if all(_runs(folder / "bin" / name) for name in ("dockerd", "containerd", "runc")):
                     key = hashlib.sha256(repr(sorted(versions.items())).encode()).hexdigest()[:12]
                     target = home / f"{versions['docker.io'].split('+')[0]}-{key}"
@@ -139,9 +133,7 @@ def install(on_event: OnEvent, release: DockerRelease = NEWEST) -> Software:
         )
 
 
-def _unpack(
-    folder: Path, names: Sequence[str], suite: str, host: str, on_event: OnEvent
-) -> dict[str, str]:
+def _unpack(folder: Path, names: Sequence[str], suite: Packages, host: Packages) -> dict[str, str]:
     """Fill a folder with the programs of a suite. Returns the versions of the packages.
 
     runc and iptables come from the host's own suite: runc starts itself again through
@@ -155,7 +147,7 @@ def _unpack(
         (host, "root", ["runc", "tini"]),
         (host, "iptables", ["iptables"]),
     ):
-        fetched = Packages(source, on_event=on_event).download(wanted, part == "iptables")
+        fetched = source.download(wanted, part == "iptables")
         unpack([package for package in fetched if package.name != "libc6"], folder / part)
         versions |= {package.name: package.version for package in fetched if package.name in wanted}
     for name, pattern in _TOOLS.items():

@@ -1,44 +1,56 @@
 """All that the factory knows about TensorFlow.
 
-* releases.py, tensorflow.yaml: its releases, what they were built with, and their wheels;
-* stack.py, gpu_stack.py: which of its releases, of Python and of CUDA work together;
-* exclude.py: files of its wheels that training never loads;
+* releases.py, tensorflow.yaml: what its releases were built for;
+* stack.py: which of them, of Python and of CUDA work together;
+* opened.py: which libraries an image that anybody made lacks;
 * probes/: programs that ask, inside an image, whether it would find its libraries, and whether what
   a training run has written can be used;
-* checks/: the checks that start those programs;
-* suite.py: the suites of checks that an image with TensorFlow goes through.
+* devices.py: where it lists its devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
-from builder.frameworks import Framework
-from builder.frameworks.tensorflow import exclude
+from builder.facts import gpu_support
+from builder.facts.frameworks import Exclude, Framework, later
 
-if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.stack import Stack
-    from builder.prove.suite import Suite
-
-
-def _releases() -> tuple[str, ...]:
-    from builder.frameworks.tensorflow import releases
-
-    return tuple(version for row in releases.tables().releases for version in row.versions)
-
-
-def _resolve(spec: ImageSpec) -> Stack:
-    from builder.frameworks.tensorflow import stack
-
-    return stack.resolve(spec)
-
-
-def _suites() -> Mapping[str, Suite]:
-    from builder.frameworks.tensorflow import suite
-
-    return suite.SUITES
+# What training never loads, of CUDA 12.5 and TensorFlow 2.21.0.
+# TensorFlow's loader asks for cudart, cublas, cublasLt, cudnn, cufft, cupti, cusolver, cusparse,
+# nccl, nvml and nvJitLink, cuDNN for nvrtc, and XLA runs ptxas with libdevice.
+# fmt: off
+_CUDA: Final = (
+    ("nvidia-*", ("nvidia/*/include/**", "nvidia/cuda_nvcc/nvvm/include/**"),
+     "headers, for compilers"),
+    ("nvidia-cusolver*", ("nvidia/cusolver/lib/libcusolverMg.so*",),
+     "cuSOLVER on several GPUs at once"),
+    ("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), "cuFFT under FFTW's interface"),
+    ("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), "cuBLAS under BLAS's interface"),
+    ("nvidia-cuda-nvcc*", ("nvidia/cuda_nvcc/nvvm/lib64/**",),
+     "libnvvm, which nvcc compiles with; XLA has its own"),
+    ("nvidia-cuda-cupti*", ("nvidia/cuda_cupti/lib/libnvperf_*.so*",
+                            "nvidia/cuda_cupti/lib/libpcsamplingutil.so*",
+                            "nvidia/cuda_cupti/lib/libcheckpoint.so*"),
+     "for Nsight; the profiler loads libcupti alone"),
+)
+_TENSORFLOW: Final = (
+    ("tensorflow*", ("tensorflow/include/**",),
+     "headers, to compile operations; there is no compiler in the image"),
+    ("tensorflow*", ("tensorflow/xla_aot_runtime_src/**",),
+     "sources, to link models that were compiled ahead of time"),
+    ("tensorflow*", ("tensorflow/compiler/mlir/stablehlo/**",),
+     "StableHLO from Python: nothing in TensorFlow imports it"),
+    ("libclang", ("clang/native/libclang.so",),
+     "a requirement of TensorFlow's that nothing in it imports"),
+    ("numpy", ("numpy/*/lib/*.a",), "static libraries, for linkers"),
+    ("numpy", ("numpy/tests/**", "numpy/*/tests/**"), "tests"),
+    ("h5py", ("h5py/tests/**",), "tests"),
+    ("opt-einsum", ("opt_einsum/tests/**",), "tests"),
+    ("keras", ("keras/**_test.py",), "tests"),
+)
+# fmt: on
 
 
 def _environment(packages: Iterable[str], site: str) -> dict[str, str]:
@@ -49,12 +61,26 @@ def _environment(packages: Iterable[str], site: str) -> dict[str, str]:
 FRAMEWORK: Final = Framework(
     name="tensorflow",
     title="TensorFlow",
-    short="tf",
-    distributions=frozenset({"tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly"}),
-    releases=_releases,
-    resolve=_resolve,
-    suites=_suites,
-    exclude_nvidia=exclude.NVIDIA,
-    exclude=exclude.OWN,
+    distributions=frozenset(
+        {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tf-nightly"}
+    ),
+    releases=partial(gpu_support.versions, "TensorFlow"),
+    resolve=later("builder.frameworks.tensorflow.stack:resolve"),
+    suites=partial(
+        later("builder.frameworks.suites:both"),
+        "tensorflow",
+        ("tensorflow", "keras"),
+        3,
+        "builder.frameworks.tensorflow.probes.opens",
+    ),
+    exclude_nvidia=tuple(Exclude(*rule) for rule in _CUDA),
+    exclude=tuple(Exclude(*rule) for rule in _TENSORFLOW),
     environment=_environment,
+    devices="builder.frameworks.tensorflow.devices",
+    module=r"tensorflow/python/_pywrap_tensorflow_internal\.",
+    opened=later("builder.frameworks.tensorflow.opened:missing"),
+    one_bundle=True,  # tensorflow#40065
+    one_host=True,  # TPUStrategy of the TPU "local": each host would train by itself
+    flags="import tensorflow\n"
+    "print(tensorflow.function(lambda x: x + 1, jit_compile=True)(tensorflow.constant(1.0)))",
 )

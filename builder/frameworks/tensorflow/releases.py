@@ -1,4 +1,4 @@
-"""TensorFlow's releases, with the CUDA libraries that go with them: tensorflow.yaml, read once."""
+"""TensorFlow's releases: what was read of their wheels, and for the old ones tensorflow.yaml."""
 
 from __future__ import annotations
 
@@ -7,78 +7,68 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from builder.facts import Source, read_table, sources_of
-from builder.facts.cuda import CudaSet, Cudnn, Driver, cuda
+from builder.facts import Source, gpu_support, read_table, sources_of
+from builder.facts.frameworks import minor
 
 DATA = Path(__file__).parent
+NEWER = ">="
+"""Before a version: the wheel takes later ones of the same major version, too."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """One minor release of TensorFlow. `wheels` is the CUDA library set it was tested with."""
+    """One release of TensorFlow.
 
-    minor: str
-    versions: tuple[str, ...]
-    python: tuple[str, ...]
+    wheel: what was read of its wheel. cuda, cudnn: what it was built for ("12.5", "9.3"), by
+    `source`. libraries: the package of each CUDA library that it asks for, with the oldest version
+    that it takes; empty where it asks for none. ranges: whether it takes later ones, too. libtpu:
+    the oldest that its wheel for TPUs takes, "" where no such wheel can be locked.
+    """
+
+    wheel: gpu_support.Release
     cuda: str
     cudnn: str
-    wheels: str | None
-    pins: Mapping[str, str]  # libraries whose version differs from the set's
-    pins_source: Source
-    ranges: bool  # the extra takes the tested version and later ones of the same major
     source: Source
-
-
-@dataclass(frozen=True)
-class TpuRelease:
-    """A TensorFlow that has a TPU wheel, and the libtpu that it is locked to."""
-
-    version: str
+    libraries: Mapping[str, str]
+    ranges: bool
     libtpu: str
-    accepts: str
-    source: Source
 
-
-@dataclass(frozen=True)
-class Tables:
-    """What is known about TensorFlow and CUDA, oldest first. sets, packages, cudnn and drivers are
-    those of builder.facts.cuda.CudaFacts."""
-
-    releases: tuple[Release, ...]
-    tpu: tuple[TpuRelease, ...]
-    sets: Mapping[str, CudaSet]
-    packages: Mapping[str, str]
-    cudnn: tuple[Cudnn, ...]
-    drivers: tuple[Driver, ...]
+    @property
+    def version(self) -> str:
+        return self.wheel.version
 
 
 @cache
-def tables() -> Tables:
-    """Return tensorflow.yaml, with the tables of cuda.yaml."""
-    table, nvidia = read_table(DATA / "tensorflow.yaml"), cuda()
+def releases() -> tuple[Release, ...]:
+    """Return the releases that are known, oldest first."""
+    return tuple(map(_release, gpu_support.of("TensorFlow")))
+
+
+def find(version: str) -> Release | None:
+    """Return a release by its version, or the newest of a minor one ("2.20")."""
+    known = (row for row in releases()[::-1] if version in (row.version, minor(row.version)))
+    return next(known, None)
+
+
+def _release(wheel: gpu_support.Release) -> Release:
+    asks_for = {name: each.removeprefix(NEWER) for name, each in wheel.asks_for.items()}
+    libraries = {name: each for name, each in asks_for.items() if name.startswith("nvidia-")}
+    cuda, cudnn, source = _tested().get(minor(wheel.version), ("", "", wheel.metadata))
+    if libraries:
+        cuda = minor(libraries[f"nvidia-cuda-runtime-cu{wheel.cuda}"])
+        cudnn = minor(libraries[f"nvidia-cudnn-cu{wheel.cuda}"])
+    ranges = any(wheel.asks_for[name] != version for name, version in libraries.items())
+    libtpu = asks_for.get("libtpu", "")
+    return Release(wheel, cuda, cudnn, source, libraries, ranges, libtpu)
+
+
+@cache
+def _tested() -> Mapping[str, tuple[str, str, Source]]:
+    """Return minor release -> CUDA and cuDNN that it was built with, and where that stands."""
+    table = read_table(DATA / "tensorflow.yaml")
     known = sources_of(table)
-    return Tables(
-        releases=tuple(
-            Release(
-                minor=entry["minor"],
-                versions=tuple(entry["versions"]),
-                python=tuple(entry["python"]),
-                cuda=entry["cuda"],
-                cudnn=entry["cudnn"],
-                wheels=entry.get("wheels"),
-                pins=entry.get("pins", {}),
-                pins_source=known["wheel"],
-                ranges=entry.get("open") == "true",
-                source=known[entry["source"]],
-            )
-            for entry in table["releases"]
-        ),
-        tpu=tuple(
-            TpuRelease(entry["version"], entry["libtpu"], entry["accepts"], known[entry["source"]])
-            for entry in table["tpu"]
-        ),
-        sets=nvidia.sets,
-        packages=nvidia.packages,
-        cudnn=nvidia.cudnn,
-        drivers=nvidia.drivers,
-    )
+    return {
+        release: (row["cuda"], row["cudnn"], known[row["source"]])
+        for row in table["tested"]
+        for release in row["releases"]
+    }

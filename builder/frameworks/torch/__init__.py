@@ -1,57 +1,61 @@
 """All that the factory knows about PyTorch.
 
-* releases.yaml, stack.py: its releases, the CUDA that each wheel asks for, exactly; which of them
-  works on an accelerator, and why no newer one;
-* probes/, checks/: whether it finds its libraries, and whether what it wrote can be used;
-* suite.py: the suites of checks that an image with PyTorch goes through.
+* stack.py: which of its releases works on an accelerator, and why no newer one;
+* probes/: whether it finds its libraries, and whether what it wrote can be used;
+* devices.py: where it lists its devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import Final
 
-from builder.frameworks import Exclude, Framework
-
-if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.stack import Stack
-    from builder.prove.suite import Suite
-
-
-def _releases() -> tuple[str, ...]:
-    from builder.frameworks.torch import stack
-
-    return tuple(release.version for release in stack.releases())
-
-
-def _resolve(spec: ImageSpec) -> Stack:
-    from builder.frameworks.torch import stack
-
-    return stack.resolve(spec)
-
-
-def _suites() -> Mapping[str, Suite]:
-    from builder.frameworks.torch import suite
-
-    return suite.SUITES
-
+from builder.facts import gpu_support
+from builder.facts.frameworks import Exclude, Framework, OptionalLibrary, later
 
 FRAMEWORK: Final = Framework(
     name="torch",
     title="PyTorch",
-    short="torch",
     distributions=frozenset({"torch"}),
-    releases=_releases,
-    resolve=_resolve,
-    suites=_suites,
+    releases=partial(gpu_support.versions, "PyTorch"),
+    resolve=later("builder.frameworks.torch.stack:resolve"),
+    suites=partial(later("builder.frameworks.suites:both"), "torch", ("torch",), 2),
+    opened=later("builder.frameworks.torch.opened:missing"),
+    needed_by=frozenset(
+        {"pytorch", "torchvision", "torchaudio", "torchdata", "accelerate", "timm"}
+        | {"lightning", "pytorch-lightning"}
+    ),
+    devices="builder.frameworks.torch.devices",
+    optional=(
+        # NVIDIA, cuSPARSELt, "Supported compute capabilities"
+        OptionalLibrary("libcusparseLt.so", "8.0", "only 2:4 sparsity uses it, from 8.0 on"),
+        # NVIDIA, GPUDirect Storage, cuFile API
+        OptionalLibrary("libcufile.so", "", "only reading files into a GPU's memory uses it"),
+        # torch.distributed._symmetric_memory, set_backend("NVSHMEM")
+        OptionalLibrary("libnvshmem_host.so", "", "only symmetric memory by NVSHMEM uses it"),
+        OptionalLibrary("libtorch_nvshmem.so", "", "only symmetric memory by NVSHMEM uses it"),
+    ),
+    module=r"torch/_C\.",
+    rendezvous={
+        # torch.distributed's own, for one process in each container
+        "MASTER_ADDR": "{host}",
+        "MASTER_PORT": "{port}",
+        "RANK": "{rank}",
+        "WORLD_SIZE": "{count}",
+        "LOCAL_RANK": "0",
+        # the defaults of torchrun's options, for several processes in each container
+        "PET_MASTER_ADDR": "{host}",
+        "PET_MASTER_PORT": "{port}",
+        "PET_NODE_RANK": "{rank}",
+        "PET_NNODES": "{count}",
+    },
     exclude_nvidia=(
-        Exclude("nvidia-*", ("nvidia/*/include/**",), None, "headers, for compilers"),
-        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), None, "cuFFT as FFTW"),
-        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), None, "cuBLAS as BLAS"),
+        Exclude("nvidia-*", ("nvidia/*/include/**",), "headers, for compilers"),
+        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), "cuFFT as FFTW"),
+        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), "cuBLAS as BLAS"),
     ),
     exclude=(
-        Exclude("torch", ("torch/include/**",), None, "headers, to compile extensions"),
-        Exclude("torch", ("torch/lib/*.a",), None, "static libraries, for linkers"),
+        Exclude("torch", ("torch/include/**",), "headers, to compile extensions"),
+        Exclude("torch", ("torch/lib/*.a",), "static libraries, for linkers"),
     ),
 )

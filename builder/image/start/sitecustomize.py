@@ -3,35 +3,55 @@
 Python imports this module when it starts (docs.python.org, "site"), because the image's PYTHONPATH
 names its folder. It costs a dictionary's look-up where nothing is expected. Otherwise the first
 import of a framework asks the guard, and nothing before it does: a program that only converts data
-needs no GPU. When TensorFlow has listed its devices, the guard compares them with what is expected.
-A fault of the guard never ends a program.
+needs no GPU. When the framework has listed its devices, the guard compares them with what is
+expected; where it lists them, a module for each framework says (training_image_devices/).
+In a cluster, the framework's own variables are set from those of the service. A fault of the hook
+never ends a program.
 """
 
 # Paths are text here: pathlib costs 5 ms. A finder's arguments are given.
-# ruff: noqa: PTH100, PTH120, ARG002
+# ruff: noqa: PTH100, PTH118, PTH120, PTH123, PTH208, ARG002
 import os
 import sys
 
 _VARIABLE = "TRAINING_ACCELERATOR"
-_FRAMEWORKS = frozenset({"tensorflow", "jax", "torch", "cupy", "onnxruntime"})
-_CONTEXT = "tensorflow.python.eager.context"
+_DEVICES = "training_image_devices"
+_OTHERS = ("cupy", "onnxruntime")  # what computes on a GPU and is no framework
 _LOOKED_AT = "TRAINING_ACCELERATOR_LOOKED_AT"
+_HERE = os.path.dirname(os.path.abspath(__file__))
 _USAGE = 2
 
 
 class _Before:
     """A finder that finds nothing, and is asked before every other one."""
 
-    asked = False
-    first = _LOOKED_AT not in os.environ  # a process that this one starts may have no GPU
+    def __init__(self) -> None:
+        names = os.listdir(os.path.join(_HERE, _DEVICES))
+        self.frameworks = {name[:-3] for name in names if name.endswith(".py")}
+        self.listing: dict[str, object] = {}  # the module that lists devices: what is known of it
+        self.asked = False
+        self.first = _LOOKED_AT not in os.environ  # a process that this one starts may have no GPU
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name in _FRAMEWORKS and not self.asked:
-            self.asked = True
-            _ask()
-        elif name == _CONTEXT and self.first:
-            return _watched(name, path)  # type: ignore[no-untyped-call]
+        if name in self.frameworks or name in _OTHERS:
+            if not self.asked:
+                self.asked = True
+                _ask()
+            if name in self.frameworks:
+                self.frameworks.discard(name)
+                self.know(name)
+        elif name in self.listing and self.first:
+            return _watched(name, path, self.listing[name])  # type: ignore[no-untyped-call]
         return None
+
+    def know(self, name: str) -> None:
+        from importlib import import_module
+
+        try:
+            devices = import_module(f"{_DEVICES}.{name}")
+            self.listing[devices.MODULE] = devices
+        except Exception:
+            return
 
 
 def _ask() -> None:
@@ -52,7 +72,7 @@ def _refuse(cause: str) -> None:
         os._exit(_USAGE)
 
 
-def _watched(name, path):  # type: ignore[no-untyped-def]
+def _watched(name, path, devices):  # type: ignore[no-untyped-def]
     """Return the module's spec, with a loader that watches its list of devices."""
     from importlib.machinery import PathFinder
 
@@ -67,7 +87,8 @@ def _watched(name, path):  # type: ignore[no-untyped-def]
             from training_image_guard import framework, unseen
 
             text = os.environ.get(_VARIABLE, "").strip()
-            framework.watch(module, os.environ, lambda gpus: _refuse(unseen(text, gpus)))
+            refuse = lambda kind, count: _refuse(unseen(text, count, kind))  # noqa: E731
+            framework.watch(module, devices, os.environ, refuse)
         except Exception:
             return
 
@@ -75,12 +96,24 @@ def _watched(name, path):  # type: ignore[no-untyped-def]
     return spec
 
 
+def _join() -> None:
+    """Set the variables by which the framework finds the other processes, if it has its own."""
+    try:
+        import json
+
+        from training_image_rendezvous import FILE, variables  # type: ignore[import-not-found]
+
+        with open(os.path.join(_HERE, FILE)) as wanted:
+            os.environ.update(variables(json.load(wanted), os.environ))
+    except Exception:
+        return
+
+
 def _next_one() -> None:
     """Run the sitecustomize that this one hides, of the program, the base or the distribution."""
     from importlib.machinery import PathFinder
 
-    here = os.path.dirname(os.path.abspath(__file__))
-    others = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    others = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
     found = PathFinder.find_spec("sitecustomize", others)
     if found is not None and found.loader is not None:
         from importlib.util import module_from_spec
@@ -90,4 +123,6 @@ def _next_one() -> None:
 
 if os.environ.get(_VARIABLE, "").strip() not in ("", "auto", "none"):
     sys.meta_path.insert(0, _Before())
+if "TF_CONFIG" in os.environ or "CLUSTER_SPEC" in os.environ:
+    _join()
 _next_one()

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from builder.core import settings
 from builder.core.errors import InputError
-from builder.jobs.backends.kubernetes import cluster
+from builder.core.settings import KubernetesSettings
+from builder.jobs import description
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.local import folder as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.protocol import Backend, RemoteBackend
 from builder.jobs.backends.vertex import service
 from builder.jobs.backends.vertex.backend import VertexAI
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 from builder.jobs.submission import Memory
 
 LOCAL, VERTEX, KUBERNETES = "local", "vertex", "kubernetes"
 BACKENDS = (LOCAL, VERTEX, KUBERNETES)
-FLAGS: Mapping[str, tuple[str, ...]] = {VERTEX: ("project", "region"), KUBERNETES: cluster.NAMES}
+FLAGS: Mapping[str, tuple[str, ...]] = {
+    VERTEX: ("project", "region"),
+    KUBERNETES: tuple(KubernetesSettings.model_fields),
+}
 """The options of the command line that belong to one backend."""
-REMEMBERED = Path("build") / "jobs"
-"""In a project: what this machine has submitted (submission.Memory)."""
-
 Flags = Mapping[str, str | None]
 """Options of the command line by their names, `backend` among them; None stands for not given."""
 
@@ -36,10 +38,9 @@ def remote(root: Path, job: Job | None, flags: Flags) -> RemoteBackend:
     if name == LOCAL:
         raise InputError("--on local: no job is sent to this machine", "builder job local JOB")
     if name == KUBERNETES:
-        own = {flag: flags.get(flag) for flag in cluster.NAMES}
-        return Kubernetes(cluster.load(root, own))
-    region, project = flags.get("region"), flags.get("project")
-    return VertexAI(service.load(root, job, project=project, region=region))
+        own = {flag: flags.get(flag) for flag in FLAGS[KUBERNETES]}
+        return Kubernetes(settings.load(root, tables={"kubernetes": own}).kubernetes)
+    return VertexAI(service.load(root, job, flags))
 
 
 def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
@@ -53,8 +54,12 @@ def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
         return ThisMachine(root)
     if chosen == KUBERNETES:
         return remote(root, None, {**flags, "backend": KUBERNETES})
+    parts = (name or "").split("/")
+    if len(parts) == 6:  # projects/P/locations/R/customJobs/N
+        flags = {**flags, "project": flags.get("project") or parts[1], "region": parts[3]}
+    job = description.load(root, str(name)) if name in description.names(root) else None
     try:
-        return VertexAI(service.of_job(root, name, flags.get("project"), flags.get("region")))
+        return VertexAI(service.load(root, job, flags).known())
     except InputError as error:
         if name is None or flags.get("backend"):
             raise
@@ -69,10 +74,15 @@ def _last(root: Path, flags: Flags, name: str | None) -> str:
     if name is None or any(flags.values()):
         return VERTEX
     ran = local.ran_at(local.folder_of(root, name))
-    submitted = Memory(root / REMEMBERED).newest_backend(name)
+    submitted = memory(root).newest_backend(name)
     if submitted is not None and (ran is None or submitted[1] > ran):
         return submitted[0]
     return VERTEX if ran is None else LOCAL
+
+
+def memory(root: Path) -> Memory:
+    """Return what this machine remembers of a project's submissions."""
+    return Memory(root / local.FOLDER)
 
 
 def _checked(name: str, flags: Flags) -> str:

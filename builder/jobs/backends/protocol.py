@@ -10,14 +10,14 @@ All calls raise OutsideError where the backend refuses or cannot be reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from builder import contract
 from builder.core.errors import OutsideError
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Image, Ready
 
@@ -74,11 +74,12 @@ class TrialStatus:
 class JobStatus:
     """A job now. Times are UTC; a time is None before it was reached.
 
-    name: the backend's whole name of the job. region: "" for a backend without regions. error: one
+    name: the backend's whole name of the job. error: one
     line about what went wrong, or what the job waits for. output: where the job writes. run: counts
-    the runs of one description, from 1. trials: of a study that the service runs. replicas: () for
-    a backend that does not report single replicas. failed_code: the exit code of the replica that
-    failed, None where it is not known. console: the address of the job's page.
+    the runs of one description, from 1; attempt: the submissions of one run, where the backend
+    counts them. trials: of a study that the service runs. replicas: () for a backend that does not
+    report single replicas. failed_code: the exit code of the replica that failed, None where it is
+    not known. console: the address of the job's page.
     """
 
     name: str
@@ -91,12 +92,11 @@ class JobStatus:
     image: str
     output: str
     pools: tuple[Pool, ...]
-    region: str = ""
-    strategy: str = "standard"
     labels: Mapping[str, str] = field(default_factory=dict)
     trials: tuple[TrialStatus, ...] = ()
     replicas: tuple[ReplicaStatus, ...] = ()
     run: int = 1
+    attempt: int = 1
     failed_code: int | None = None
     console: str = ""
 
@@ -164,6 +164,14 @@ class LogLine:
         return cls(when, replica, severity, contract.words(text), fields=fields)
 
 
+OnLine = Callable[[LogLine], object]
+"""A callback that gets each line of a job."""
+
+
+def ignore(line: LogLine) -> None:
+    """Do nothing: the callback of a caller that shows nothing."""
+
+
 class LogReader(Protocol):
     """The lines of a job, which grow while it runs."""
 
@@ -203,8 +211,8 @@ class Backend(Protocol):
     def cancel(self, job: JobStatus) -> JobStatus:
         """Ask the job to end, and return it as it is then; one that has ended is left alone."""
 
-    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
-        """Return a reader of what the job prints; with `replica` only that one's lines."""
+    def logs(self, job: JobStatus) -> LogReader:
+        """Return a reader of what the job prints."""
 
 
 class RemoteBackend(Backend, Protocol):
@@ -223,24 +231,35 @@ class RemoteBackend(Backend, Protocol):
         InputError with every problem, each at its line of the job's file.
         """
 
-    def preflight(self, ready: Ready) -> tuple[str, ...]:
+    def preflight(self, ready: Ready) -> None:
         """Ask the service itself whether it would take the job; nothing is created.
 
-        Returns notes about what could not be checked. Raises InputError, OutsideError.
+        Raises InputError, OutsideError where it would not.
         """
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for: 12 hexadecimal digits."""
 
-    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+    def render(self, ready: Ready) -> dict[str, Any]:
         """Return what `submit` sends, as plain values."""
 
-    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
+    def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:
         """Create the job once; a call that creates something is never repeated here.
 
-        run: from 2 on, the job is run again in a folder of its own. Raises LostAnswer where the job
-        may have been created, AlreadySubmitted where the backend itself refuses a second one.
+        run: from 2 on, the job is run again in a folder of its own. attempt: of this run. Raises
+        LostAnswer where the job may have been created, AlreadySubmitted where the backend itself
+        refuses a second one.
         """
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
         """Return the jobs with this key, the newest first, ended ones too."""
+
+
+def refreshed(backend: Backend, job: JobStatus) -> JobStatus:
+    """Return the job as it is now. One that is gone after somebody cancelled it is cancelled."""
+    try:
+        return backend.get(job.name)
+    except OutsideError:
+        if job.state not in ("cancelling", "cancelled"):
+            raise
+    return replace(job, state="cancelled")

@@ -7,6 +7,7 @@ the image and the project are checked before a job is sent (`check` of its backe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,31 +16,21 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from builder.core.filemodel import refuse
-from builder.jobs.description.kubernetes import Kubernetes
 from builder.jobs.description.study import Study
+from builder.jobs.description.tables import Kubernetes, Vertex
 from builder.jobs.description.values import (
+    ACCELERATORS,
     DEFAULT_TIMEOUT,
-    DISK_GB,
-    AcceleratorsField,
+    Accelerators,
     Arguments,
     Duration,
     Environment,
-    ImageName,
     JobDir,
     JobName,
-    LabelKey,
-    LabelValue,
-    Machine,
-    Project,
-    Region,
     Secret,
-    ServiceAccount,
-    Strategy,
     Text,
-    Topology,
     WrittenModel,
 )
-from builder.jobs.description.vertex import Vertex
 from builder.jobs.pools import Pool, Role
 
 
@@ -49,10 +40,10 @@ class PoolSpec(WrittenModel):
     count: int = Field(1, ge=1, le=1000, examples=[2])
     """How many replicas."""
 
-    machine: Machine | None = Field(None, examples=["n1-standard-8"])
+    machine: Text | None = Field(None, examples=["n1-standard-8"])
     """The machine type of each."""
 
-    accelerators: AcceleratorsField | Literal["none"] | None = Field(None, examples=["2 x V100"])
+    accelerators: Accelerators | None = Field(None, examples=["2 x V100"])
     """What each carries; `none`: no accelerator. Parameter servers have none where this is left
     out."""
 
@@ -77,15 +68,6 @@ class Replicas(WrittenModel):
     evaluator: _PoolSpec | None = Field(None, examples=[1])
     """An evaluator. It is never part of the cluster that trains."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Replicas:
-        if self.evaluator is not None and self.evaluator.count > 1:
-            raise refuse(
-                f"{self.evaluator.count} evaluators would judge the same checkpoints",
-                "write evaluator: 1",
-            )
-        return self
-
 
 ROLE_FIELDS: Mapping[Role, str] = {
     "worker": "workers",
@@ -98,19 +80,17 @@ ROLE_FIELDS: Mapping[Role, str] = {
 class BootDisk(WrittenModel):
     """The boot disk of every machine."""
 
-    type: Literal["pd-ssd", "pd-standard", "hyperdisk-balanced"] | None = Field(
-        None, examples=["pd-ssd"]
-    )
+    type: Text | None = Field(None, examples=["pd-ssd"])
     """By default the service's: pd-ssd, or hyperdisk-balanced on machines that take no other."""
 
-    size_gb: int = Field(DISK_GB[0], ge=DISK_GB[0], le=DISK_GB[1], examples=[200])
-    """The size in gigabytes, at least 100."""
+    size_gb: int | None = Field(None, examples=[200])
+    """The size in gigabytes; by default 100."""
 
 
 class Scheduling(WrittenModel):
     """Which machines the job waits for, how long it may run, and what happens when one fails."""
 
-    strategy: Strategy = Field("standard", examples=["spot"])
+    strategy: Literal["standard", "spot", "flex-start"] = Field("standard", examples=["spot"])
     """standard; spot: cheaper, can be taken away at any time; flex-start: waits for machines."""
 
     timeout: Duration = Field(DEFAULT_TIMEOUT, examples=["2h"])
@@ -119,9 +99,9 @@ class Scheduling(WrittenModel):
     max_wait: Duration | None = Field(None, examples=["24h"])
     """How long a flex-start job may wait for its machines."""
 
-    restarts: Literal["worker", "job", "never"] = Field("worker", examples=["job"])
-    """worker: a replica that fails is started again; job: all replicas are, which synchronous
-    training needs; never: the job fails."""
+    restarts: Literal["worker", "never"] = Field("worker", examples=["never"])
+    """worker: a replica that a signal or a disruption ends is started again; never: the job
+    fails."""
 
     @model_validator(mode="after")
     def _check(self) -> Scheduling:
@@ -137,25 +117,26 @@ class Job(WrittenModel):
 
     model_config = ConfigDict(title="jobs/*.yaml", validate_default=False)
 
-    image: ImageName = Field(examples=["v100"])
+    image: Text = Field(examples=["v100"])
     """A target of images/, or any image in a registry. It is sent by digest, never by tag."""
 
     name: JobName | None = Field(None, examples=["cats-and-dogs"])
     """The job's name; by default the file's."""
 
-    project: Project | None = Field(None, examples=["my-project"])
+    project: Text | None = Field(None, examples=["my-project"])
     """The Google Cloud project; by default that of the flag or of the environment."""
 
-    region: Region | None = Field(None, examples=["us-central1"])
+    region: Text | None = Field(None, examples=["us-central1"])
     """The region that the job runs in."""
 
-    machine: Machine = Field(examples=["n1-standard-8"])
+    machine: Text = Field(examples=["n1-standard-8"])
     """The machine type of the chief, and of each replica that names no other."""
 
-    accelerators: AcceleratorsField | None = Field(None, examples=["2 x V100"])
-    """What the chief's machine carries: `2 x V100`, or {type: V100, count: 2}."""
+    accelerators: Accelerators | None = Field(None, examples=["2 x V100"])
+    """What the chief's machine carries: `2 x V100`, or `V100` for one; of a TPU v2 or v3 the number
+    of cores. The API's own names are understood, too."""
 
-    topology: Topology | None = Field(None, examples=["2x2"])
+    topology: Text | None = Field(None, examples=["2x2"])
     """Of a TPU v5e: how its chips are laid out."""
 
     replicas: Replicas = Field(Replicas.model_validate({}), examples=[{"workers": 2}])
@@ -177,7 +158,7 @@ class Job(WrittenModel):
     pass_job_dir: bool = Field(False, examples=[True])
     """Pass --job-dir, too, as AI Platform did. AIP_MODEL_DIR and its like are always set."""
 
-    service_account: ServiceAccount | None = Field(
+    service_account: Text | None = Field(
         None, examples=["trainer@my-project.iam.gserviceaccount.com"]
     )
     """The account that the job runs as."""
@@ -198,7 +179,7 @@ class Job(WrittenModel):
     )
     """Standard, spot or flex start; timeouts; restarts."""
 
-    labels: dict[LabelKey, LabelValue] = Field({}, max_length=60, examples=[{"team": "vision"}])
+    labels: dict[str, Text] = Field({}, examples=[{"team": "vision"}])
     """Labels of the job, for the bill."""
 
     study: Study | None = Field(None, examples=[{"metric": "accuracy"}])
@@ -219,11 +200,6 @@ class Job(WrittenModel):
             raise refuse(
                 "a topology says how many chips there are, so accelerators must be left out",
                 "remove accelerators",
-            )
-        if self.tensorboard and not self.service_account:
-            raise refuse(
-                "tensorboard needs service_account: the service writes the logs in its name",
-                "add service_account: NAME@PROJECT.iam.gserviceaccount.com",
             )
         options = {word[2:].split("=")[0] for word in self.arguments if word.startswith("--")}
         for name in self.study.parameters if self.study else ():
@@ -260,32 +236,31 @@ class Job(WrittenModel):
     def pools(self) -> tuple[Pool, ...]:
         """Return the pools of chief, workers, parameter servers and evaluator, those that the job
         has."""
-        chief = Pool("chief", 1, self.machine, topology=self.topology)
-        if self.accelerators:
-            carried = self.accelerators
-            chief = replace(chief, accelerator=carried.type, accelerators=carried.count)
+        chief = _pool("chief", 1, self.machine, self.accelerators)
         beside = [
             self._beside(role, spec)
             for role, field in ROLE_FIELDS.items()
             if (spec := getattr(self.replicas, field))
         ]
-        disk_type, disk_gb = self.disk.type or "pd-ssd", self.disk.size_gb
-        return tuple(
-            replace(pool, disk_type=disk_type, disk_gb=disk_gb) for pool in (chief, *beside)
-        )
+        return (replace(chief, topology=self.topology), *beside)
 
     def _beside(self, role: Role, spec: PoolSpec) -> Pool:
         """Return the pool of a role: only workers on the chief's own kind of machine carry what the
         chief carries, where nothing is said."""
-        pool = Pool(role, spec.count, spec.machine or self.machine)
         carried = spec.accelerators
         if carried is None and role != "ps" and spec.machine in (None, self.machine):
             carried = self.accelerators
-        if carried is None or carried == "none":
-            return pool
-        return replace(pool, accelerator=carried.type, accelerators=carried.count)
+        return _pool(role, spec.count, spec.machine or self.machine, carried)
 
     @property
     def distributed(self) -> bool:
         """Tell whether there is more than one replica; only then the service sets TF_CONFIG."""
         return sum(pool.count for pool in self.pools) > 1
+
+
+def _pool(role: Role, count: int, machine: str, carried: str | None) -> Pool:
+    if carried in (None, "none"):
+        return Pool(role, count, machine)
+    match = re.fullmatch(ACCELERATORS, str(carried))
+    number, accelerator = match.groups() if match else (None, carried)
+    return Pool(role, count, machine, accelerator, int(number or 1))

@@ -18,7 +18,7 @@ class Parameter(WrittenModel):
     """One parameter that a study varies: a range (min, max) or values."""
 
     min: Number | None = Field(None, examples=["0.0001"])
-    """The least value."""
+    """The least value; 1.0 where the values between are not whole."""
 
     max: Number | None = Field(None, examples=["0.1"])
     """The largest value."""
@@ -26,17 +26,12 @@ class Parameter(WrittenModel):
     values: tuple[Text, ...] | None = Field(None, examples=[["16", "32", "64"]])
     """The values to choose from: numbers, or words."""
 
-    type: Kind | None = Field(None, examples=["integer"])
-    """By default what the values look like: integer for whole min and max, discrete for numbers."""
-
-    scale: Literal["linear", "log", "reverse-log"] = Field("linear", examples=["log"])
+    scale: Literal["linear", "log"] = Field("linear", examples=["log"])
     """How the range is searched."""
 
     @property
     def kind(self) -> Kind:
-        """Return the type as written, or as the values look."""
-        if self.type:
-            return self.type
+        """Return what the values look like: whole min and max are integers."""
         if self.values is not None:
             return "discrete" if all(map(is_number, self.values)) else "categorical"
         whole = all(map(_WHOLE.fullmatch, (self.min or "", self.max or "")))
@@ -48,21 +43,14 @@ class Parameter(WrittenModel):
         if (low is None) != (high is None) or (low is None) == (self.values is None):
             raise refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
         numbers = self.values if self.values is not None else (low or "", high or "")
-        if (self.kind in ("double", "integer")) != (self.values is None):
-            has = "values" if self.values is not None else "min and max"
-            raise refuse(f"{self.kind} does not go with {has}", "remove type")
         if self.kind == "categorical":
             if not numbers or self.scale != "linear":
                 raise refuse("words are a list without a scale", "write values: [a, b]")
             return self
-        if not all(map(is_number, numbers)):
-            raise refuse("discrete values are numbers", "write type: categorical")
-        if self.kind == "integer" and not all(map(_WHOLE.fullmatch, numbers)):
-            raise refuse("an integer's min and max are whole numbers", "write type: double")
         if self.values is None and float(numbers[0]) >= float(numbers[1]):
             raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
-        if self.scale != "linear" and min(map(float, numbers)) <= 0:
-            raise refuse(f"a {self.scale} scale needs values above 0", "write scale: linear")
+        if self.scale == "log" and min(map(float, numbers)) <= 0:
+            raise refuse("a log scale needs values above 0", "write scale: linear")
         return self
 
 

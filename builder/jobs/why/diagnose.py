@@ -3,43 +3,37 @@
 The rule where several endings have their lines:
 
 1. What the run outlived is no ending: a line after which the same replica went on training.
-2. A cause wins over an ending that says little (`general`), and that over a consequence.
-3. An ending wins over its own trace (`over` in the table).
-4. In one replica the last cause counts; of several replicas, the one that had its cause first.
+2. An ending wins over its own trace (`over` in the table).
+3. A cause wins over an ending that says little (`general`), and that over a consequence.
+4. Of several causes, the first in time counts.
 5. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
-An ending is certain where its line ends its replica and something says that the replica did end (an
-error, a signal, the job's state), or where the engine or our trainer's exit code says it. What is
-in no table is unknown, and shown with the program's last words.
+What is in no table is unknown, and shown with the program's last words.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from textwrap import wrap
+from typing import Any, Literal
 
 from builder import contract
 from builder.jobs.backends.protocol import SERVICE
-from builder.jobs.why import exits, table
-from builder.jobs.why.table import Again, Ending, Match
+from builder.jobs.why import table
+from builder.jobs.why.table import LEVELS, Again, Ending, Match
 from builder.jobs.why.text import excerpt
 
-State = Literal["unknown", "waiting", "running", "succeeded", "failed", "cancelled"]
 Certainty = Literal["certain", "likely", "unknown"]
 
-WHOLE = (SERVICE, "")
-"""Names under which not a replica speaks, but what runs the job."""
+FAILED = ("failed", "expired", "lost")
+"""The states of a job that failed. Those of one that did not have an ending in the table."""
 OUTLIVED = 3
 """Signs of progress after a line that show that the run outlived it."""
-AFTER = 1
-"""How many ordinary lines may follow the one that ends a process."""
 LAST = 4
 """Lines at the end of a log in which a program's own words for a good end count."""
-IGNORED = 30
-"""The most lines of an exception that Python ignores."""
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -47,35 +41,19 @@ _PROGRESS = re.compile(
     re.IGNORECASE,
 )
 _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
-_DONE = re.compile(r"\bjob completed successfully\b|\bjob_state_succeeded\b", re.IGNORECASE)
-_TRAINED_WELL = re.compile(
-    r"\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
+_DONE = re.compile(
+    r"\bjob completed successfully\b|\bjob_state_succeeded\b|`Trainer.fit` stopped: "
+    r"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
     r"|\b(?:finished|done|completed) training(?: in [\d.]+ \w+)?[.!]*\s*$"
-    r"|`Trainer.fit` stopped: |'train_runtime':|\bloss for final step\b",
+    r"|'train_runtime':|\bloss for final step\b|\bmodel saved\b|\bsaved model\b"
+    r"|\bassets written to\b",
     re.IGNORECASE,
 )
-_SAVED = re.compile(
-    r"\b(?:saved|wrote|written|exported)\b.{0,40}(?<!/)\b(?:model|weights)\b(?!/)"
-    r"|(?<!/)\bmodel\b.{0,20}\b(?:saved|exported|written)\b|\bassets written to\b",
-    re.IGNORECASE,
-)
+"""What programs print when they are done."""
 _EXCEPTION = re.compile(
-    r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*([A-Z_]\w*(?:Error|Exception|Interrupt|Exit))"
-    r"(?: \([^)]*\))?:(?=\s|$)"
+    r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
 )
 _COMPLAINT = re.compile(r"\b(?:error|fatal|failed|exception|abort\w*|panic)\b", re.IGNORECASE)
-_TRACE = re.compile(
-    r"^\s|^Traceback|^\S*File \"|\bStack trace\b|\b(?:frame )?#\d+|^[=\-*~^ ]+$|\bexit\w*\b"
-    r"|core dumped|\bterminat|\bkill|\bsigterm\b|\bclosing\b|\bcleaning\b|^\d{4}-\S+ \S+ [EWF] ",
-    re.IGNORECASE,
-)
-"""Lines that belong to the end of a process: its trace, what its launcher says of it."""
-_END = re.compile(
-    r"(?:error|exception|exhausted)\b|\b(?:fatal|failed|panic|traceback|aborted|killed|exited)\b"
-    r"|exit ?code|core dumped|\bsig[a-z]{3,4}\b",
-    re.IGNORECASE,
-)
-"""Words with which a process ends. A program goes on after a line that has none of them."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +70,14 @@ class Line:
 class JobLog:
     """What is known of a job. lines: in the order of their times.
 
-    exit_code: the job's, None where it is not known. out_of_memory: the replica of which the engine
-    says that it was ended for its memory. ours: the program is our trainer.
+    state: the backend's word, "" where only a log is known. exit_code: the job's, None where it is
+    not known. out_of_memory: the replica of which the engine says that it was ended for its memory.
+    ours: the program is our trainer.
     """
 
     name: str
     lines: tuple[Line, ...]
-    state: State = "unknown"
+    state: str = ""
     exit_code: int | None = None
     out_of_memory: str = ""
     ours: bool = False
@@ -123,8 +102,9 @@ class Seen:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job ended. ending: its name in the table, or one of "unknown", "ended-well",
-    "cancelled", "running" and "waiting". seen: what else is worth a look."""
+    """Why a job ended. ending: its name in the table, or "unknown". certainty: an answer is certain
+    where the job is known to have failed and a line tells the cause, and where the engine or our
+    trainer's exit code tells it. seen: what else is worth a look."""
 
     ending: str
     certainty: Certainty
@@ -137,230 +117,118 @@ class Diagnosis:
     notes: tuple[str, ...] = ()
 
 
-WELL = Diagnosis("ended-well", "certain", "The job ended well.", "Nothing.", "yes")
-OF_STATE: Mapping[State, Diagnosis] = {
-    "succeeded": WELL,
-    "cancelled": Diagnosis(
-        "cancelled",
-        "certain",
-        "Somebody ended the job.",
-        "Run it again; a run that writes checkpoints goes on from its last one.",
-        "yes",
-    ),
-    "running": Diagnosis(
-        "running",
-        "certain",
-        "The job runs. It has not ended.",
-        "Wait for its end. Where GPUs wait for each other, ask NCCL in the container of a replica "
-        "who is missing: echo verbose status | nc localhost 28028 (NCCL 2.24 and later).",
-    ),
-    "waiting": Diagnosis(
-        "waiting",
-        "certain",
-        "The job waits for machines or quota. It has not started.",
-        "Wait, or look at what the lines below name.",
-    ),
-}
-"""The answers about a job that did not fail."""
-
-
 def diagnose(run: JobLog) -> Diagnosis:
     """Return why this run ended, by the rule above."""
-    matches = table.load().find([line.text for line in run.lines])
+    matches = table.find([line.text for line in run.lines])
     live = _live(run, matches)
     fatal = [match for match in live if not match.warning]
-    diagnosis = _of_state(run, fatal)
-    if diagnosis is None and not run.exit_code:
-        diagnosis = _ended_well(run, fatal)
-    diagnosis = diagnosis or _of_lines(run, fatal)
-    if diagnosis is None:
-        diagnosis = _of_code(run) or _of_warnings(run, live) or _unknown(run)
-    seen = _seen(run, matches, diagnosis.ending)
-    return replace(diagnosis, seen=seen, notes=run.notes)
-
-
-# --- what the backend says ------------------------------------------------------------------------
+    diagnosis = (
+        _of_state(run, fatal)
+        or _of_lines(run, fatal)
+        or _of_code(run)
+        or _of_warnings(run, live)
+        or _unknown(run)
+    )
+    return replace(diagnosis, seen=_seen(run, matches, diagnosis.ending), notes=run.notes)
 
 
 def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     """Return the answer about a run that did not fail; None for one that did, or of which that is
     not known."""
-    if run.state == "unknown" and run.exit_code == 0:
-        return WELL
-    if run.state == "waiting":
-        last = tuple(_evidence(run, match) for match in fatal[-1:])
-        return replace(OF_STATE["waiting"], evidence=last)
-    return OF_STATE.get(run.state)
+    if ending := table.of_state(run.state):
+        last = fatal[-1:] if ending.name == "waiting" else ()
+        return _diagnosis(ending, "certain", tuple(_evidence(run, match) for match in last))
+    if run.state in FAILED or run.exit_code:
+        return None
+    if run.exit_code == 0:
+        return _diagnosis(table.named("ended-well"), "certain", ())
+    return _done_by_its_own_word(run, fatal)
 
 
-def _ended_well(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
-    """Return the log's own word that the job is done, where no line after it speaks against it."""
-    for index in range(len(run.lines) - 1, -1, -1):
-        line, late = run.lines[index], index >= len(run.lines) - LAST
-        sure = line.event == "done" or _DONE.search(line.text)
-        if sure or (late and (_TRAINED_WELL.search(line.text) or _SAVED.search(line.text))):
-            own = sure or _TRAINED_WELL.search(line.text)
-            if any(match.index > index or not own for match in fatal):
-                return None
-            evidence = (_of_line(run, index),)
-            return replace(WELL, certainty="certain" if own else "likely", evidence=evidence)
+def _done_by_its_own_word(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
+    """Return that a run ended well where its last lines say so, and none after that speaks against
+    it."""
+    after = max((match.index for match in fatal), default=-1)
+    for index in range(len(run.lines) - 1, max(after, len(run.lines) - 1 - LAST), -1):
+        line = run.lines[index]
+        if line.event == "done" or _DONE.search(line.text):
+            return _diagnosis(table.named("ended-well"), "likely", (_of_line(run, index),))
         if _EXCEPTION.search(line.text):
             return None
     return None
 
 
-# --- what the lines say ---------------------------------------------------------------------------
-
-
 def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
     """Return the matches that their replica did not outlive; of the service's lines: anyone."""
     fatal = {match.index for match in matches if not match.warning}
-    signs: dict[str, list[int]] = {}
-    saved = []
+    trained: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=OUTLIVED))
     for index, line in enumerate(run.lines):
-        if _trains(line) and index not in fatal and line.replica != SERVICE:
-            signs.setdefault(line.replica, []).append(index)
-        if index not in fatal and _SAVED.search(line.text):
-            saved.append(index)
-    anyone = sorted(index for indices in signs.values() for index in indices)
+        if index not in fatal and line.replica != SERVICE and _trains(line):
+            trained[line.replica].append(index)
+            trained[SERVICE].append(index)
 
     def outlived(match: Match) -> bool:
-        if match.warning and saved and saved[-1] > match.index:
-            return True
-        speaker = run.lines[match.index].replica
-        after = anyone if speaker in WHOLE else signs.get(speaker, [])
-        return len(after) - bisect_right(after, match.index) >= OUTLIVED
+        last = trained[run.lines[match.index].replica]
+        return len(last) == OUTLIVED and last[0] > match.index
 
     ignored = _ignored(run)
     return [match for match in matches if match.index not in ignored and not outlived(match)]
+
+
+def _ignored(run: JobLog) -> set[int]:
+    """Return the lines of exceptions that Python itself ignores: raised while it cleans up."""
+    ignored, inside = set[int](), False
+    for index, line in enumerate(run.lines):
+        inside = inside or line.text.startswith("Exception ignored in")
+        if inside:
+            ignored.add(index)
+            inside = line.text.startswith(("Exception ignored in", "Traceback", " "))
+    return ignored
 
 
 def _trains(line: Line) -> bool:
     return line.event in _TRAINED or (not line.event and bool(_PROGRESS.search(line.text)))
 
 
-def _ignored(run: JobLog) -> set[int]:
-    """Return the lines of exceptions that Python itself ignores: raised while it cleans up."""
-    ignored: set[int] = set()
-    for index, line in enumerate(run.lines):
-        if line.text.startswith("Exception ignored in"):
-            for later in range(index, min(index + IGNORED, len(run.lines))):
-                ignored.add(later)
-                if _EXCEPTION.search(run.lines[later].text):
-                    break
-    return ignored
-
-
 def _of_lines(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     if run.out_of_memory:
-        ending = table.load().named("host-memory")
-        lines = [_evidence(run, match) for match in fatal if match.ending.name == ending.name]
+        ending = table.named("host-memory")
+        lines = [_evidence(run, match) for match in fatal if match.ending == ending]
         engine = Evidence(f"{run.out_of_memory} ran out of memory", "what the engine says")
         return _diagnosis(ending, "certain", (engine, *lines[:1]))
-    for level in ("cause", "general", "consequence"):
-        chosen = _chosen(run, [match for match in fatal if match.ending.level == level], fatal)
-        if chosen is None:
-            continue
-        if level == "consequence":
-            if (signalled := _of_code(run, signals_only=True)) is not None:
-                return signalled
-            if (own := _own_exception(run, chosen, fatal)) is not None:
-                return _unknown(run, own)
-        certainty: Certainty = "certain" if _ends(run, chosen, fatal) else "likely"
-        return _diagnosis(chosen.ending, certainty, _lines_of(run, chosen, fatal))
-    return None
-
-
-def _chosen(run: JobLog, level: Sequence[Match], fatal: Sequence[Match]) -> Match | None:
-    """Return of one level the last match of a replica, and of several replicas the first."""
-    beaten = {name for match in fatal for name in match.ending.over}
-    left = [match for match in level if match.ending.name not in beaten] or list(level)
-    last = {run.lines[match.index].replica: match for match in left}
-    replicas = [match for name, match in last.items() if name not in WHOLE]
-    return min(replicas or last.values(), key=lambda match: match.index, default=None)
-
-
-def _ends(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> bool:
-    """Tell whether its line ends its replica: that one did end, and only its trace, other endings'
-    lines and a few words follow in it."""
-    replica = run.lines[chosen.index].replica
-    others = {match.index for match in fatal}
-    later = [n for n in range(chosen.index, len(run.lines)) if run.lines[n].replica == replica]
-    if not (run.state == "failed" or any(_END.search(run.lines[n].text) for n in later)):
-        return False
-    ordinary = 0
-    for index in later:
-        line = run.lines[index]
-        if index in others:
-            continue
-        if _trains(line):
-            return False
-        complaint = _TRACE.search(line.text) or _COMPLAINT.search(line.text)
-        ordinary += not (complaint or line.event == "error")
-    return ordinary <= AFTER
-
-
-def _lines_of(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> tuple[Evidence, ...]:
-    """Return the first line of that ending in its replica, and the exit code."""
-    replica = run.lines[chosen.index].replica
-    first = next(
-        match
-        for match in fatal
-        if match.ending == chosen.ending and run.lines[match.index].replica == replica
-    )
-    return (_evidence(run, first), *_code(run))
-
-
-def _own_exception(run: JobLog, chosen: Match, fatal: Sequence[Match]) -> int | None:
-    """Return the line of an exception that no ending explains and that may have caused this
-    consequence: another replica's, or this replica's own after it."""
-    explained = {match.index for match in fatal}
-    replica = run.lines[chosen.index].replica
-    for index in _exceptions(run):
-        if index not in explained and (run.lines[index].replica != replica or index > chosen.index):
-            return index
-    return None
-
-
-def _exceptions(run: JobLog) -> list[int]:
-    """Return the lines with an exception, without those that only pass on that a process ended."""
-    ignored = _ignored(run)
-    return [
-        index
-        for index, line in enumerate(run.lines)
-        if index not in ignored
-        and (name := _EXCEPTION.search(line.text))
-        and name[1] not in table.load().wrappers
-    ]
-
-
-# --- where no line is fatal -----------------------------------------------------------------------
-
-
-def _of_code(run: JobLog, signals_only: bool = False) -> Diagnosis | None:
-    """Return what the exit code suggests. signals_only: of a signal other than a stop."""
-    code = run.exit_code
-    if code is None or (ending := table.load().of_code(code, run.ours)) is None:
+    chosen = _first(fatal)
+    if chosen is None:
         return None
-    if signals_only and (code <= exits.SIGNALLED or ending.name == "stopped"):
+    if chosen.ending.level == "consequence" and (by_code := _of_code(run, chosen.ending.level)):
+        return by_code
+    certainty: Certainty = "certain" if run.state in FAILED else "likely"
+    return _diagnosis(chosen.ending, certainty, (_evidence(run, chosen), *_code(run)))
+
+
+def _first(matches: Sequence[Match]) -> Match | None:
+    """Return the first match of the best level that is no other ending's trace."""
+    traces = {name for match in matches for name in match.ending.over}
+    own = [match for match in matches if match.ending.name not in traces] or matches
+    return min(own, key=lambda match: (LEVELS.index(match.ending.level), match.index), default=None)
+
+
+def _of_code(run: JobLog, unless: str = "") -> Diagnosis | None:
+    """Return what the exit code suggests, unless that is of this level."""
+    ending = None if run.exit_code is None else table.of_code(run.exit_code, run.ours)
+    if ending is None or ending.level == unless:
         return None
-    by_contract = run.ours and code in ending.trainer_codes
-    return _diagnosis(
-        ending, "certain" if by_contract else "likely", (*_code(run), *_last_words(run))
-    )
+    certainty: Certainty = "certain" if run.exit_code in ending.trainer_codes else "likely"
+    return _diagnosis(ending, certainty, (*_code(run), *_last_words(run)))
 
 
 def _of_warnings(run: JobLog, live: Sequence[Match]) -> Diagnosis | None:
-    warnings = [match for match in live if match.warning]
-    if not warnings or _exceptions(run):
+    first = _first([match for match in live if match.warning])
+    if first is None or any(_EXCEPTION.search(line.text) for line in run.lines):
         return None
-    beaten = {name for match in warnings for name in match.ending.over}
-    first = next(match for match in warnings if match.ending.name not in beaten)
     return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
 
 
-def _unknown(run: JobLog, index: int | None = None) -> Diagnosis:
-    words = _last_words(run) if index is None else (_of_line(run, index),)
+def _unknown(run: JobLog) -> Diagnosis:
     do = "Read the lines before this one. Add a common cause to builder/jobs/why/endings.yaml."
     happened = "Why it ended is not known: no line is in the table of known endings."
     if not run.lines:
@@ -368,7 +236,8 @@ def _unknown(run: JobLog, index: int | None = None) -> Diagnosis:
         do = "Find out whether the program was started: look at its image and its command."
     elif run.exit_code:
         happened = "The job failed. Why is not known: no line is in the table of known endings."
-    return Diagnosis("unknown", "unknown", happened, do, "unknown", (*_code(run), *words))
+    evidence = (*_code(run), *_last_words(run))
+    return Diagnosis("unknown", "unknown", happened, do, "unknown", evidence)
 
 
 def _last_words(run: JobLog) -> tuple[Evidence, ...]:
@@ -377,7 +246,7 @@ def _last_words(run: JobLog) -> tuple[Evidence, ...]:
     lines = list(enumerate(run.lines))
     choices = (
         [index for index, line in lines if line.event == "error"],
-        _exceptions(run),
+        [index for index, line in lines if _EXCEPTION.search(line.text)],
         [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)],
         range(len(run.lines)),
     )
@@ -411,3 +280,39 @@ def _seen(run: JobLog, matches: Sequence[Match], ending: str) -> tuple[Seen, ...
     }
     ordered = sorted(others.items(), key=lambda item: item[1].index)
     return tuple(Seen(name, _evidence(run, match)) for name, match in ordered)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+WIDTH = 96
+MOST_SEEN = 5
+_AGAIN = {
+    "yes": "The same job may end well when it runs again.",
+    "later": "The same job may end well later.",
+    "no": "The same job ends the same way again.",
+}
+
+
+def as_text(name: str, diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what happened, the lines that show it, what to do, and what else is in the log."""
+    likely = "Probably: " if diagnosis.certainty == "likely" else ""
+    yield f"{name}: {diagnosis.ending}"
+    yield from wrap(likely + " ".join(diagnosis.happened.split()), WIDTH)
+    for line in diagnosis.evidence:
+        yield f"  {line.where}: {line.text}"
+    if diagnosis.do:
+        yield from wrap("To do: " + " ".join(diagnosis.do.split()), WIDTH)
+    if diagnosis.source:
+        yield _AGAIN[diagnosis.again]
+        yield f"More: {diagnosis.source}"
+    if diagnosis.seen:
+        yield "Also in the log:"
+        for other in diagnosis.seen[:MOST_SEEN]:
+            yield f"  {other.ending}, {other.evidence.where}: {other.evidence.text}"
+    for note in diagnosis.notes:
+        yield f"note: {note}"
+
+
+def as_json(name: str, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return the same for machines. known: whether its ending is in the table."""
+    return {"job": name, "known": diagnosis.ending != "unknown", **asdict(diagnosis)}

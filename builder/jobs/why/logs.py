@@ -1,21 +1,23 @@
-"""The log of any program, from a file, a pipe or stdin, as a run to be diagnosed."""
+"""What is known of a run that is to be diagnosed: a job of any backend, or any program's log."""
 
 from __future__ import annotations
 
 import re
-import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC
 from pathlib import Path
 from typing import IO
 
 from builder import contract
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
+from builder.jobs.backends.protocol import SERVICE, Backend, JobStatus, LogLine
 from builder.jobs.why import text
 from builder.jobs.why.diagnose import JobLog, Line
 
+MOST = 100_000
+"""Lines of a job that are looked at: the newest."""
 STDIN = "-"
-FIX = "name a log, or - for stdin"
 _REPLICA = re.compile(
     r"\[(?P<rank>rank\d+)\]: ?"  # torch
     r"|\[(?P<default>default\d+)\]: ?"  # torchrun --tee
@@ -29,6 +31,57 @@ _REPLICA = re.compile(
 """What launchers write in front of a replica's line."""
 
 
+def of_job(backend: Backend, status: JobStatus) -> JobLog:
+    """Return what a backend knows of a job. A log that may not be read is a note of the run."""
+    notes = []
+    lines: tuple[LogLine, ...] = ()
+    try:
+        lines = backend.logs(status).read()
+    except OutsideError as error:
+        notes.append(f"its log cannot be read: {error.message}")
+    if len(lines) > MOST:
+        notes.append(f"older lines that were not read: {len(lines) - MOST:,}")
+    all_lines = [part for line in lines[-MOST:] for part in _meant(line)]
+    all_lines += _parts(status.error, f"what {backend.title} says", SERVICE)
+    if status.state == "expired":
+        all_lines += _parts("the job exceeded its timeout", "the job's state", SERVICE)
+    names = (replica.name for replica in status.replicas)
+    return JobLog(
+        name=text.harmless(status.display_name),
+        lines=tuple(all_lines),
+        state=status.state,
+        exit_code=_exit_code(status),
+        out_of_memory=next(
+            (name for name in names if status.error.startswith(f"{name} ran out of memory")), ""
+        ),
+        ours=by_our_trainer(all_lines),
+        notes=tuple(text.harmless(note) for note in notes),
+    )
+
+
+def _meant(line: LogLine) -> Iterator[Line]:
+    event = line.fields.get("event", "")
+    replica = f"trial {line.trial}, {line.replica}" if line.trial else line.replica
+    when = f"{line.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return _parts(line.text, f"{replica}, {when}", replica, event if isinstance(event, str) else "")
+
+
+def _parts(words: str, where: str, replica: str, event: str = "") -> Iterator[Line]:
+    for part in text.parts(words):
+        yield Line(part, text.harmless(where), replica, event)
+
+
+def _exit_code(status: JobStatus) -> int | None:
+    """Return the code of the replica that failed."""
+    if status.state not in ("failed", "lost"):
+        return None
+    failed = (each.exit_code for each in status.replicas if each.state == "failed")
+    return next(filter(None, (status.failed_code, *failed)), None)
+
+
+# --- any program's log ----------------------------------------------------------------------------
+
+
 def of_log(name: str) -> JobLog:
     """Return the log in a file, a pipe or, as "-", on stdin. Reads its beginning and its end.
 
@@ -36,28 +89,20 @@ def of_log(name: str) -> JobLog:
     """
     if name == STDIN:
         return of_stream(sys.stdin.buffer, "stdin")
-    path = Path(name)
     try:
-        kind = path.stat().st_mode
-        if not (stat.S_ISREG(kind) or stat.S_ISFIFO(kind)):
-            raise InputError(f"{name}: is not a file", FIX)
-        with path.open("rb") as file:
-            return of_stream(file, path.name)
+        with Path(name).open("rb") as file:
+            return of_stream(file, Path(name).name)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{text.harmless(name)}: {why}", FIX) from None
+        raise InputError(f"{text.harmless(name)}: {why}", "name a log, or - for stdin") from None
 
 
 def of_stream(stream: IO[bytes], name: str) -> JobLog:
     """Return a run of which nothing is known but the lines of this stream."""
-    log, name = text.read(stream), text.harmless(name)
-    lines = tuple(meant((line, f"{name}:{number}") for number, line in log.lines))
-    notes = []
-    if log.skipped:
-        notes.append(f"lines in the middle that were not read: {log.skipped:,}")
-    if log.binary:
-        notes.append(f"lines that are not text: {log.binary:,}")
-    return JobLog(name, _by_replica(lines), ours=by_our_trainer(lines), notes=tuple(notes))
+    (numbered, skipped), name = text.read(stream), text.harmless(name)
+    lines = tuple(meant((line, f"{name}:{number}") for number, line in numbered))
+    notes = (f"lines in the middle that were not read: {skipped:,}",) if skipped else ()
+    return JobLog(name, _by_replica(lines), ours=by_our_trainer(lines), notes=notes)
 
 
 def meant(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:

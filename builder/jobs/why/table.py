@@ -1,27 +1,32 @@
-"""The table of known endings (endings.yaml): what the lines of a log mean."""
+"""The table of known endings (endings.yaml): what the lines of a log mean.
+
+A process that a signal ended has no words of its own. What started it tells the signal, each in its
+own way: as 128 + signal (shells, Docker, Kubernetes: POSIX, "Exit Status for Commands"), as
+-signal (Python's subprocess and multiprocessing: docs.python.org, Popen.returncode), or by name.
+"""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Final, Literal
 
-from builder.core import yamlfile
-from builder.core.errors import InputError
-from builder.jobs.why import exits
+from pydantic import TypeAdapter
+
+from builder.facts import read_table
 
 FILE = Path(__file__).parent / "endings.yaml"
 GAP = " ... "
-KILLED = "killed"
-"""The ending that a launcher brings about itself, when another process has ended first."""
 _NUMBER = re.compile(r"[0-9]+")
 
 Level = Literal["cause", "general", "consequence"]
+LEVELS: Final[tuple[Level, ...]] = ("cause", "general", "consequence")
+"""The best first."""
 Again = Literal["yes", "later", "no", "unknown"]
 
 
@@ -30,23 +35,24 @@ class Ending:
     """One way for a job to end.
 
     happened, do: sentences for a person. again: does the same job end well when it runs again?
-    says, warns: words of a line, in parts that follow one another. lines: whole lines. over: the
+    says, warns: words of a line; GAP stands between parts that follow one another. over: the
     endings that are its own trace. exit_codes: of any program; trainer_codes: of our trainer.
+    states: those of a job that did not fail; its ending has no source.
     """
 
     name: str
     happened: str
-    do: str
-    level: Level
-    again: Again
-    source: str
-    says: tuple[tuple[str, ...], ...] = ()
-    warns: tuple[tuple[str, ...], ...] = ()
-    lines: tuple[str, ...] = ()
+    do: str = ""
+    source: str = ""
+    level: Level = "cause"
+    again: Again = "no"
+    says: tuple[str, ...] = ()
+    warns: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
     trainer_codes: tuple[int, ...] = ()
+    states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,71 +63,62 @@ class Match:
     ending: Ending
     index: int
     column: int
-    warning: bool
+    warning: bool = False
 
 
-@dataclass(frozen=True)
-class Table:
-    """All known endings. wrappers: exceptions that only pass on that a process ended."""
+def find(lines: Sequence[str]) -> tuple[Match, ...]:
+    """Return every line that speaks for an ending, in the lines' order.
 
-    endings: tuple[Ending, ...]
-    wrappers: frozenset[str]
-
-    def find(self, lines: Sequence[str]) -> tuple[Match, ...]:
-        """Return every line that speaks for an ending, in the lines' order. `lines`: no line
-        breaks.
-
-        A training says the same line with other numbers for hours, so words are looked for in each
-        shape of a line once. Words in a line are in its shape, without their numbers.
-        """
-        lowered = [line.lower() for line in lines]
-        members: dict[str, list[int]] = {}
-        for index, line in enumerate(lowered):
-            members.setdefault(_NUMBER.sub("0", line), []).append(index)
-        shapes = list(members)
-        text, starts = "\n".join(shapes), [0, *accumulate(len(line) + 1 for line in shapes)]
-        matches = [
-            Match(ending, index, column, warning)
-            for ending in self.endings
-            for warning, needles in ((False, ending.says), (True, ending.warns))
-            for needle in needles
-            for shape in _lines_with(text, starts, _NUMBER.sub("0", needle[0]))
-            for index in members[shapes[shape]]
-            if (column := _column(lowered[index], needle)) >= 0
-        ]
-        whole = {line: ending for ending in self.endings for line in ending.lines}
-        for index, line in enumerate(lowered):
-            if ending := whole.get(line.strip()):
-                matches.append(Match(ending, index, 0, warning=False))
-        for index, column, code in exits.codes(lines):
-            if ending := self.of_code(code, ours=False):
-                matches.append(Match(ending, index, column, warning=False))
-        fault = exits.first_fault(lines)
-        left = [
-            match
-            for match in matches
-            if not any(words in lowered[match.index] for words in match.ending.unless)
-            and not (match.ending.name == KILLED and fault is not None and match.index >= fault)
-        ]
-        return tuple(sorted(left, key=lambda match: (match.index, match.column)))
-
-    def of_code(self, code: int, ours: bool) -> Ending | None:
-        """Return the ending that an exit code suggests. ours: the program is our trainer."""
-        for ending in self.endings:
-            if code in ending.exit_codes or (ours and code in ending.trainer_codes):
-                return ending
-        return None
-
-    def named(self, name: str) -> Ending:
-        """Return the ending of that name. Raises KeyError."""
-        return next(ending for ending in self.endings if ending.name == name)
+    A training says the same line with other numbers for hours, so words are looked for in each
+    shape of a line once. Words in a line are in its shape, without their numbers.
+    """
+    lowered, shapes = [line.lower() for line in lines], defaultdict(list)
+    for index, line in enumerate(lowered):
+        shapes[_NUMBER.sub("0", line)].append(index)
+    text = "\n".join(shapes)
+    matches = [
+        Match(ending, index, column, warning)
+        for ending, warning, words, first in _words()
+        if first in text
+        for shape, members in shapes.items()
+        if first in shape
+        for index in members
+        if (column := _column(lowered[index], words)) >= 0
+    ]
+    for index, column, code in signalled(lines):
+        if ending := of_code(code, ours=False):
+            matches.append(Match(ending, index, column))
+    left = [
+        match
+        for match in matches
+        if not any(words in lowered[match.index] for words in match.ending.unless)
+    ]
+    return tuple(sorted(left, key=lambda match: (match.index, match.column)))
 
 
-def _column(line: str, needle: tuple[str, ...]) -> int:
-    """Return where these parts begin in a line, in their order; -1 where they do not."""
-    start = line.find(needle[0])
-    behind = start + len(needle[0])
-    for part in needle[1:] if start >= 0 else ():
+def of_code(code: int, ours: bool) -> Ending | None:
+    """Return the ending that an exit code suggests. ours: the program is our trainer."""
+    for ending in endings():
+        if code in ending.exit_codes or (ours and code in ending.trainer_codes):
+            return ending
+    return None
+
+
+def of_state(state: str) -> Ending | None:
+    """Return the ending of a job in this state; None for one that failed or is not known."""
+    return next((ending for ending in endings() if state in ending.states), None)
+
+
+def named(name: str) -> Ending:
+    """Return the ending of that name. Raises StopIteration."""
+    return next(ending for ending in endings() if ending.name == name)
+
+
+def _column(line: str, words: tuple[str, ...]) -> int:
+    """Return where these words begin in a line, in their order; -1 where they do not."""
+    start = line.find(words[0])
+    behind = start + len(words[0])
+    for part in words[1:] if start >= 0 else ():
         behind = line.find(part, behind)
         if behind < 0:
             return -1
@@ -129,45 +126,64 @@ def _column(line: str, needle: tuple[str, ...]) -> int:
     return start
 
 
-def _lines_with(text: str, starts: Sequence[int], words: str) -> Iterator[int]:
-    """Yield the number of each line of a text that has these words. starts: where lines begin."""
-    at = text.find(words)
-    while at >= 0:
-        index = bisect_right(starts, at) - 1
-        yield index
-        at = text.find(words, starts[index + 1] - 1)
+@cache
+def _words() -> tuple[tuple[Ending, bool, tuple[str, ...], str], ...]:
+    """Return each ending with its words, whether they are a warning, and the shape of the first."""
+    return tuple(
+        (ending, warning, words, _NUMBER.sub("0", words[0]))
+        for ending in endings()
+        for warning, needles in ((False, ending.says), (True, ending.warns))
+        for words in (tuple(needle.lower().split(GAP)) for needle in needles)
+    )
 
 
 @cache
-def load() -> Table:
-    """Return the table, read once a process. Raises InputError for a faulty file."""
-    document = yamlfile.parse(FILE.read_text(encoding="utf-8"), FILE.name)
-    if document.problems:
-        problem = document.problems[0]
-        raise InputError(f"{FILE.name}:{problem.line}: {problem.what}", problem.fix)
-    content = cast(Mapping[str, Any], document.value)
-    return Table(
-        tuple(_ending(entry) for entry in content["endings"]), frozenset(content["wrappers"])
-    )
+def endings() -> tuple[Ending, ...]:
+    """Return the table, read once a process."""
+    return TypeAdapter(tuple[Ending, ...]).validate_python(read_table(FILE)["endings"])
 
 
-def _ending(entry: Mapping[str, Any]) -> Ending:
-    return Ending(
-        name=entry["name"],
-        happened=entry["happened"],
-        do=entry["do"],
-        level=entry.get("level", "cause"),
-        again=entry.get("again", "no"),
-        source=entry["source"],
-        says=tuple(_parts(words) for words in entry.get("says", ())),
-        warns=tuple(_parts(words) for words in entry.get("warns", ())),
-        lines=tuple(entry.get("lines", ())),
-        unless=tuple(entry.get("unless", ())),
-        over=tuple(entry.get("over", ())),
-        exit_codes=tuple(int(code) for code in entry.get("exit_codes", ())),
-        trainer_codes=tuple(int(code) for code in entry.get("trainer_codes", ())),
-    )
+# --- exit codes in words --------------------------------------------------------------------------
+
+SIGNALLED = 128
+"""A shell tells a signal as this code and the signal's number."""
+_FATAL = (
+    signal.SIGILL,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGKILL,
+    signal.SIGSEGV,
+)
+"""The signals that tell something. SIGTERM and SIGINT are also how launchers end the others."""
+
+_WORDS = re.compile(
+    r"(?:\bexit(?:s|ed|ing)?|\bterminated|\bdied|\bkilled|\breturn(?:s|ed)?|\bfailed)\b[^\n]{0,40}?"
+    r"\b(?P<kind>code|status|signal|signals)\b[ :=.(<]*(?:signals\.)?(?P<value>-?\d+|sig[a-z]+)\b"
+    r"|\bexit_?code[ '\"]*[:=]+ *(?P<code>-?\d+)\b"
+    r"|\bwtermsig (?P<term>\d+)\b"
+    r"|^\s*(?P<killed>killed)\s*$",  # a shell's own word
+    re.IGNORECASE,
+)
 
 
-def _parts(words: str) -> tuple[str, ...]:
-    return tuple(words.lower().split(GAP))
+def signalled(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
+    """Yield line, column and exit code (128 + signal) of each line that tells of a fatal signal."""
+    for index, line in enumerate(lines):
+        if words := _WORDS.search(line):
+            code = _code(words)
+            if code - SIGNALLED in _FATAL:
+                yield index, words.start(), code
+
+
+def _code(words: re.Match[str]) -> int:
+    """Return the exit code that these words mean."""
+    if words["term"]:
+        return SIGNALLED + int(words["term"])
+    value = words["code"] or words["value"] or "SIGKILL"
+    if value.lower().startswith("sig"):
+        return SIGNALLED + getattr(signal, value.upper(), 0)
+    number = int(value)
+    if number < 0 or (words["kind"] or "").lower().startswith("signal"):
+        return SIGNALLED + abs(number)
+    return number

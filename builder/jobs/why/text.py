@@ -5,20 +5,16 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO
 
 HEAD = 10_000
 """Lines that are kept of a log's beginning: what a program finds when it starts."""
 TAIL = 50_000
 """Lines that are kept of its end."""
-BINARY = 0.05
-"""A line with a larger share of bytes that are no text is binary."""
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+LONGEST = 1 << 16
+"""Bytes of one line."""
 LONG = 8000
 """Characters that are kept of each end of a line."""
-PIECE = 1 << 16
-"""Bytes of a line that are read at once."""
 WIDTH = 240
 """Characters of an excerpt."""
 
@@ -35,52 +31,28 @@ _CONTROLS = re.compile(
 _BLANKS = re.compile(r"[\t\r\u2028\u2029]")
 
 
-@dataclass(frozen=True)
-class Text:
-    """Lines with their numbers (from 1), without blank ones.
-
-    skipped: lines in the middle that were not kept. binary: lines that are not text.
-    """
-
-    lines: tuple[tuple[int, str], ...]
-    skipped: int = 0
-    binary: int = 0
-
-
 def harmless(text: str) -> str:
     """Return the text without terminal escapes and control characters; line breaks stay."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _BLANKS.sub(" ", _CONTROLS.sub("", text))
 
 
-def read(file: IO[bytes]) -> Text:
-    """Return the first HEAD and the last TAIL lines of a stream. Reads it to its end.
+def read(file: IO[bytes]) -> tuple[list[tuple[int, str]], int]:
+    """Return the first HEAD and the last TAIL lines of a stream with their numbers from 1, and how
+    many lines between them were skipped. Blank lines are left out.
 
-    Holds no more than that in memory. Bytes that are not UTF-8 become question marks.
+    Reads it to its end, and holds no more than that in memory. Bytes that are not UTF-8 become
+    question marks. A line of more than LONGEST bytes counts as several.
     """
     head: list[tuple[int, bytes]] = []
     tail: deque[tuple[int, bytes]] = deque(maxlen=TAIL)
     count = 0
-    for number, content in _numbered(file):
-        (head if len(head) < HEAD else tail).append((number, content))
-        count += 1
-    decoded = [(number, _decoded(content)) for number, content in (*head, *tail)]
-    lines = [(number, line) for number, line in decoded if line.strip()]
-    readable = [line for line in lines if line[1].count(UNREADABLE) <= len(line[1]) * BINARY]
-    return Text(tuple(readable), count - len(decoded), len(lines) - len(readable))
-
-
-def _numbered(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not blank, each with its number; of a long one its two ends."""
-    number, first, last = 1, b"", b""
-    while piece := file.readline(PIECE):
-        first, last = (first, (last + piece)[-PIECE:]) if first else (piece, b"")
-        if piece.endswith(b"\n"):
-            if (content := first + last).strip():
-                yield number, content
-            number, first, last = number + 1, b"", b""
-    if (content := first + last).strip():
-        yield number, content
+    for number, content in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+        if content.strip():
+            (head if len(head) < HEAD else tail).append((number, content))
+            count += 1
+    lines = [(number, _decoded(content)) for number, content in (*head, *tail)]
+    return [line for line in lines if line[1]], count - len(lines)
 
 
 def _decoded(content: bytes) -> str:

@@ -1,75 +1,84 @@
-"""Is anything in the image that should not be? Secrets, caches, root, and files beyond the locks.
+"""Is anything in the image that should not be? Secrets, caches, and what no lock accounts for.
 
-The files are read inside the image (builder/prove/probes/contents.py). Its configuration, its
-history and its single layers are read here: a layer keeps what a later one deletes or overwrites.
+Every layer is read, because a layer keeps what a later one deletes or overwrites.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from builder.core.confidential import secret_in
-from builder.devicecode.pruning.prune import PRUNED
-from builder.image.plan import Environment, site_packages
-from builder.prove.receipts import Defect
-from builder.prove.session import APP, FOLDER, Session
-from builder.prove.suite import Answer, Check, probed
+from builder.devicecode import records
+from builder.devicecode.tree import Tree
+from builder.image.plan import APP, site_packages
+from builder.prove import waste
+from builder.prove.image import Image, Subject, listed
+from builder.prove.receipts import Defect, Finding
+from builder.prove.suite import Answer, Check
+from builder.registry import manifests
 
-PROBE = "builder.prove.probes.contents"
-IMPORTS = (
-    "builder.core.confidential",
-    "builder.core.secret_rules",
-    "builder.prove.probes.accounts",
+LARGEST: Final = 15
+"""Files that the receipt names."""
+
+_INSTALLED: Final = re.compile(
+    r"^(.*-packages)/([^/]+?)-([^/-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info(?:/|$)"
+)
+_PACKAGES: Final = re.compile(r"/(site|dist)-packages/|^/usr/(local/)?lib/python3[\d.]*/")
+_LIBRARY: Final = re.compile(r"\.so(\.[\w.]+)?$")
+_CONFIGURES: Final = re.compile(r"/etc/ld\.so\.(preload|conf(\.d/.*)?)$")
+_BYTECODE: Final = re.compile(r"/__pycache__/([^/]+)\.cpython-\d+(\.opt-\d)?\.pyc$")
+_LOADER: Final = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"),
+    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/usr/local/lib/x86_64-linux-gnu"),
 )
 
 
-def run(session: Session) -> Answer:
-    """Look at every file as root, then at what the image says about itself."""
-    subject = session.subject
-    own = subject.spec.has_own_base
-    request = {
-        "user": session.config.get("User") or "",
-        "python": subject.stack.python if own else "",
-        "packages": dict(subject.packages),
-        "strict": own,
-        "skip": [FOLDER],
-        "debian": sorted(subject.debian),
-        "own": _own(session) if own else [],
-        "program": APP,
-        "environment": dict(
-            variable.split("=", 1)
-            for variable in session.config.get("Env") or ()
-            if "=" in variable
-        ),
+def run(image: Image) -> Answer:
+    """Look for secrets; in an image of ours compare it with its locks, too."""
+    defects, seen = secrets(image)
+    if image.subject is None:
+        return defects, seen
+    installed = packages(image)
+    sizes = sorted(((entry.size, path) for path, entry in image.tree.files.items()), reverse=True)
+    wrong = [*defects, *_compared(image.subject, installed)]
+    if image.has_own_base:
+        wrong += [*_caches(image), *_unaccounted(image, image.subject)]
+    return wrong, {
+        **seen,
+        "packages": {name: _all(versions) for name, versions in sorted(installed.items())},
+        "files": len(sizes),
+        "bytes": sum(size for size, _ in sizes),
+        "largest_files": [{"path": path, "bytes": size} for size, path in sizes[:LARGEST]],
     }
-    run = session.probe(PROBE, request, as_root=True, imports=IMPORTS)
-    defects, seen = probed(run)
-    history = [str(step.get("CreatedBy", "")) for step in session.image.history()]
-    return [*defects, *_in_layers(session, defects), *in_texts(session.config, history)], seen
 
 
-def _own(session: Session) -> list[str]:
-    """Return patterns of the files that the factory writes beside those of locked packages."""
-    stack, spec = session.subject.stack, session.subject.spec
-    keep = stack.prune.keep if stack.prune else None
-    written = Environment(stack.python, spec.user, keep).files
-    return [*(f"/{path}" for path in written), f"{site_packages(stack.python)}/*/{PRUNED}"]
+# --- secrets --------------------------------------------------------------------------------------
 
 
-def _in_layers(session: Session, visible: Sequence[Defect]) -> Iterator[Defect]:
-    """Yield the secrets in layers, but for those that a container sees: they are named already."""
-    for secret in session.content.secrets:
-        if not any(defect.message.endswith(f": {secret.path}") for defect in visible):
-            yield Defect(
-                message=f"{secret}; a later layer hides it",
-                fix="a layer keeps what a later one deletes: build it again without it, and revoke "
-                "it if this image was ever pushed",
-            )
-    for layer in session.content.unread:
+def secrets(image: Image) -> Answer:
+    """Look for secrets in each layer, in the configuration and in the history."""
+    history = manifests.history(image.content.configuration, every=True)
+    defects = [*in_texts(image.config, history), *_in_layers(image)]
+    return defects, {"note": f"{len(image.content.layers)} layers"}
+
+
+def _in_layers(image: Image) -> Iterator[Defect]:
+    for secret in image.content.secrets:
+        hidden = image.tree.layer.get(secret.path) != secret.layer
         yield Defect(
-            message=f"layer {layer[:19]} could not be read: the engine does not give it out",
-            fix="pull or build the image again",
+            message=f"{secret}{'; a later layer hides it' if hidden else ''}",
+            fix="a layer keeps what a later one deletes: build it again without it, and revoke it "
+            "if this image was ever pushed",
+        )
+    files = (path for layer in image.content.layers for path in layer.files)
+    for path in sorted(path for path in files if path.endswith("/.git/HEAD")):
+        yield Finding(
+            message=f"the image holds a Git repository with its history: {path[:-5]}",
+            fix="leave .git out of what is copied (.dockerignore), or remove it in the RUN that "
+            "clones it",
         )
 
 
@@ -89,4 +98,103 @@ def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defe
             )
 
 
-CHECK = Check("contents", 5, run)
+# --- what the locks say ---------------------------------------------------------------------------
+
+
+def packages(image: Image) -> dict[str, set[str]]:
+    """Return the versions of each Python package, by its canonical name."""
+    own = site_packages(image.subject.stack.python) if image.subject else ""
+    versions: dict[str, set[str]] = {}
+    for path in image.tree.files:
+        match = _INSTALLED.match(path) if "-info" in path else None
+        if match and (match[1] == own or not image.has_own_base):
+            versions.setdefault(records.normal(match[2]), set()).add(match[3])
+    return versions
+
+
+def _all(versions: set[str]) -> str:
+    return " and ".join(sorted(versions))
+
+
+def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[Defect]:
+    """Yield where the packages are not those of the locks."""
+    locked = {records.normal(name): version for name, version in subject.packages.items()}
+    fix = "build the image again from its locks"
+    for name, version in sorted(locked.items()):
+        if name not in installed:
+            yield Defect(message=f"{name} {version} is locked and not installed", fix=fix)
+        elif version not in installed[name]:
+            message = f"{name} is {_all(installed[name])} in the image, the lock says {version}"
+            yield Defect(message=message, fix=fix)
+    extra = [f"{name} {_all(installed[name])}" for name in sorted(installed.keys() - locked.keys())]
+    if extra and locked and subject.spec.has_own_base:
+        yield Defect(
+            message=f"installed and not locked: {listed(extra)}",
+            fix="name it in `requirements`, then lock and build",
+        )
+
+
+def _caches(image: Image) -> Iterator[Defect]:
+    sizes: dict[str, int] = {}
+    for path, entry in image.tree.files.items():
+        cache = waste.cache(path) or ("root's cache" if path.startswith("/root/.cache/") else "")
+        if cache and entry.size:
+            sizes[cache] = sizes.get(cache, 0) + entry.size
+    for cache, size in sorted(sizes.items()):
+        yield Defect(
+            message=f"{cache} ({size:,} bytes) was left in the image",
+            fix="remove it in the RUN that makes it, or use a cache mount",
+        )
+
+
+def _unaccounted(image: Image, subject: Subject) -> Iterator[Defect]:
+    """Yield the files that would be run, and that neither the base nor the program brings.
+
+    The layers of the base have the digests that images/layers.lock says. Above them lies the
+    program. Whatever else a Dockerfile adds may be data, and no program.
+    """
+    tree = image.tree
+
+    def is_known(path: str) -> bool:
+        source = _BYTECODE.sub(r"/\1.py", path)
+        if path.startswith(f"{APP}/") or tree.layer.get(path) in subject.base_layers:
+            return True
+        return source != path and is_known(source)
+
+    is_run = _finder(tree, image.environment)
+    unknown = []
+    for path, entry in tree.files.items():
+        target = tree.resolve(path) if entry.link else path
+        if target and is_run(path) and not is_known(target if target in tree.files else path):
+            unknown.append(path)
+    if unknown:
+        yield Defect(
+            message=f"nobody accounts for {listed(sorted(unknown))}: no locked package brings it, "
+            "and it would be run",
+            fix="build the image again from its locks; lock the package that brings it, as "
+            "`requirements` or `apt`, or keep the file in the program's folder",
+        )
+
+
+def _finder(tree: Tree, environment: Mapping[str, str]) -> Callable[[str], bool]:
+    """Return what tells whether a shell, Python or the loader would find a file by itself."""
+
+    def folders(name: str) -> set[str]:
+        listed = [folder for folder in environment.get(name, "").split(":") if folder.strip("/")]
+        return {tree.resolve(folder) or folder.rstrip("/") for folder in listed}
+
+    programs, modules = folders("PATH"), folders("PYTHONPATH")
+    libraries = folders("LD_LIBRARY_PATH").union(_LOADER)
+
+    def is_run(path: str) -> bool:
+        folder, name = posixpath.split(path)
+        if folder in programs or _PACKAGES.search(path) or _CONFIGURES.match(path):
+            return True
+        if any(path.startswith(f"{top}/") for top in modules):
+            return True
+        return bool(_LIBRARY.search(name)) and (folder in libraries or "/glibc-hwcaps/" in path)
+
+    return is_run
+
+
+CHECK = Check.of("contents", 6, run)

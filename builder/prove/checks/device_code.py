@@ -4,37 +4,32 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from builder.config.stack import Stack
 from builder.devicecode.verdict import Audit, Support
 from builder.prove.audit import instead, passes
+from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import Defect
-from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 
 
-def run(session: Session) -> Answer:
-    """Read the image's libraries and judge them for its GPU."""
-    libraries = Audit(session.content.libraries)
-    return judge(libraries, session.subject.stack, session.subject.target)
-
-
-def judge(libraries: Audit, stack: Stack, target: str) -> Answer:
-    """Return each library's support for the target's GPU, and the library that spoils the image."""
-    verdict = libraries.verdict(stack.compute_capability or "")
+def run(image: Image) -> Answer:
+    """Return each library's support for the image's GPU, and the library that spoils the image."""
+    if image.gpu is None:
+        raise NotThereError("no GPU is named (--gpu)")
+    libraries = Audit(image.content.libraries)
+    verdict = libraries.verdict(image.gpu.capability)
+    driver = f"; driver {verdict.driver.driver} or newer" if verdict.driver else ""
+    slow = verdict.status == Support.PTX
+    compiles = f", about {verdict.ptx_seconds:.0f} s to compile at the first start" if slow else ""
+    note = f"{image.gpu.name} {verdict}{compiles}"
     defects = []
-    if not passes(verdict, stack.spec.allow_ptx):
-        slow = f" (about {verdict.ptx_seconds:.0f} s to compile at the first start)"
-        name = stack.accelerator.name
-        defects.append(
-            Defect(
-                message=f"on {name} ({verdict}{slow if verdict.status == Support.PTX else ''})",
-                fix=instead(verdict, target),
-            )
-        )
+    if not passes(verdict, image.subject.spec.allow_ptx if image.subject else True):
+        target = image.subject.target if image.subject else ""
+        defects.append(Defect(message=note, fix=instead(verdict, target)))
     with_code = [
         finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE
     ]
-    seen = {
+    return defects, {
+        "note": "" if defects else f"{note}{driver}",
         "compute_capability": str(verdict.device),
         "status": str(verdict.status),
         "driver": asdict(verdict.driver) if verdict.driver else None,
@@ -43,7 +38,6 @@ def judge(libraries: Audit, stack: Stack, target: str) -> Answer:
         "without_device_code": len(verdict.findings) - len(with_code),
         "bytes": sum(library.size for library in libraries.libraries if library.groups),
     }
-    return defects, seen
 
 
-CHECK = Check("device-code", 2, run, kinds=frozenset({"gpu"}))
+CHECK = Check.of("device-code", 2, run, frozenset({"gpu"}))

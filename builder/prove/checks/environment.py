@@ -1,12 +1,14 @@
-"""Does the image's environment hide or cripple the device, or swallow the message about it?
+"""Do the image's variables hide or cripple the device, swallow the message about it, or say what is
+true of one machine only?
 
-Such an image works here, and on the machine it trains on the CPU. The variables are judged from
-the image's configuration (`judge`). What they name is looked up inside the image
-(builder/prove/probes/environment.py).
+Such an image works here, and on the machine it trains on the CPU, or not at all. variables.yaml is
+the table. Files that variables name are looked for in the layers; a framework is asked for its
+flags.
 
 Sources: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit,
-"Environment variables (OCI spec)"; TensorFlow's gpu_bfc_allocator.cc and process_util.cc, XLA's
-parse_flags_from_env.cc; ld.so(8); tensorflow#96900, keras#21476, pytorch#76034 (docstrings).
+"Environment variables (OCI spec)"; NCCL, "Environment Variables"; XLA's parse_flags_from_env.cc;
+TensorFlow's gpu_bfc_allocator.cc, gpu_process_state.cc and process_util.cc; ld.so(8);
+tensorflow#96900, keras#21476, pytorch#76034 (docstrings). docs/proof.md names the public threads.
 """
 
 from __future__ import annotations
@@ -14,114 +16,148 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 from builder import contract
-from builder.facts import cuda
+from builder.facts import cuda, frameworks, read_table
 from builder.facts.accelerators import Kind
 from builder.image import start
-from builder.image.plan import LABELS
-from builder.prove.receipts import Defect
+from builder.prove.image import ACCELERATOR, Image
+from builder.prove.receipts import Defect, Finding
 from builder.prove.session import Session
-from builder.prove.suite import Answer, Check, probed
+from builder.prove.suite import Answer, Check
 from builder.registry import manifests
 
 Environment = Mapping[str, str]
 
-KNOWN = frozenset(
-    {
-        "CUDA_DEVICE_ORDER",
-        "CUDA_FORCE_PTX_JIT",
-        "CUDA_LAUNCH_BLOCKING",
-        "CUDA_VISIBLE_DEVICES",
-        "JAX_PLATFORMS",
-        "JAX_PLATFORM_NAME",
-        "LD_PRELOAD",
-        "NVIDIA_DRIVER_CAPABILITIES",
-        "NVIDIA_VISIBLE_DEVICES",
-        "TF_CPP_MAX_VLOG_LEVEL",
-        "TF_CPP_MIN_LOG_LEVEL",
-        "TF_CPP_MIN_VLOG_LEVEL",
-        "TF_FORCE_GPU_ALLOW_GROWTH",
-        "TF_GPU_ALLOCATOR",
-        "TF_XLA_FLAGS",
-        "XLA_FLAGS",
-    }
-)
-"""Names that a near miss is compared with."""
-NEAR = 0.86
-"""How alike a name has to be to one of KNOWN, its words sorted, to count as a misspelt one."""
+_UNSET: Final = "take it out of `environment` in image.yaml, or out of the Dockerfile's ENV"
 
-_FLAGS = ("XLA_FLAGS", "TF_XLA_FLAGS")
-_DATA = "--xla_gpu_cuda_data_dir"
-_FILES = {
+
+@dataclass(frozen=True)
+class Rule:
+    """A row of variables.yaml, which says what its fields mean."""
+
+    names: tuple[str, ...]
+    sound: re.Pattern[str]
+    message: str
+    fix: str
+    kinds: frozenset[str]
+    unset: bool
+    usual: bool
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return the table."""
+    return tuple(
+        Rule(
+            tuple(row["names"].split()),
+            re.compile(row["sound"], re.DOTALL),
+            row["message"],
+            row.get("fix", _UNSET),
+            frozenset(row.get("kinds", "gpu").split()),
+            "unset" in row,
+            "usual" in row,
+        )
+        for row in read_table(Path(__file__).parent / "variables.yaml")["rules"]
+    )
+
+
+_FLAGS: Final = ("XLA_FLAGS", "TF_XLA_FLAGS")
+_DATA: Final = "--xla_gpu_cuda_data_dir"
+_FILES: Final = {
     "CUDA_INJECTION64_PATH": "every CUDA program ends when it starts",
     "NCCL_TOPO_FILE": "NCCL ends when it starts",
 }
 """Variables that name a file, and what happens where it is not there."""
-_ALLOCATORS = ("", "cuda_malloc_async", "bfc")
-"""What TensorFlow knows as TF_GPU_ALLOCATOR (gpu_process_state.cc)."""
-_THREADS = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-_REQUIRED = re.compile(r"(cuda|driver)(>=|>)(\d+(?:\.\d+)?)")
-_UNSET = "take it out of `environment` in image.yaml, or out of the Dockerfile's ENV"
-_HOSTS = re.compile(r"lib(cuda\.so|nvidia-)")
+
+_OTHERS: Final = (
+    *("CUDA_DEVICE_ORDER", "LD_PRELOAD", "TF_CPP_MAX_VLOG_LEVEL", "TF_CPP_MIN_VLOG_LEVEL"),
+    *_FLAGS,
+)
+_NEAR_MISSES: Final = re.compile("(CUDA|JAX|NVIDIA|TF)_")
+"""Names of the table that a near miss is compared with."""
+NEAR: Final = 0.86
+"""How alike a name has to be to a known one, its words sorted, to count as a misspelt one."""
+
+_REQUIRED: Final = re.compile(r"(cuda|driver)(>=|>)(\d+(?:\.\d+)?)")
+_HOSTS: Final = re.compile(r"lib(cuda\.so|nvidia-)")
 """Libraries that the driver's package on the machine brings."""
-_ISOLATED = re.compile(r"-[A-Za-z]*[IES][A-Za-z]*")
+_ISOLATED: Final = re.compile(r"-[A-Za-z]*[IES][A-Za-z]*")
 """Options of python that leave out PYTHONPATH or sitecustomize."""
-_NOT_PRELOADED = re.compile(r"object '([^']+)' from LD_PRELOAD cannot be preloaded \(([^)]*)\)")
+_UNKNOWN: Final = re.compile(r"Unknown flags? in (\w+): (.*)")
+_FLAG_SECONDS: Final = 300.0
 
 
 def run(session: Session) -> Answer:
-    """Judge the variables, then look for what they name."""
-    environment = manifests.environment(session.config)
-    kind = session.subject.stack.accelerator.kind
-    defects = list(judge(environment, kind))
-    if f"{LABELS}.accelerator" in (session.config.get("Labels") or {}):  # an image of ours
-        subject = session.subject
-        ours = start.environment(subject.spec, subject.stack)
-        defects += without_the_guard(session.config, ours)
-    needed = paths(environment, kind)
-    flags = [name for name in _FLAGS if environment.get(name, "").lstrip().startswith("-")]
-    if needed or flags or environment.get("LD_PRELOAD"):
-        run = session.probe(
-            "builder.prove.probes.environment",
-            {"paths": list(needed), "flags": flags},
-        )
-        failed, seen = probed(run)
-        defects += failed
-        defects += [
-            Defect(message=needed[path], fix=f"{_UNSET}, or put it into the image")
-            for path in seen.get("missing", ())
-        ]
-        defects += not_preloaded("\n".join(run.tail))
-    return defects, {"judged": sorted(environment.keys() & KNOWN)}
+    """Judge the variables, then ask the framework whether it knows its flags."""
+    image, subject = session.read, session.subject
+    defects, seen = of_image(image)
+    ours = start.environment(subject.spec, subject.stack)
+    if ACCELERATOR in (image.config.get("Labels") or {}):
+        defects = [*defects, *without_the_guard(image.config, ours)]
+    return [*defects, *_unknown_flags(session)], seen
+
+
+def of_image(image: Image) -> Answer:
+    """Judge the variables, and look for the files that they name."""
+    environment = image.environment
+    defects = list(judge(environment, image.kind))
+    for path, message in paths(environment, image.kind).items():
+        if image.tree.resolve(path) is None:
+            defects.append(Defect(message=message, fix=f"{_UNSET}, or put it into the image"))
+    for name in re.split("[ :]", environment.get("LD_PRELOAD", "")):
+        known = image.tree.resolve(name) if "/" in name else next(image.tree.named(name), None)
+        if name and not known and not _HOSTS.match(PurePosixPath(name).name):
+            defects.append(
+                Defect(
+                    message=f"LD_PRELOAD names {name}, which is not in the image: the loader "
+                    "leaves it out and complains in every process",
+                    fix=f"{_UNSET}, or install the library",
+                )
+            )
+    judged = sorted(environment.keys() & _known())
+    return defects, {"note": f"{len(environment)} variables", "judged": judged}
 
 
 def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     """Yield what is wrong with the variables of an image for this kind of accelerator."""
+    for rule in rules():
+        for name in rule.names if kind in rule.kinds else ():
+            value = environment.get(name, "" if rule.unset else None)
+            if value is not None and not rule.sound.fullmatch(value):
+                said = {"name": name, "value": value}
+                yield (Finding if rule.usual else Defect)(
+                    message=rule.message.format(**said), fix=rule.fix.format(**said)
+                )
     if kind == "gpu":
-        yield from _hidden(environment)
-        yield from _crippled(environment)
-    if kind != "cpu":
-        yield from _silent(environment)
+        yield from _required(environment.get("NVIDIA_REQUIRE_CUDA", ""))
     for variable in _FLAGS:
         yield from _flags(variable, environment.get(variable, ""))
     yield from _misspelt(environment)
-    level = environment.get("PYTHONOPTIMIZE", "")
-    if level.isdigit() and int(level) >= 2:
-        yield Defect(
-            message=f"PYTHONOPTIMIZE={level} in the image takes docstrings out of every module: "
-            "TensorFlow 2.4 to 2.19, Keras and PyTorch have releases that do not import without "
-            "them",
-            fix=f"write 1, or {_UNSET}",
-        )
-    if environment.get("PYTHONUNBUFFERED") == "":
-        yield Defect(
-            message="PYTHONUNBUFFERED is empty in the image: lines reach the log late, and the "
-            "last ones of a job that is killed never do",
-            fix="set it to 1",
-        )
+
+
+def paths(environment: Environment, kind: Kind) -> dict[str, str]:
+    """Return the paths that have to be in the image, each with what is wrong where it is not."""
+    needed = {
+        path: f"{variable}={path} names a file that is not in the image: {effect}"
+        for variable, effect in _FILES.items()
+        if (path := environment.get(variable, "")) and kind == "gpu"
+    }
+    for variable in _FLAGS:
+        text = environment.get(variable, "").strip()
+        if text and not text.startswith("-"):
+            needed[text] = (
+                f"{variable}={text} is read as the name of a file with flags, and there is none: "
+                "TensorFlow ends when it begins to compile"
+            )
+        data = dict(word.partition("=")[::2] for word in text.split()).get(_DATA, "").strip("'\"")
+        if data and kind == "gpu":
+            needed[data] = f"{variable} names the CUDA folder {data}, which is not in the image"
+    return needed
 
 
 def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[Defect]:
@@ -151,106 +187,21 @@ def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[
         )
 
 
-def paths(environment: Environment, kind: Kind) -> dict[str, str]:
-    """Return the paths that have to be in the image, each with what is wrong where it is not."""
-    needed = {
-        path: f"{variable}={path} names a file that is not in the image: {effect}"
-        for variable, effect in _FILES.items()
-        if (path := environment.get(variable, "")) and kind == "gpu"
-    }
-    for variable in _FLAGS:
-        text = environment.get(variable, "").strip()
-        if text and not text.startswith("-"):
-            needed[text] = (
-                f"{variable}={text} is read as the name of a file with flags, and there is none: "
-                "TensorFlow ends when it begins to compile"
-            )
-        data = dict(word.partition("=")[::2] for word in text.split()).get(_DATA, "").strip("'\"")
-        if data and kind == "gpu":
-            needed[data] = f"{variable} names the CUDA folder {data}, which is not in the image"
-    return needed
-
-
-def not_preloaded(stderr: str) -> list[Defect]:
-    """Return the libraries that the loader could not preload, by its own lines."""
-    return [
-        Defect(
-            message=f"LD_PRELOAD names {library}, which cannot be loaded ({why}): the loader "
-            "leaves it out and complains in every process",
-            fix=f"{_UNSET}, or install the library",
-        )
-        for library, why in sorted(set(_NOT_PRELOADED.findall(stderr)))
-        if not _HOSTS.match(PurePosixPath(library).name)
-    ]
-
-
-def _hidden(environment: Environment) -> Iterator[Defect]:
-    devices = environment.get("CUDA_VISIBLE_DEVICES")
-    if devices is not None:
-        first = devices.split(",")[0].strip()
-        some = bool(re.match(r"\d+$|GPU-|MIG-", first))
+def _unknown_flags(session: Session) -> Iterator[Defect]:
+    """Let the image's framework compile a function for the CPU, where flags are set: XLA ends the
+    process on one that it does not know."""
+    framework = frameworks.of(session.subject.spec.framework)
+    environment = session.read.environment
+    written = any(environment.get(name, "").lstrip().startswith("-") for name in _FLAGS)
+    if not (written and framework.flags):
+        return
+    run = session.start(["-B", "-c", framework.flags], _FLAG_SECONDS, entrypoint=[session.python])
+    match = next(filter(None, map(_UNKNOWN.search, run.tail)), None)
+    if run.exit_code and match:
         yield Defect(
-            message=f"CUDA_VISIBLE_DEVICES={devices} in the image "
-            + ("leaves out every other GPU of a machine" if some else "hides every GPU"),
-            fix=f"{_UNSET}: which GPUs there are, the machine knows",
-        )
-    mounted = environment.get("NVIDIA_VISIBLE_DEVICES")
-    if mounted is not None and mounted not in ("all", "nvidia.com/gpu=all"):
-        hides = mounted in ("", "void", "none")
-        yield Defect(
-            message=f"NVIDIA_VISIBLE_DEVICES={mounted} in the image: the container is given "
-            + ("no GPU" if hides else "these GPUs alone, whatever the machine has"),
-            fix="set it to all, or take it out",
-        )
-    capabilities = environment.get("NVIDIA_DRIVER_CAPABILITIES", "")
-    if capabilities and not {"compute", "all"} & set(capabilities.replace(" ", "").split(",")):
-        yield Defect(
-            message=f"NVIDIA_DRIVER_CAPABILITIES={capabilities} has no compute: the driver's "
-            "libcuda is not mounted",
-            fix="set it to compute,utility",
-        )
-
-
-def _crippled(environment: Environment) -> Iterator[Defect]:
-    growth = environment.get("TF_FORCE_GPU_ALLOW_GROWTH")
-    if growth is not None and growth not in ("true", "false"):
-        yield Defect(
-            message=f"TF_FORCE_GPU_ALLOW_GROWTH={growth} has no effect: TensorFlow knows only "
-            "true and false, in small letters",
-            fix="write true or false",
-        )
-    if environment.get("CUDA_FORCE_PTX_JIT", "0") not in ("", "0"):
-        yield Defect(
-            message="CUDA_FORCE_PTX_JIT in the image passes over all machine code: what has no PTX "
-            "does not run, and the rest compiles for minutes",
-            fix=f"{_UNSET}: it is for tests",
-        )
-    allocator = environment.get("TF_GPU_ALLOCATOR", "").lower()
-    if allocator not in _ALLOCATORS:
-        yield Defect(
-            message=f"TF_GPU_ALLOCATOR={allocator} is no allocator of TensorFlow: it ends when it "
-            "looks for a GPU",
-            fix=f"write cuda_malloc_async, or {_UNSET}",
-        )
-    network = environment.get("NCCL_NET", "")
-    if network and network not in ("IB", "Socket"):
-        yield Defect(
-            message=f"NCCL_NET={network} asks for a plugin of one machine's network: elsewhere "
-            "NCCL ends with `Failed to initialize any NET plugin`",
-            fix=_UNSET,
-        )
-    for variable in _THREADS:
-        if environment.get(variable) == "1":
-            yield Defect(
-                message=f"{variable}=1 in the image leaves TensorFlow a single thread: the GPU "
-                "waits for the input, however many cores stand beside it",
-                fix=f"{_UNSET}: TensorFlow takes as many threads as there are cores",
-            )
-    yield from _required(environment.get("NVIDIA_REQUIRE_CUDA", ""))
-    if environment.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
-        yield Defect(
-            message="CUDA_LAUNCH_BLOCKING in the image makes every kernel wait for the one before",
-            fix=f"{_UNSET}: it is for debugging",
+            message=f"{match[1]}: this {framework.title} does not know {match[2].strip()}: it ends "
+            "when it begins to compile",
+            fix="correct the flag, or take it out: flags come and go with releases",
         )
 
 
@@ -270,23 +221,6 @@ def _required(text: str) -> Iterator[Defect]:
             "toolkit starts it on no machine",
             fix=f"write cuda>={newest.cuda.partition('.')[0]}.0 at most, or {_UNSET}",
         )
-
-
-def _silent(environment: Environment) -> Iterator[Defect]:
-    level = environment.get("TF_CPP_MIN_LOG_LEVEL", "")
-    if level.isdigit() and int(level) >= 2:
-        yield Defect(
-            message=f"TF_CPP_MIN_LOG_LEVEL={level} swallows the line by which TensorFlow says that "
-            "it found no accelerator",
-            fix="set it to 1 or less",
-        )
-    for variable in ("JAX_PLATFORMS", "JAX_PLATFORM_NAME"):
-        platforms = environment.get(variable, "")
-        if platforms and set(platforms.lower().split(",")) <= {"cpu"}:
-            yield Defect(
-                message=f"{variable}={platforms} in the image keeps JAX from the accelerator",
-                fix=_UNSET,
-            )
 
 
 def _flags(variable: str, text: str) -> Iterator[Defect]:
@@ -313,9 +247,15 @@ def _flags(variable: str, text: str) -> Iterator[Defect]:
             )
 
 
+def _known() -> frozenset[str]:
+    """Return the names that a near miss is compared with."""
+    judged = (name for rule in rules() for name in rule.names if _NEAR_MISSES.match(name))
+    return frozenset({*judged, *_OTHERS})
+
+
 def _misspelt(environment: Environment) -> Iterator[Defect]:
-    known = {_sorted(name): name for name in KNOWN}
-    for name in sorted(environment.keys() - KNOWN):
+    known = {_sorted(name): name for name in _known()}
+    for name in sorted(environment.keys() - set(known.values())):
         near = difflib.get_close_matches(_sorted(name), known, n=1, cutoff=NEAR)
         if near:
             yield Defect(
@@ -328,4 +268,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 4, run)
+CHECK = Check("environment", 5, run)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from builder.prove.session import APP, Session
+from builder.image.plan import APP
+from builder.prove.session import Session
 from builder.prove.suite import Answer, Check, probed
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from builder.image.plan import APP
 from builder.prove.receipts import Defect
 from builder.prove.run import Run
-from builder.prove.session import APP, Session
+from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 
 SECONDS = 60.0

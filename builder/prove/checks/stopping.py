@@ -13,7 +13,7 @@ from builder import contract
 from builder.contract import TrainerEvent
 from builder.prove.receipts import Defect
 from builder.prove.run import Run
-from builder.prove.session import JOB, RECORDS, Session
+from builder.prove.session import JOB, Session
 from builder.prove.suite import Answer, Check
 
 LONG = 100
@@ -29,29 +29,12 @@ def run(session: Session) -> Answer | None:
     """Stop a new run after its first step. A trainer that does not train has nothing to save."""
     if session.finished_job is None:
         return None
-    work, job = session.workload, f"{JOB}/stopped"
-    steps = work.steps * LONG
-    arguments = [
-        f"{contract.RECORDS}={RECORDS}",
-        f"{contract.JOB_DIR}={job}",
-        f"{contract.STEPS}={steps}",
-        f"{contract.BATCH}={work.batch}",
-        f"{contract.CHECKPOINT_EVERY}={steps}",
-    ]
-    run = session.start(
-        arguments,
-        session.limits.training_seconds,
-        stop=in_training,
-        gpus=session.gpus.ids,
-        stop_signal="SIGTERM",
+    steps = session.workload.steps * LONG
+    run = session.train(
+        f"{JOB}/stopped", steps, every=steps, stop=in_training, stop_signal="SIGTERM"
     )
-    seen = {
-        "exit_code": run.exit_code,
-        "seconds": round(run.seconds, 1),
-        "last_step": run.last_step,
-        "last_checkpoint": run.last_checkpoint,
-    }
-    return judge(run, session.limits.grace_seconds), seen
+    defect = judge(run, session.limits.grace_seconds)
+    return [defect] if defect else [], run.summary()
 
 
 def in_training(events: Sequence[TrainerEvent]) -> bool:
@@ -59,44 +42,36 @@ def in_training(events: Sequence[TrainerEvent]) -> bool:
     return any(event.name == contract.STEP for event in events)
 
 
-def judge(run: Run, grace: float) -> list[Defect]:
+def judge(run: Run, grace: float) -> Defect | None:
     """Say what is wrong with a run that was sent SIGTERM after a step."""
     if not run.stopped:
         last = run.tail[-1][:200] if run.tail else "nothing"
-        return [
-            Defect(
-                message=f"the trainer ended with exit code {run.exit_code} before it could be "
-                f"stopped; it said last: {last}",
-                fix="see build/*/smoke.log",
-            )
-        ]
+        return Defect(
+            message=f"the trainer ended with exit code {run.exit_code} before it could be stopped; "
+            f"it said last: {last}",
+            fix="see build/*/smoke.log",
+        )
     if run.timed_out:
-        return [
-            Defect(
-                message=f"SIGTERM does not end the trainer: {grace:.0f} s later it was at step "
-                f"{run.last_step}, and was killed",
-                fix=_EXEC,
-            )
-        ]
+        return Defect(
+            message=f"SIGTERM does not end the trainer: {grace:.0f} s later it was at step "
+            f"{run.last_step}, and was killed",
+            fix=_EXEC,
+        )
     if run.exit_code != contract.RESTART:
-        return [
-            Defect(
-                message=f"stopped by SIGTERM, the image ends with exit code {run.exit_code}, not "
-                f"{contract.RESTART}: a service takes that for "
-                + ("success" if run.exit_code == contract.OK else "a failure"),
-                fix=_EXEC,
-            )
-        ]
+        return Defect(
+            message=f"stopped by SIGTERM, the image ends with exit code {run.exit_code}, not "
+            f"{contract.RESTART}: a service takes that for "
+            + ("success" if run.exit_code == contract.OK else "a failure"),
+            fix=_EXEC,
+        )
     if (run.last_checkpoint or 0) < run.last_step:
         saved = "no checkpoint" if run.last_checkpoint is None else f"one of {run.last_checkpoint}"
-        return [
-            Defect(
-                message=f"stopped by SIGTERM at step {run.last_step}, the trainer saved {saved}: "
-                "the work since then is lost",
-                fix="write a checkpoint when SIGTERM comes, and report it, before the exit",
-            )
-        ]
-    return []
+        return Defect(
+            message=f"stopped by SIGTERM at step {run.last_step}, the trainer saved {saved}: the "
+            "work since then is lost",
+            fix="write a checkpoint when SIGTERM comes, and report it, before the exit",
+        )
+    return None
 
 
 CHECK = Check("stopping", 1, run)

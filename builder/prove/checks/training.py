@@ -19,7 +19,6 @@ from builder.prove.judge import (
     judge_second,
 )
 from builder.prove.receipts import Defect
-from builder.prove.run import Run
 from builder.prove.session import JOB, RECORDS, Session
 from builder.prove.suite import Answer, Check
 
@@ -39,51 +38,27 @@ def run(session: Session) -> Answer:
             fix=f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',
         )
         return [defect], {}
-    seconds, gpus = session.limits.training_seconds, session.gpus
     for attempt in range(ATTEMPTS):
-        steps = session.workload.steps * LONGER**attempt
-        job = f"{JOB}/{attempt}"
-        arguments = _arguments(session, job, steps)
-        first = session.start(arguments, seconds, steps, behind_a_checkpoint, gpus.ids)
+        steps, job = session.workload.steps * LONGER**attempt, f"{JOB}/{attempt}"
+        first = session.train(job, steps, stop=behind_a_checkpoint)
         if first.exit_code != contract.OK or first.last_checkpoint is None:
             break
-    seen: dict[str, Any] = {"steps": steps, "note": gpus.note, "first": _summary(first)}
-    if defects := judge_first(first, steps):
-        return defects, seen
-    second = session.start(arguments, seconds, steps, gpus=gpus.ids)
+    seen: dict[str, Any] = {"steps": steps, "first": first.summary()}
+    if wrong := judge_first(first, steps):
+        return [wrong], seen
+    second = session.train(job, steps)
     if second.exit_code == contract.OK:
         session.finished_job = job
-    seen["second"] = _summary(second)
+    seen["second"] = second.summary()
     seen["finished"] = second.exit_code == contract.OK
     seen["loss"] = falling(first.losses, second.losses)
     seen["accuracy"] = second.accuracy
     defects = judge_second(first, second, steps)
     if not defects:
-        third = session.start(_arguments(session, f"{JOB}/none", steps, NO_RECORDS), seconds)
-        seen["without_records"] = _summary(third)
-        defects = judge_failing(third)
+        third = session.train(f"{JOB}/none", steps, NO_RECORDS)
+        seen["without_records"] = third.summary()
+        defects = [failing] if (failing := judge_failing(third)) else []
     return defects, seen
-
-
-def _arguments(session: Session, job: str, steps: int, records: str = RECORDS) -> list[str]:
-    work = session.workload
-    return [
-        f"{contract.RECORDS}={records}",
-        f"{contract.JOB_DIR}={job}",
-        f"{contract.STEPS}={steps}",
-        f"{contract.BATCH}={work.batch}",
-        f"{contract.CHECKPOINT_EVERY}={work.checkpoint_every}",
-    ]
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    return {
-        "exit_code": run.exit_code,
-        "seconds": round(run.seconds, 1),
-        "last_step": run.last_step,
-        "last_checkpoint": run.last_checkpoint,
-        "resumed_at": run.resumed_at,
-    }
 
 
 CHECK = Check("training", 3, run)

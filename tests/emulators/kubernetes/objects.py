@@ -180,12 +180,6 @@ class Objects:
         condition["lastTransitionTime"] = now()
         self.put(kind, {**value, "status": {"conditions": [condition]}})
 
-    def suspend(self, jobset: Object) -> None:
-        """Delete the pods of a suspended JobSet that have not ended, as its Jobs do."""
-        for pod in self.pods(jobset):
-            if pod["status"]["phase"] not in ("Succeeded", "Failed"):
-                self.put("pods", pod, "DELETED")
-
 
 def matches(selector: str, labels: Mapping[str, str]) -> bool:
     """Tell whether labels fit `a=b,c,d in (e,f)`."""
@@ -194,12 +188,3 @@ def matches(selector: str, labels: Mapping[str, str]) -> bool:
         name in labels and (not value + values or labels[name] in (value + values).split(","))
         for name, value, values in terms
     )
-
-
-def merged(value: Any, patch: Any) -> Any:
-    """Return what a JSON merge patch (RFC 7386) makes of a value."""
-    if not isinstance(patch, Mapping):
-        return patch
-    before = value if isinstance(value, Mapping) else {}
-    changed = {name: merged(before.get(name), part) for name, part in patch.items()}
-    return {name: part for name, part in {**before, **changed}.items() if part is not None}

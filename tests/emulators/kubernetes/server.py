@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from tests.emulators.kubernetes.objects import Object, Objects, Refused, matches, merged
+from tests.emulators.kubernetes.objects import Object, Objects, Refused, matches
 from tests.emulators.web import LoopbackServer, answering
 from tests.jobs import jobset_rules
 
@@ -26,7 +26,7 @@ RESOURCES: dict[str, dict[str, str]] = {
     },
     "batch/v1": {"jobs": "Job"},
     JOBSETS: {"jobsets": "JobSet"},
-    KUEUE: {"workloads": "Workload", "localqueues": "LocalQueue"},
+    KUEUE: {"localqueues": "LocalQueue"},
     "authorization.k8s.io/v1": {"selfsubjectaccessreviews": "SelfSubjectAccessReview"},
 }
 """What is served: group and version -> resource -> kind."""
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as error:
             self._refuse(error)
 
-    do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+    do_POST = do_DELETE = do_GET  # noqa: N815
 
     def _check(self, call: str) -> None:
         token = self.faults.token
@@ -147,8 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
                 self._review(body)
             case "POST":
                 self._create(namespace, body)
-            case "PATCH":
-                self._patch(namespace, name, body)
             case _:
                 self.objects.remove(self.kind, namespace, name)
                 self._json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
@@ -187,18 +185,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.close()
         else:
             self._json(obj, 201)
-
-    def _patch(self, namespace: str, name: str, change: Object) -> None:
-        with self.objects.changed:
-            before = self.objects.get(self.kind, namespace, name)
-            after = merged(before, change)
-            if after["spec"].get("replicatedJobs") != before["spec"].get("replicatedJobs"):
-                raise Refused(422, "Invalid", f'"{name}": field is immutable', name)
-            if self.query.get("dryRun") != "All":
-                self.objects.put(self.kind, after)
-                if self.kind == "jobsets" and after["spec"].get("suspend"):
-                    self.objects.suspend(after)
-        self._json(after)
 
     def _watch(self, namespace: str) -> None:
         """Send the events after a version, for a minute."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from builder.frameworks import written
 from builder.frameworks.tensorflow.probes import outputs
 
 
@@ -25,7 +26,7 @@ class TestOutputs:
     def request_(self, tmp_path: Path) -> dict[str, Any]:
         records = Path(__file__).parents[3] / "builder/prove/records"
         (tmp_path / "job/checkpoints").mkdir(parents=True)
-        return {"records": str(records), "job": str(tmp_path / "job"), "gpu": False}
+        return {"records": str(records), "job": str(tmp_path / "job")}
 
     def check(self, request: dict[str, Any], part: str) -> tuple[list[str], dict[str, Any]]:
         tf = pytest.importorskip("tensorflow")
@@ -93,5 +94,5 @@ class TestOutputs:
     @pytest.mark.root
     def test_outputs_of_root(self, request_: dict[str, Any]) -> None:
         messages: list[str] = []
-        outputs.check_owners(request_, lambda message, fix: messages.append(message))
+        written.owners(None, request_, lambda message, fix: messages.append(message))
         assert "belongs to uid 0" in messages[0]

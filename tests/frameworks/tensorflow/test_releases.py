@@ -1,17 +1,25 @@
-"""TensorFlow's table: what a release was tested with, and the order of the releases."""
+"""TensorFlow's releases, as far as their wheels say it, and the old ones' table."""
 
 from builder.frameworks.tensorflow import releases
 
 
-def test_what_tensorflow_2_21_was_tested_with() -> None:
-    tables = releases.tables()
-    release = tables.releases[-1]
-    assert release.versions == ("2.21.0",)
-    assert (release.cuda, release.cudnn, release.wheels) == ("12.5", "9.3", "12.5")
-    assert release.python == ("3.10", "3.11", "3.12", "3.13")
-    assert tables.sets["12.5"].libraries["cudnn"] == "9.3.0.75"
+def test_what_a_wheel_asks_for_is_what_tensorflow_was_tested_with() -> None:
+    """tensorflow/docs, install/source.md, names the same CUDA and cuDNN for each."""
+    tested = {
+        "2.12": ("11.8", "8.6"), "2.14": ("11.8", "8.7"), "2.15": ("12.2", "8.9"),
+        "2.17": ("12.3", "8.9"), "2.19": ("12.5", "9.3"), "2.21": ("12.5", "9.3"),
+    }  # fmt: skip
+    for minor, versions in tested.items():
+        release = releases.find(minor)
+        assert release and (release.cuda, release.cudnn) == versions
+        assert bool(release.libraries) == (release.cuda[:2] == "12")
 
 
-def test_releases_stand_from_old_to_new() -> None:
-    minors = [int(release.minor.split(".")[1]) for release in releases.tables().releases]
-    assert minors == list(range(4, 22))
+def test_a_minor_release_is_its_newest_patch_and_the_oldest_stands_first() -> None:
+    known = releases.releases()
+    assert (known[0].version, known[-1].version) == ("2.4.4", "2.21.0")
+    newest, first = releases.find("2.19"), releases.find("2.19.0")
+    assert newest and first and (newest.version, first.version) == ("2.19.1", "2.19.0")
+    assert (newest.libtpu, first.libtpu, newest.ranges) == ("0.0.10", "", False)
+    open_ended = releases.find("2.20.0")
+    assert open_ended and (open_ended.libtpu, open_ended.ranges) == ("0.0.14", True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ruamel.yaml import YAML
+import yaml
 
 from builder.jobs.why import logs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
@@ -26,20 +26,19 @@ NO_ENDING = ("unknown", "ended-well")
 class Measured:
     """What was told of the logs. Each pair: how many were right, of how many.
 
-    recall: of the logs with an ending; precision: of the endings that were told; certain: of those
-    that were called certain; quiet: of the logs without an ending, how many were told none.
+    recall: of the logs with an ending; precision: of the endings that were told; quiet: of the logs
+    without an ending, how many were told none.
     """
 
     recall: tuple[int, int]
     precision: tuple[int, int]
-    certain: tuple[int, int]
     quiet: tuple[int, int]
     wrong: tuple[str, ...]
 
 
 def cases(path: Path) -> list[dict[str, str]]:
     """Return the cases of a file: link, expected and log of each."""
-    content: list[dict[str, str]] = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    content: list[dict[str, str]] = yaml.safe_load(path.read_text(encoding="utf-8"))
     return content
 
 
@@ -53,15 +52,13 @@ def measure(every: Sequence[dict[str, str]]) -> Measured:
     pairs = [(case["expected"], told(case["log"], case["link"])) for case in every]
     endings = [pair for pair in pairs if pair[0] not in NO_ENDING]
     answers = [pair for pair in pairs if pair[1].ending not in NO_ENDING]
-    certain = [pair for pair in answers if pair[1].certainty == "certain"]
     without = [pair for pair in pairs if pair[0] in NO_ENDING]
     return Measured(
         recall=_right(endings),
         precision=_right(answers),
-        certain=_right(certain),
         quiet=(sum(diagnosis.ending in NO_ENDING for _, diagnosis in without), len(without)),
         wrong=tuple(
-            f"{case['link']}: {diagnosis.ending} ({diagnosis.certainty}), not {expected}"
+            f"{case['link']}: {diagnosis.ending}, not {expected}"
             for case, (expected, diagnosis) in zip(every, pairs, strict=True)
             if diagnosis.ending != expected
         ),
@@ -73,8 +70,8 @@ def _right(pairs: Sequence[tuple[str, Diagnosis]]) -> tuple[int, int]:
 
 
 def row(name: str, measured: Measured) -> str:
-    """Return the row of the table in docs/job-tools.md."""
-    numbers = (measured.recall, measured.precision, measured.certain, measured.quiet)
+    """Return the row of the table in docs/jobs.md."""
+    numbers = (measured.recall, measured.precision, measured.quiet)
     return f"| `{name}` | " + " | ".join(f"{right}/{all_}" for right, all_ in numbers) + " |"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.jobs.why.measure import told
@@ -48,9 +46,3 @@ def test_a_run_that_ended_well_is_no_ending(end: str, warnings: str) -> None:
     text = f"{START}{STEPS}" if warnings == "before" else f"{STEPS}{EXIT}"
     diagnosis = told(f"{text}{end}\n")
     assert diagnosis.ending in ("ended-well", "unknown"), (diagnosis.ending, diagnosis.evidence)
-
-
-@pytest.mark.parametrize("warning", re.split(r"\n(?!Attr)", (START + EXIT).strip()))
-def test_no_warning_is_an_ending_that_is_certain(warning: str) -> None:
-    diagnosis = told(f"starts\n{warning}\nloads the data")
-    assert diagnosis.certainty != "certain", diagnosis.ending

@@ -11,7 +11,7 @@ from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.pools import Pool
-from builder.jobs.why import jobs
+from builder.jobs.why import logs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
 from tests.jobs.test_job_local import ROLE
 
@@ -22,12 +22,11 @@ def why(engine: Engine, local_job: LocalJob) -> Diagnosis:
     """Run a job to its end, and read its folder."""
     local.run(engine, local_job)
     place = ThisMachine(local_job.folder)
-    return diagnose(jobs.of_job(place, place.find(str(local_job.folder))))
+    return diagnose(logs.of_job(place, place.find(str(local_job.folder))))
 
 
 def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
-    engine: Engine,
-    job: Callable[..., LocalJob],
+    engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
     script = ROLE + (
         'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '

@@ -8,25 +8,27 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from builder.cli import app
+from builder.cli.group import app
 from builder.config import compatibility, image_yaml, lockfile
 from builder.core.errors import CheckFailed
 from builder.engine import BuildRequest, Engine, buildx
-from builder.frameworks.tensorflow.suite import PROGRAM, TRAINER
 from builder.image.plan import image_config
-from builder.prove import receipts, smoke
+from builder.pipeline import make
+from builder.prove import any_image, receipts, smoke
+from builder.prove.audit import gpu_named, of_engine
+from builder.prove.image import Image as ReadImage
+from builder.prove.image import Subject
 from builder.prove.session import Workload
-from builder.prove.subject import Subject
 from builder.prove.suite import Check, Suite
+from tests.prove.reading import PROGRAM, TRAINER
 
-from ...frameworks.tensorflow.test_loader import Image
+from ...frameworks.standins import Image
 from .table import TABLE, Breakage
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -59,18 +61,28 @@ def build(engine: Engine, folder: Path, dockerfile: str, tag: str) -> None:
     buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (tag,)))
 
 
-def messages(engine: Engine, image: str, kind: str, folder: Path, *checks: Check) -> list[str]:
-    """What these checks say of an image."""
+def base_layers() -> frozenset[str]:
+    """The layers that the base of the good image has to have."""
+    base = make.prepare(ROOT, "cpu").committed_base
+    assert base
+    return frozenset(layer.diff_id for layer in base.layers)
+
+
+def messages(
+    engine: Engine, image: str, kind: str, folder: Path, *checks: Check, locked: str = "cpu"
+) -> list[str]:
+    """What these checks say of an image. locked: the target whose packages it has."""
     spec = image_yaml.load(ROOT, TARGETS[kind])
-    packages = lockfile.read(ROOT, "cpu").packages.values()
+    packages = lockfile.read(ROOT, locked).packages.values()
     subject = Subject(
         image,
         spec,
         compatibility.resolve(spec),
         {package.name: package.version for package in packages},
         smoke.RECORDS,
+        base_layers=base_layers(),
     )
-    short = Workload(steps=60, batch=16, checkpoint_every=20)
+    short = Workload(steps=200, batch=16, checkpoint_every=20)
     with contextlib.suppress(CheckFailed):
         smoke.smoke(engine, subject, Suite(TRAINER.name, checks), folder, workload=short)
     receipt = receipts.read(folder / receipts.FILE)
@@ -106,29 +118,23 @@ def test_a_broken_image_is_refused(
     tag = f"broken-test:{os.getpid()}"
     build(engine, tmp_path, f"FROM {good[row.kind]}\n{row.lines}\n", tag)
     try:
-        judged(row, messages(engine, tag, row.kind, tmp_path / "proof", CHECKS[row.check]))
+        first = [CHECKS["training"]] if row.check == "outputs" else []
+        checks = (*first, CHECKS[row.check])
+        judged(row, messages(engine, tag, row.kind, tmp_path / "proof", *checks))
     finally:
         engine.client.images.remove(tag, force=True)
 
 
-def answers(tag: str, gpu: str = "") -> dict[str, dict[str, Any]]:
-    """What each check of `builder prove` says of an image on the engine."""
-    options = ["--gpu", gpu] if gpu else []
-    result = CliRunner().invoke(app, ["prove", tag, "--json", *options])
-    assert result.stdout, result.exception
-    return {answer["check"]: answer for answer in json.loads(result.stdout)["checks"]}
-
-
 PROVED = {
     "hides every GPU": "environment",
-    "mount the driver there": "machine",
-    "there is no such proxy": "machine",
+    "mount the driver there": "environment",
+    "there is no such proxy": "environment",
     "no HTTPS connection": "certificates",
-    "cannot read gs://": "certificates",
+    "gs:// cannot be read": "certificates",
     "a W&B key": "secrets",
     "runs as root": "permissions",
     "another user's rights": "permissions",
-    "a library of the driver": "driver",
+    "libraries of the driver": "driver",
     "cannot be executed|no such file": "entry-point",
 }
 """What `prove` has to say without a smoke run: the message of a row, and its check of `prove`."""
@@ -141,27 +147,55 @@ def test_prove_says_of_ours_what_a_smoke_run_says(
     engine: Engine, good: dict[str, str], tmp_path: Path
 ) -> None:
     """Of the good image nothing, of broken ones the same fault."""
-    assert {answer["status"] for answer in answers("cpu").values()} == {"passed", "not there"}
+    result = CliRunner().invoke(app, ["prove", "cpu", "--json"])
+    assert result.stdout, result.exception
+    status = {answer["status"] for answer in json.loads(result.stdout)["checks"]}
+    assert status == {"passed", "not there"}
     rows = [row for row in IMAGES if row.says in PROVED]
     assert len(rows) >= len(PROVED)
     for row in rows:
         tag = f"broken-test:prove-{os.getpid()}"
         build(engine, tmp_path, f"FROM {good[row.kind]}\n{row.lines}\n", tag)
         try:
-            answer = answers(tag, "v100" if row.kind == "gpu" else "")[PROVED[row.says]]
+            content = of_engine(engine.client, tag)
         finally:
             engine.client.images.remove(tag, force=True)
-        assert answer["status"] == "refused", (row.name, answer)
+        image = ReadImage(content, gpu_named("v100") if row.kind == "gpu" else None)
+        answers = {answer.check: answer for answer in any_image.prove(image)}
+        assert answers[PROVED[row.says]].status == "refused", (row.name, answers)
+
+
+def with_libraries(
+    engine: Engine, good: str, folder: Path, change: Callable[[Image], object], lines: str
+) -> list[str]:
+    """What the check `loader` says of the good image with stand-ins of CUDA's libraries."""
+    image, tag = Image(folder / "image"), f"broken-test:{os.getpid()}"
+    change(image)
+    build(engine, folder, f"FROM {good}\nUSER 0\nCOPY image /\n{lines}\nUSER 1000:1000\n", tag)
+    try:
+        return messages(engine, tag, "gpu", folder / "proof", CHECKS["loader"], locked="v100")
+    finally:
+        engine.client.images.remove(tag, force=True)
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_stand_ins_of_cudas_libraries_pass(
+    engine: Engine, good: dict[str, str], tmp_path: Path
+) -> None:
+    assert with_libraries(engine, good["gpu"], tmp_path, lambda _: None, "") == []
 
 
 @pytest.mark.parametrize("row", FOLDERS, ids=lambda row: row.name)
+@pytest.mark.engine
+@pytest.mark.slow
 @pytest.mark.long
-def test_a_broken_library_is_refused(tmp_path: Path, row: Breakage) -> None:
-    image = Image(tmp_path)
-    assert image.probe()[0] == []
+def test_a_broken_library_is_refused(
+    engine: Engine, good: dict[str, str], tmp_path: Path, row: Breakage
+) -> None:
     assert row.change is not None
-    row.change(image)
-    judged(row, image.probe()[0])
+    judged(row, with_libraries(engine, good["gpu"], tmp_path, row.change, row.lines))
 
 
 @pytest.mark.long

@@ -1,6 +1,6 @@
 """Can somebody use what a training run wrote? It runs after training, as the same user.
 
-Request: {"records": folder, "job": folder, "gpu": true where the container was given one}
+Request: {"records": folder, "job": folder}
 The job folder holds `model` (SavedModel), `logs` (TensorBoard), `checkpoints`.
 """
 
@@ -9,13 +9,15 @@ The job folder holds `model` (SavedModel), `logs` (TensorBoard), `checkpoints`.
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
-import struct
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+try:
+    from builder.frameworks import written
+except ImportError:  # inside an image
+    import written  # type: ignore[import-not-found,no-redef]
 
 if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
     Json = dict[str, Any]
@@ -25,30 +27,13 @@ IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
 FALLS_TO = 0.7
 
 
-def files(folder: str) -> list[str]:
-    """Return every file below a folder, sorted."""
-    return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
-
-
-def read_records(path: str) -> Iterator[bytes]:
-    """Yield the records of a TFRecord file: u64 length, u32 checksum, bytes, u32 checksum."""
-    with open(path, "rb") as file:
-        while True:
-            head = file.read(12)
-            if len(head) < 12:
-                return
-            content = file.read(struct.unpack("<Q", head[:8])[0])
-            file.read(4)
-            yield content
-
-
 def pictures(tf: Any, folder: str, count: int) -> list[bytes]:
     """Return up to `count` encoded images of the records, whatever their feature is called."""
     images: list[bytes] = []
-    for path in files(folder):
+    for path in written.files(folder):
         if "tfrecord" not in os.path.basename(path) and not path.endswith(".tfrec"):
             continue
-        for record in read_records(path):
+        for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
             example = tf.train.Example.FromString(record)
             for feature in example.features.feature.values():
                 images += [v for v in feature.bytes_list.value if v.startswith(IMAGES)][:1]
@@ -71,7 +56,7 @@ def check_model(tf: Any, request: Json, wrong: Wrong) -> Json:
     try:
         signatures = tf.saved_model.load(folder).signatures
     except Exception as error:
-        wrong(f"the SavedModel does not load: {_line(error)}", fix)
+        wrong(f"the SavedModel does not load: {written.line(error)}", fix)
         return {}
     named = {key: call.structured_input_signature[1] for key, call in signatures.items()}
     fitting = [
@@ -81,7 +66,8 @@ def check_model(tf: Any, request: Json, wrong: Wrong) -> Json:
     ]
     if not fitting:
         wrong(
-            f"no signature of the SavedModel takes encoded images (there are: {_list(signatures)})",
+            "no signature of the SavedModel takes encoded images (there are: "
+            f"{', '.join(signatures) or 'none'})",
             "export one with a single input of strings, shape [None]",
         )
         return {}
@@ -89,7 +75,7 @@ def check_model(tf: Any, request: Json, wrong: Wrong) -> Json:
     try:
         answer = signatures[name](**{next(iter(named[name])): tf.constant(images)})
     except Exception as error:
-        wrong(f"the SavedModel's {name} cannot predict: {_line(error)}", fix)
+        wrong(f"the SavedModel's {name} cannot predict: {written.line(error)}", fix)
         return {}
     numbers = {key: value for key, value in answer.items() if value.dtype.is_floating}
     shapes = {key: [int(size) for size in value.shape] for key, value in answer.items()}
@@ -125,7 +111,7 @@ def _labels(folder: str) -> list[str]:
 def check_events(tf: Any, request: Json, wrong: Wrong) -> Json:
     """Check that TensorBoard's files hold a loss, and that it falls."""
     folder = os.path.join(request["job"], "logs")
-    event_files = [path for path in files(folder) if "tfevents" in os.path.basename(path)]
+    event_files = [path for path in written.files(folder) if "tfevents" in os.path.basename(path)]
     series: dict[str, dict[int, float]] = {}
     for path in event_files:
         run = os.path.relpath(os.path.dirname(path), folder)
@@ -157,100 +143,37 @@ def check_events(tf: Any, request: Json, wrong: Wrong) -> Json:
             f"({len(losses)} points)",
             "write it every few steps, each with its step",
         )
-    return {
-        "files": len(event_files),
-        "tag": tag,
-        "points": len(losses),
-        "first": first,
-        "last": last,
-    }
+    seen = {"files": len(event_files), "tag": tag, "points": len(losses)}
+    return {**seen, "first": first, "last": last}
 
 
 def check_checkpoints(tf: Any, request: Json, wrong: Wrong) -> Json:
     """Check that the newest checkpoint reads back. The resumed run has proven other formats."""
     numpy: Any = importlib.import_module("numpy")
-    folder = os.path.join(request["job"], "checkpoints")
-    saved = files(folder)
-    if not saved:
-        wrong(f"there is no checkpoint in {folder}", "save checkpoints below JOB_DIR/checkpoints")
-        return {}
-    seen: Json = {"files": len(saved), "bytes": sum(map(os.path.getsize, saved))}
-    archives = [path for path in saved if path.endswith(".npz")]
-    prefix = next((path[: -len(".index")] for path in saved[::-1] if path.endswith(".index")), "")
-    try:
-        if archives:
-            with numpy.load(archives[-1], allow_pickle=False) as archive:
-                arrays = [archive[name] for name in archive.files]
-            seen.update(read=archives[-1], variables=len(arrays))
-            if not all(numpy.isfinite(a).all() for a in arrays if a.dtype.kind == "f"):
-                wrong(f"{archives[-1]} holds numbers that are not finite", "see the loss")
-        elif prefix:
-            reader = tf.train.load_checkpoint(prefix)
-            names = list(reader.get_variable_to_shape_map())
-            for name in names:
-                reader.get_tensor(name)
-            seen.update(read=prefix, variables=len(names))
-    except Exception as error:
-        wrong(
-            f"the newest checkpoint in {folder} cannot be read: {_line(error)}",
-            "write checkpoints to a temporary name and rename them",
-        )
-    return seen
+
+    def read(path: str) -> int:
+        if path.endswith(".index"):
+            reader = tf.train.load_checkpoint(path[: -len(".index")])
+            return len([reader.get_tensor(name) for name in reader.get_variable_to_shape_map()])
+        if not path.endswith(".npz"):
+            return 0
+        with numpy.load(path, allow_pickle=False) as archive:
+            arrays = [archive[name] for name in archive.files]
+        if not all(numpy.isfinite(a).all() for a in arrays if a.dtype.kind == "f"):
+            wrong(f"{path} holds numbers that are not finite", "see the loss")
+        return len(arrays)
+
+    known = (".npz", ".index")
+    there = any(path.endswith(known) for path in written.files(request["job"]))
+    return written.checkpoint(request, known if there else ("",), read, wrong)
 
 
-def check_owners(request: Json, wrong: Wrong) -> Json:
-    """Check that what a job leaves belongs to the user that ran it."""
-    paths = [os.path.join(at, name) for at, d, f in os.walk(request["job"]) for name in (*d, *f)]
-    owners = {path: os.lstat(path).st_uid for path in paths}
-    mine = os.geteuid()
-    for path, owner in owners.items():
-        if owner == 0 or owner != mine:
-            wrong(
-                f"{path} belongs to uid {owner}: the people who started the job cannot remove it",
-                "run as the image's own user (USER in the Dockerfile), not as root",
-            )
-            break
-    size = sum(os.lstat(path).st_size for path in paths)
-    return {"files": len(paths), "bytes": size, "uid": mine}
-
-
-def check_devices(tf: Any, request: Json, wrong: Wrong) -> Json:
-    """Check that TensorFlow sees the GPU that the container was given."""
-    gpus = tf.config.list_physical_devices("GPU")
-    if request["gpu"] and not gpus:
-        wrong(
-            "the container was given a GPU and TensorFlow sees none",
-            "see the check `loader` and the driver's version on this machine",
-        )
-    details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    return {"gpus": [str(detail.get("device_name", "GPU")) for detail in details]}
-
-
-def _line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-
-
-def _list(names: Any) -> str:
-    return ", ".join(map(str, names)) or "none"
-
-
-def main(request: Json) -> Json:
-    """Return every check that can run."""
-    tf: Any = importlib.import_module("tensorflow")
-    problems: list[dict[str, str]] = []
-
-    def wrong(message: str, fix: str) -> None:
-        problems.append({"message": message, "fix": fix})
-
-    seen = {
-        "owners": check_owners(request, wrong),
-        "devices": check_devices(tf, request, wrong),
-        "model": check_model(tf, request, wrong),
-        "events": check_events(tf, request, wrong),
-        "checkpoints": check_checkpoints(tf, request, wrong),
-    }
-    return {"problems": problems, "seen": seen}
+QUESTIONS = {
+    "model": check_model,
+    "events": check_events,
+    "checkpoints": check_checkpoints,
+}
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(json.loads(sys.argv[1]))))
+    written.run("tensorflow", QUESTIONS)

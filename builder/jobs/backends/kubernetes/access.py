@@ -20,7 +20,9 @@ from builder.core.errors import InputError, OutsideError
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
 
-IN_POD: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+RETRIES: Final = 3
+"""How often a request that changes nothing is repeated, or one that reached no server."""
+_BUSY: Final = (429, 500, 502, 503, 504)
 _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-credentials CLUSTER"
 
 
@@ -28,7 +30,7 @@ _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-cre
 class Access:
     """One cluster, and one user of it.
 
-    context: its name in kubeconfig, "" in a pod. namespace: the context's. fill: writes the address
+    context: its name in kubeconfig. namespace: the context's. fill: writes the address
     and the credentials into a configuration; it may run a plugin. proxy: of kubeconfig.
     """
 
@@ -39,25 +41,32 @@ class Access:
     proxy: str | None = None
 
     def connect(self) -> ApiClient:
-        """Return the official client with this cluster's trust and this user's credentials.
+        """Return the official client with this cluster's trust and this user's credentials, which
+        it renews where they say when they expire.
 
-        A later call may return other credentials. Raises InputError for an entry that cannot be
-        used, OutsideError where there are no credentials.
+        Raises InputError for an entry that cannot be used, OutsideError where there are no
+        credentials.
         """
         from kubernetes.client import ApiClient, Configuration
+        from urllib3 import Retry
 
         configuration = Configuration()
         _usable(f"context {self.context}", lambda: self.fill(configuration))
-        configuration.refresh_api_key_hook = None  # the client connects anew after a 401
-        for name, token in configuration.api_key.items():
-            configuration.api_key[name] = token.strip()
         if not self.server.startswith("https://"):
             configuration.api_key.clear()
+            configuration.refresh_api_key_hook = None
         elif not (configuration.api_key or configuration.cert_file):
             raise OutsideError(
                 f"context {self.context}: no credentials",
                 f"log in again; kubectl --context {self.context} get pods tries it",
             )
+        configuration.retries = Retry(
+            RETRIES,
+            status_forcelist=_BUSY,
+            backoff_factor=0.3,
+            retry_after_max=10,
+            raise_on_status=False,
+        )
         proxy, login = web.without_login(self.proxy or web.proxy_of(self.server) or "")
         configuration.proxy, configuration.no_proxy = proxy or None, ""
         if login:
@@ -71,15 +80,12 @@ class Access:
 def load(context: str | None) -> Access:
     """Read the cluster and the user of a context; None for the current one.
 
-    The files of KUBECONFIG count, else ~/.kube/config; without any, a pod's own service account
-    does. Raises InputError.
+    The files of KUBECONFIG count, else ~/.kube/config. Raises InputError.
     """
     from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
     paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     files = _usable(paths, lambda: KubeConfigMerger(paths))
-    if files.config is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-        return _in_pod()
     if files.config is None:
         raise InputError(
             f"{paths}: there is no kubeconfig",
@@ -101,18 +107,6 @@ def load(context: str | None) -> Access:
         raise InputError(f"context {name}: {server!r} is no server", _RENEW)
     namespace = where.get("namespace") or "default"
     return Access(str(name), server, namespace, loader.load_and_set, cluster.get("proxy-url"))
-
-
-def _in_pod() -> Access:
-    """Return the cluster that this very process runs in, and the pod's own account."""
-    from kubernetes.client import Configuration
-    from kubernetes.config.incluster_config import InClusterConfigLoader
-
-    loader = InClusterConfigLoader(str(IN_POD / "token"), str(IN_POD / "ca.crt"))
-    configuration = Configuration()
-    _usable("this pod", lambda: loader.load_and_set(configuration))
-    namespace = (IN_POD / "namespace").read_text(encoding="utf-8").strip()
-    return Access("", configuration.host, namespace, loader.load_and_set)
 
 
 def _usable(source: str, read: Callable[[], Any]) -> Any:

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
 from builder.core.errors import OutsideError
+from builder.core.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes import access, checks, jobset, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
-from builder.jobs.backends.kubernetes.cluster import Cluster
 from builder.jobs.backends.kubernetes.logs import JobLog
-from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader
-from builder.jobs.description import Job
-from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready, number_of
+from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader, refreshed
+from builder.jobs.description.job import Job
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
-QUEUES: Final = "kueue.x-k8s.io"
 _QUOTA: Final = "exceeded quota"
 """The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
 
@@ -34,7 +32,7 @@ class Kubernetes:
     title = "Kubernetes"
     name = "kubernetes"
 
-    cluster: Cluster
+    cluster: KubernetesSettings
 
     @cached_property
     def client(self) -> Client:
@@ -44,8 +42,7 @@ class Kubernetes:
     @property
     def location(self) -> str:
         """Return the namespace and the cluster, in words."""
-        context = self.client.access.context
-        return f"the namespace {self.namespace}" + (f" of {context}" if context else "")
+        return f"the namespace {self.namespace} of {self.client.access.context}"
 
     @property
     def namespace(self) -> str:
@@ -58,48 +55,35 @@ class Kubernetes:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         return checks.ready(job, image, self.cluster, targets)
 
-    def preflight(self, ready: Ready) -> tuple[str, ...]:
+    def preflight(self, ready: Ready) -> None:
         """Let the API server check the JobSet without creating it. Raises OutsideError."""
         try:
             self.client.create(self._path(), jobset.jobset(ready, self._resolved), dryRun="All")
         except ClusterRefused as error:
             if error.reason != "AlreadyExists":
                 raise
-        return ()
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; the object's name holds it."""
         return jobset.key(ready, self._resolved)
 
-    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+    def render(self, ready: Ready) -> dict[str, Any]:
         """Return the JobSet of a first attempt."""
-        return jobset.jobset(ready, self.cluster, run)
+        return jobset.jobset(ready, self.cluster)
 
-    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
-        """Create the JobSet of the next attempt of a run.
-
-        Two commands at once mean the same object, and the cluster refuses the second. A list may
-        lag behind: an attempt that it does not show, and that has ended, is followed by the next.
-        Raises AlreadySubmitted, LostAnswer, OutsideError.
-        """
-        before = [job for job in self.with_key(self.key(ready)) if job.run == run]
-        if reusable := next((job for job in before if job.reusable), None):
-            raise AlreadySubmitted(reusable)
-        attempt = max((number_of(job.labels, jobset.ATTEMPT_LABEL) for job in before), default=0)
-        while True:  # jobset.name refuses a number beyond NUMBERS
-            attempt += 1
-            body = jobset.jobset(ready, self._resolved, run, attempt)
-            try:
-                return status.read(self.client.create(self._path(), body), (), ())
-            except ClusterRefused as error:
-                if error.code == 403 and _QUOTA in error.message:
-                    fix = "ask for a larger quota of the namespace"
-                    raise OutsideError(error.message, fix) from error
-                if error.reason != "AlreadyExists":
-                    raise
-            existing = self.get(f"{self.namespace}/{body['metadata']['name']}")
-            if existing.reusable:
-                raise AlreadySubmitted(existing)
+    def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:
+        """Create the JobSet of an attempt of a run. Two commands at once mean the same object, and
+        the cluster refuses the second. Raises AlreadySubmitted, LostAnswer, OutsideError."""
+        body = jobset.jobset(ready, self._resolved, run, attempt)
+        try:
+            return status.read(self.client.create(self._path(), body), (), ())
+        except ClusterRefused as error:
+            if error.code == 403 and _QUOTA in error.message:
+                fix = "ask for a larger quota of the namespace"
+                raise OutsideError(error.message, fix) from error
+            if error.reason != "AlreadyExists":
+                raise
+        raise AlreadySubmitted(self.get(f"{self.namespace}/{body['metadata']['name']}"))
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -131,42 +115,33 @@ class Kubernetes:
 
     def get(self, name: str) -> JobStatus:
         """Return one job by NAMESPACE/NAME."""
-        return self._statuses([self._object(name)])[0]
+        return self._statuses([self.client.get(self._path(name))])[0]
 
     def cancel(self, job: JobStatus) -> JobStatus:
-        """Ask for an end: the JobSet is suspended, which ends its pods, and an annotation says that
-        it was cancelled; Kueue is told not to start it again. A job that has ended is left alone.
-        """
-        obj = self._object(job.name)
-        now = self._statuses([obj])[0]
-        if not now.active or now.state == "cancelling":
-            return now
-        if jobset.QUEUE_LABEL in (obj["metadata"].get("labels") or {}):
-            self._deactivate(obj)
-        when = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        changes = {"metadata": {"annotations": {status.CANCELLED: when}}, "spec": {"suspend": True}}
-        self.client.patch(self._path(job.name), changes)
-        return self.get(job.name)
+        """Delete the JobSet, which ends its pods with SIGTERM. A job that has ended is left
+        alone."""
+        now = refreshed(self, job)
+        if now.active:
+            self.client.delete(self._path(job.name), propagationPolicy="Foreground")
+            now = refreshed(self, replace(now, state="cancelling"))
+        return now
 
-    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+    def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of what the job's pods print, as long as the cluster keeps them."""
         namespace, _, short = job.name.partition("/")
-        return JobLog(self.client, namespace, short, replica)
+        return JobLog(self.client, namespace, short)
 
     # --- requests ---------------------------------------------------------------------------------
 
     @property
-    def _resolved(self) -> Cluster:
+    def _resolved(self) -> KubernetesSettings:
         """Return the cluster with its namespace, which may be the context's."""
-        return replace(self.cluster, namespace=self.namespace)
+        return self.cluster.model_copy(update={"namespace": self.namespace})
 
     def _path(self, name: str = "") -> str:
         """Return the path of a JobSet by NAMESPACE/NAME, or of all of this namespace."""
         namespace, _, short = name.partition("/")
         return self.client.path(JOBSETS, "jobsets", short, namespace or self.namespace)
-
-    def _object(self, name: str) -> Object:
-        return self.client.get(self._path(name))
 
     def _listed(self, selector: str, limit: int | None = None) -> tuple[JobStatus, ...]:
         """Return the jobs whose labels fit, the newest first."""
@@ -194,20 +169,6 @@ class Kubernetes:
             status.read(item, jobs[name], pods[name])
             for item, name in zip(jobsets, names, strict=True)
         )
-
-    def _deactivate(self, obj: Object) -> None:
-        """Tell Kueue not to start a JobSet. Source: kueue, Workload, spec.active."""
-        try:
-            version = self.client.get(f"/apis/{QUEUES}")["preferredVersion"]["groupVersion"]
-        except ClusterRefused as error:
-            if error.code == 404:  # a cluster without Kueue
-                return
-            raise
-        meta = obj["metadata"]
-        path = self.client.path(version, "workloads", namespace=meta["namespace"])
-        for workload in self.client.items(path, labelSelector=f"{QUEUES}/job-uid={meta['uid']}"):
-            name = workload["metadata"]["name"]
-            self.client.patch(f"{path}/{name}", {"spec": {"active": False}})
 
 
 def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:

@@ -1,9 +1,7 @@
 """Requests to a cluster's API server, and what its refusals mean.
 
-The connection is the official client's, without its thousand models of objects, which take half a
-second to load: objects are plain values here. urllib3 repeats reads where a connection breaks, and
-creating only where the server was too busy to begin. Source: kubernetes, apiserver,
-filters/maxinflight.go; client-go, rest/with_retry.go.
+The connection is the official client's; objects are plain values here. It repeats reads where a
+connection breaks or a server is busy. A request that creates is never repeated.
 """
 
 from __future__ import annotations
@@ -11,23 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlencode
 
 from builder.core.errors import OutsideError
 from builder.jobs.backends.kubernetes.access import Access
 from builder.jobs.backends.protocol import LostAnswer
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient
-    from urllib3 import BaseHTTPResponse, Retry
+    from kubernetes.client import ApiClient, ApiException
 
 JOBSETS: Final = "jobset.x-k8s.io/v1alpha2"
-LARGEST: Final = 1 << 28
-"""Bytes of one answer."""
 PAGE: Final = 500
-_JSON: Final = "application/json"
-_MERGE: Final = "application/merge-patch+json"
 _MAYBE_DONE: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what it was asked for."""
 
@@ -59,13 +52,13 @@ class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
 @dataclass
 class Client:
     """One cluster's API server. Its calls raise ClusterRefused, and OutsideError where the server
-    cannot be reached.
-
-    _connection: None before the first request, and after its credentials expired.
-    """
+    cannot be reached."""
 
     access: Access
-    _connection: ApiClient | None = None
+
+    @cached_property
+    def _connection(self) -> ApiClient:
+        return self.access.connect()
 
     def path(self, version: str, resource: str, name: str = "", namespace: str = "") -> str:
         """Return the path of a resource in a namespace, by default in that of the context."""
@@ -99,15 +92,15 @@ class Client:
         """
         query = {"fieldValidation": "Strict", **query}
         try:
-            return self._object(self._send("POST", path, query, body, _JSON))
+            return self._object(self._send("POST", path, query, body))
         except ClusterRefused as error:
             if error.code in _MAYBE_DONE:
                 raise LostAnswer(error.message, error.fix) from error
             raise
 
-    def patch(self, path: str, body: Mapping[str, Any]) -> Object:
-        """Change some fields of an object. The same change may be sent again."""
-        return self._object(self._send("PATCH", path, {}, body, _MERGE))
+    def delete(self, path: str, **query: str) -> None:
+        """Delete an object."""
+        self._send("DELETE", path, query)
 
     # --- the request itself -----------------------------------------------------------------------
 
@@ -117,48 +110,28 @@ class Client:
         path: str,
         query: Mapping[str, str],
         body: Mapping[str, Any] | None = None,
-        kind: str = "",
     ) -> bytes:
-        """Return the answer's body. Credentials of a plugin or a file may have expired: where the
-        server does not accept them, they are asked for again, once."""
-        url = f"{self.access.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": _JSON, **({"Content-Type": kind} if kind else {})}
-        sent = None if body is None else json.dumps(body).encode()
-        for last in (False, True):
-            self._connection = self._connection or self.access.connect()
-            answer, data = self._answer(self._connection, method, url, headers, sent)
-            if answer.status != 401 or last:
-                break
-            self._connection = None
-        if answer.status >= 400:
-            raise self._refused(answer, data, path)
-        return data
+        """Return the answer's body."""
+        from kubernetes.client import ApiException
+        from urllib3 import exceptions
 
-    def _answer(
-        self,
-        connection: ApiClient,
-        method: str,
-        url: str,
-        headers: Mapping[str, str],
-        body: bytes | None,
-    ) -> tuple[BaseHTTPResponse, bytes]:
-        from urllib3 import Timeout, exceptions
-
-        settings = connection.configuration.auth_settings().values()
-        login = {setting["key"]: setting["value"] for setting in settings}
+        connection, login = self._connection, dict[str, str]()
+        connection.update_params_for_auth(login, [], ["BearerToken"])
+        headers = {name: value.strip() for name, value in login.items()}  # a file ends with a line
         try:
-            answer = connection.rest_client.pool_manager.request(
+            answer = connection.rest_client.request(
                 method,
-                url,
+                f"{self.access.server}{path}",
+                query_params=query,
+                headers={"Accept": "application/json", **headers},
                 body=body,
-                headers={**headers, **login},
-                timeout=Timeout(connect=20, read=60),
-                retries=_retries(method),
-                redirect=False,
-                preload_content=False,
+                _request_timeout=(20, 60),
             )
-            data = answer.read(LARGEST + 1)
-        except (exceptions.HTTPError, OSError) as error:
+        except ApiException as error:
+            if error.status:
+                raise self._refused(error, path) from None
+            raise self._unreachable(OutsideError, error.reason) from None  # of TLS
+        except exceptions.HTTPError as error:
             cause = getattr(error, "reason", None) or error
             unsent = (
                 exceptions.NewConnectionError,
@@ -166,18 +139,18 @@ class Client:
                 exceptions.SSLError,
                 exceptions.ProxyError,
             )
-            raise (OutsideError if isinstance(cause, unsent) else LostAnswer)(
-                f"{self.access.server} cannot be reached: {str(cause).rpartition('>: ')[2]}",
-                f"look whether it is up: {self._kubectl} version",
-            ) from error
-        if len(data) > LARGEST:
-            what = f"{self.access.server}: an answer of more than {LARGEST} bytes"
-            raise OutsideError(what, f"look what it sends: {self._kubectl} cluster-info")
-        return answer, data
+            kind = OutsideError if isinstance(cause, unsent) else LostAnswer
+            raise self._unreachable(kind, cause) from error
+        return bytes(answer.data)
+
+    def _unreachable(self, kind: type[OutsideError], cause: object) -> OutsideError:
+        why = str(cause).splitlines()[-1].rpartition(">: ")[2]
+        what = f"{self.access.server} cannot be reached: {why}"
+        return kind(what, f"look whether it is up: {self._kubectl} version")
 
     @property
     def _kubectl(self) -> str:
-        return f"kubectl --context {self.access.context}" if self.access.context else "kubectl"
+        return f"kubectl --context {self.access.context}"
 
     def _object(self, data: bytes) -> Object:
         answer = _parsed(data)
@@ -186,10 +159,10 @@ class Client:
             raise OutsideError(what, f"look at it: {self._kubectl} cluster-info")
         return answer
 
-    def _refused(self, answer: BaseHTTPResponse, data: bytes, path: str) -> ClusterRefused:
+    def _refused(self, answer: ApiException, path: str) -> ClusterRefused:
         """Return what a status and its text mean."""
-        status = _parsed(data) or {}
-        text = str(status.get("message") or data.decode(errors="replace"))
+        status = _parsed(answer.body) or {}
+        text = str(status.get("message") or answer.body.decode(errors="replace"))
         words = " ".join(text.split())[:600] or str(answer.reason)
         error = (f"the cluster's error {answer.status}", _REPEATED)
         what, fix = _REFUSALS.get(answer.status, error if answer.status >= 500 else _CORRECT)
@@ -200,22 +173,6 @@ class Client:
         fix = fix.format(kubectl=self._kubectl, namespace=self.access.namespace)
         reason = str(status.get("reason") or "")
         return ClusterRefused(f"{what}: {words}", fix, answer.status, reason)
-
-
-def _retries(method: str) -> Retry:
-    """Return when a request is repeated: one that creates only where it was not begun."""
-    from urllib3 import Retry
-
-    creates = method == "POST"
-    return Retry(
-        total=3,
-        read=False if creates else 3,
-        status_forcelist=(429,) if creates else (429, 500, 502, 503, 504),
-        allowed_methods=None,
-        backoff_factor=0.3,
-        retry_after_max=10,
-        raise_on_status=False,
-    )
 
 
 def _parsed(data: bytes) -> Object | None:

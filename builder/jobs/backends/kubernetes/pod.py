@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from builder.jobs import expected
+from builder.core.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes import nodes
-from builder.jobs.backends.kubernetes.cluster import Cluster
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 from builder.jobs.ready import Ready, arguments, given
@@ -49,7 +48,7 @@ class Role:
     """One role of a job: everything that its pods are made of."""
 
     ready: Ready
-    cluster: Cluster
+    cluster: KubernetesSettings
     identity: Identity
     pool: Pool
     placement: Placement
@@ -67,7 +66,7 @@ class Role:
     @property
     def on_tpu(self) -> bool:
         """Tell whether the role's pods have a TPU."""
-        return nodes.device(self.placement) == nodes.TPU
+        return nodes.on_tpu(self.placement)
 
     @property
     def command(self) -> tuple[str, ...] | None:
@@ -91,10 +90,9 @@ def template(role: Role) -> dict[str, Any]:
     options, annotations = ready.job.kubernetes, dict[str, str]()
     if role.buckets:
         annotations["gke-gcsfuse/volumes"] = "true"
-    if options.topology:
-        kind = "required" if options.topology.required else "preferred"
-        level = options.topology.required or options.topology.preferred
-        annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = str(level)
+    for kind in ("required", "preferred"):
+        if level := getattr(options.topology, kind, None):
+            annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = level
     metadata = given(labels={**ready.job.labels, **role.identity.labels}, annotations=annotations)
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
     if ready.image.accelerator is not None and not role.on_tpu:
@@ -111,7 +109,6 @@ def template(role: Role) -> dict[str, Any]:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **nodes.selection(ready.job, cluster, role.placement),
-        **given(affinity=nodes.affinity(role.placement, ready.image.driver)),
         "securityContext": security,
         "containers": [_container(role, volumes)],
         "volumes": [volume for volume, _ in volumes],
@@ -168,7 +165,7 @@ def _environment(role: Role) -> list[dict[str, Any]]:
     ready, job_dir = role.ready, role.identity.job_dir
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = {"name": INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    promised = expected.on_a_machine(role.placement, ready.image.driver)
+    promised = role.placement.promise(ready.image.driver)
     values = {name: _literal(value) for name, value in {**promised, **ready.job.variables}.items()}
     if job_dir:
         values["AIP_MODEL_DIR"] = _literal(f"{job_dir}/model/")

@@ -1,26 +1,24 @@
 """This machine as a backend: the folders of its jobs behind the calls of the protocol.
 
 No call needs an engine, because a job's folder holds all about the job, also for another process.
-`builder job local` runs a job (run.py).
+`builder job local` runs a job (run.py) or a study (study.py).
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import signal
-from collections import Counter
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
-from builder.jobs.backends.local.folder import FOLDER, LOCAL, STATE, STUDY, folder_of
-from builder.jobs.backends.local.logs import LocalLog
-from builder.jobs.backends.protocol import JobStatus, LogReader, ReplicaStatus, by_age
-from builder.jobs.pools import Pool
+from builder.jobs.backends.local import folder as folders
+from builder.jobs.backends.local.folder import FOLDER, LOCAL, NOTES, STATE
+from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, LogReader, by_age
 
 
 @dataclass(frozen=True)
@@ -40,84 +38,69 @@ class ThisMachine:
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
         """Return the jobs of the project, the newest first; with `name` those of one
         description."""
-        folders = [path.parents[1] for path in (self.root / FOLDER).glob(f"*/{LOCAL}/{STATE}")]
-        jobs = [_status(folder) for folder in folders if _content(folder)]
+        states = (self.root / FOLDER).glob(f"*/{LOCAL}/{STATE}")
+        jobs = [job for state in states if (job := folders.read(state.parents[1]))]
         wanted = [job for job in jobs if name in (None, job.display_name)]
         return tuple(sorted(wanted, key=by_age, reverse=True)[:limit])
 
     def find(self, name: str) -> JobStatus:
-        """Return the job of a name, a file or a folder.
-
-        Raises InputError where none has run there, and for a study: its trials are the jobs.
-        """
-        folder = folder_of(self.root, name)
-        if (folder / STUDY).is_file():
-            raise InputError(
-                f"{folder}: a study; name one of its trials",
-                f"{folder}/1; builder tensorboard {folder.name} shows all",
-            )
-        if not (folder / LOCAL / STATE).is_file():
+        """Return the job of a name, a file or a folder. Raises InputError where none ran there."""
+        folder = folders.folder_of(self.root, name)
+        if folders.ran_at(folder) is None:
             raise InputError(f"{folder}: no job has run there", "builder job local JOB")
         return self.get(str(folder))
 
     def get(self, name: str) -> JobStatus:
-        """Return the job in a folder. Raises OutsideError where none has run there, or where its
-        state cannot be read."""
-        state = Path(name) / LOCAL / STATE
-        if not state.is_file():
-            raise OutsideError(f"{name}: no job has run there", "builder job local JOB")
-        if not _content(Path(name)):
-            raise OutsideError(f"{state}: cannot be read", "builder job local JOB writes it anew")
-        return _status(Path(name))
+        """Return the job in a folder. Raises OutsideError where its state cannot be read."""
+        job = folders.read(Path(name))
+        if job is None:
+            what = f"{Path(name) / LOCAL / STATE}: cannot be read"
+            raise OutsideError(what, "builder job local JOB writes it anew")
+        return job
 
     def cancel(self, job: JobStatus) -> JobStatus:
         """Ask the process that runs the job to end it, as Ctrl-C does there."""
         now = self.get(job.name)
         if now.active:
-            owner = str(_content(Path(job.name)).get("owner", ""))
-            host, pid = owner.split(":")[:2]
+            host, pid = now.labels[containers.OWNER].split(":")[:2]
             if host != containers.owner(os.getpid()).split(":")[0]:
                 raise OutsideError(f"{job.display_name} runs on {host}", "cancel it there")
             os.kill(int(pid), signal.SIGTERM)
         return self.get(job.name)
 
-    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+    def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of the lines in the job's folder."""
-        return LocalLog(Path(job.name), replica)
+        return LocalLog(Path(job.name))
 
 
-def _content(folder: Path) -> dict[str, Any]:
-    """Return what the runner wrote about a job; {} where it wrote nothing."""
-    try:
-        value = json.loads((folder / LOCAL / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+@dataclass
+class LocalLog:
+    """The lines of a job's replicas and of its runner."""
 
+    folder: Path
+    _positions: defaultdict[Path, int] = field(default_factory=lambda: defaultdict(int))
 
-def _status(folder: Path) -> JobStatus:
-    content = _content(folder)
-    state, message = content["state"], content["message"]
-    if state == "running" and containers.is_gone(str(content.get("owner", ""))):
-        state, message = "lost", "the builder that ran it was killed"
-    written = datetime.fromisoformat(content["time"])
-    started = written - timedelta(seconds=content["seconds"])
-    counts = Counter(replica["name"].rpartition("-")[0] for replica in content["replicas"])
-    fields = ("name", "state", "exit_code", "restarts", "seconds")
-    return JobStatus(
-        name=str(folder),
-        display_name=content["job"],
-        state=state,
-        created=started,
-        started=started,
-        ended=None if state in ("running", "lost") else written,
-        error=message,
-        image=content.get("image", ""),
-        output=str(folder),
-        pools=tuple(Pool(role, count) for role, count in counts.items()),
-        replicas=tuple(
-            ReplicaStatus(**{field: replica[field] for field in fields})
-            for replica in content["replicas"]
-        ),
-        failed_code=content.get("exit_code") or None,
-    )
+    def read(self) -> tuple[LogLine, ...]:
+        """Return the lines since the last call, by time."""
+        lines = []
+        for path in sorted((self.folder / LOCAL).glob("*.log")):
+            name = SERVICE if path.name == NOTES else path.stem
+            for written in self._new(path):
+                stamp, _, text = written.partition(" ")
+                with contextlib.suppress(ValueError):
+                    lines.append(LogLine.printed(datetime.fromisoformat(stamp), name, text))
+        return tuple(sorted(lines, key=lambda line: line.time))
+
+    def _new(self, path: Path) -> list[str]:
+        """Return the whole lines that a file has grown by; a shorter file begins again."""
+        position = self._positions[path]
+        try:
+            if path.stat().st_size < position:
+                position = 0
+            with path.open("rb") as file:
+                file.seek(position)
+                whole, newline, _ = file.read().rpartition(b"\n")
+        except FileNotFoundError:
+            return []
+        self._positions[path] = position + len(whole) + len(newline)
+        return whole.decode(errors="replace").split("\n") if newline else []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +22,6 @@ def network_of(identity: str) -> str:
     return f"job-{identity}"
 
 
-def labels(job: LocalJob, identity: str) -> dict[str, str]:
-    """Return the labels of everything that one run creates on the engine."""
-    own = {folder.FOLDER_LABEL: str(job.folder.absolute())}
-    return {**containers.labels(folder.LABEL, identity), **own}
-
-
 def machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
     """Return the ids of the GPUs that the engine gives to containers; () without their runtime."""
     if "nvidia" not in (client.info().get("Runtimes") or {}):
@@ -44,10 +37,8 @@ def create(
     from docker.types import DeviceRequest, LogConfig
 
     network, environment = network_of(identity), dict(replica.environment)
-    options: dict[str, Any] = {}
-    if user := folder.user():
-        options["user"] = user
-        environment.setdefault("HOME", "/tmp")
+    environment.setdefault("HOME", "/tmp")
+    options: dict[str, Any] = {"user": folder.user()}
     if replica.gpus:
         gpus = DeviceRequest(device_ids=list(replica.gpus), capabilities=[["gpu"]])
         options["device_requests"] = [gpus]
@@ -60,7 +51,7 @@ def create(
         hostname=replica.host,
         network=network,
         networking_config={network: client.api.create_endpoint_config(aliases=[replica.host])},
-        labels=labels(job, identity),
+        labels=containers.labels(folder.LABEL, identity),
         environment=environment,
         mounts=_mounts(job),
         shm_size=job.shm,
@@ -110,21 +101,15 @@ def wait(container: Container) -> tuple[int, bool]:
         return 137, False
 
 
-def end_of(container: Container) -> tuple[datetime, int] | None:
-    """Return when a container ended, and with which exit code.
-
-    None while it runs, and for a container that somebody removed.
-    """
+def has_succeeded(container: Container) -> bool:
+    """Tell whether a container has ended with 0; one that somebody removed has not."""
     from docker.errors import NotFound
 
-    try:
+    with contextlib.suppress(NotFound):
         container.reload()
-    except NotFound:
-        return None
-    state = container.attrs["State"]
-    if state.get("Running") or not state.get("FinishedAt"):
-        return None
-    return datetime.fromisoformat(state["FinishedAt"]), int(state["ExitCode"])
+        state = container.attrs["State"]
+        return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
+    return False
 
 
 def described(code: int, out_of_memory: bool = False) -> str:

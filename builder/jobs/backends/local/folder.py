@@ -1,28 +1,33 @@
-"""The folder of a local job: what lies where, who may write there, and whose the files are."""
+"""The folder of a local job: what lies where, and the job's status, which its runner writes."""
 
 from __future__ import annotations
 
-import contextlib
 import os
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter
+
+from builder.core import files
 from builder.engine import containers
+from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
+from builder.jobs.pools import Pool
 
 if TYPE_CHECKING:
-    import docker
+    from builder.jobs.backends.local.replicas import LocalJob
 
 FOLDER = Path("build") / "jobs"
 """The folder of the local jobs' folders, in the project."""
 LOCAL = "local"
 """The part of a job's folder that the runner writes."""
 STATE = "state.json"
-STUDY = "study.json"
 NOTES = "job.log"
 """The lines of the runner itself: starts, restarts, the end."""
 
 LABEL = "training-image-factory.job"
-FOLDER_LABEL = "training-image-factory.job.folder"
+_STATUS = TypeAdapter(JobStatus)
 
 
 def folder_of(root: Path, name: str) -> Path:
@@ -35,48 +40,62 @@ def folder_of(root: Path, name: str) -> Path:
 
 def ran_at(folder: Path) -> float | None:
     """Return when a job wrote into its folder last, in seconds since 1970; None for no job."""
-    states = [folder / LOCAL / STATE, folder / STUDY]
-    return max((path.stat().st_mtime for path in states if path.is_file()), default=None)
+    state = folder / LOCAL / STATE
+    return state.stat().st_mtime if state.is_file() else None
 
 
-def sweep(client: docker.DockerClient) -> None:
-    """Remove what jobs of this machine left whose builder was killed: containers and networks.
-    Their folders are given back."""
-    left = containers.sweep(client, LABEL)
-    for folder in {labels.get(FOLDER_LABEL, "") for labels in left} - {""}:
-        give_back(Path(folder))
+def write(job: LocalJob, state: str, started: datetime, error: str, **more: Any) -> JobStatus:
+    """Write a job's status as it is now into its folder, with this process as its owner, and return
+    it. more: further fields of JobStatus."""
+    folder = str(job.folder)
+    status = JobStatus(
+        name=folder,
+        display_name=job.name,
+        state=state,
+        created=started,
+        started=started,
+        ended=None if state == "running" else datetime.now(UTC),
+        error=error,
+        image=job.image,
+        output=folder,
+        pools=tuple(Pool(pool.role, pool.count) for pool in job.pools),
+        labels={containers.OWNER: containers.owner(os.getpid())},
+        **more,
+    )
+    text = _STATUS.dump_json(status, indent=1).decode()
+    files.write(job.folder / LOCAL / STATE, text + "\n")
+    return status
 
 
-def user() -> str | None:
-    """Return the user of a container, None for the image's own.
+def read(folder: Path) -> JobStatus | None:
+    """Return the status in a job's folder; None where there is none that can be read.
 
-    A job that root starts runs as the image says, and the files are given back at the end. A job of
-    anyone else runs as that person, so that all files belong to that person whatever ends the run.
+    A job whose runner was killed is lost.
     """
-    return None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
+    try:
+        status = _STATUS.validate_json((folder / LOCAL / STATE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    status = replace(status, name=str(folder))
+    if status.state == "running" and containers.is_gone(status.labels.get(containers.OWNER, "")):
+        return replace(status, state="lost", error="the builder that ran it was killed")
+    return status
 
 
-def open_up(folder: Path, *, whole: bool = True) -> None:
-    """Make a folder that the containers' user may write into; `whole`: also into the files of an
-    earlier run."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.geteuid() != 0:
-        return
-    folder.chmod(0o777)
-    for path in folder.rglob("*") if whole else ():
-        if not path.is_symlink():
-            with contextlib.suppress(FileNotFoundError):
-                path.chmod(path.stat().st_mode | (0o777 if path.is_dir() else 0o666))
+def line(path: Path, replica: str, text: str) -> LogLine:
+    """Add a line to a log with its time, and return it."""
+    now = datetime.now(UTC)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{now.isoformat(timespec='milliseconds')} {text}\n")
+    return LogLine.printed(now, replica, text)
 
 
-def give_back(folder: Path) -> None:
-    """Give all files of a folder to the person who started the run."""
-    if os.geteuid() != 0 or not folder.is_dir():
-        return
-    uid = int(os.environ.get("SUDO_UID", "0"))
-    gid = int(os.environ.get("SUDO_GID", "0"))
-    for path in (folder, *folder.rglob("*")):
-        with contextlib.suppress(OSError):
-            os.chown(path, uid, gid, follow_symlinks=False)
-            if not path.is_symlink():
-                path.chmod(path.stat().st_mode & ~0o022)
+def note(folder: Path, text: str) -> LogLine:
+    """Add a line of the runner itself to the job's log, and return it."""
+    return line(folder / LOCAL / NOTES, SERVICE, text)
+
+
+def user() -> str:
+    """Return the user of a container: whoever runs the job, so that all files are theirs, whatever
+    ends the run."""
+    return f"{os.geteuid()}:{os.getegid()}"

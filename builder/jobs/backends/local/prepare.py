@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from builder import contract
@@ -17,7 +17,8 @@ from builder.engine import Engine
 from builder.jobs import description
 from builder.jobs.backends.local.folder import FOLDER
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.description import Job, Study
+from builder.jobs.description.job import Job
+from builder.jobs.description.study import Study
 from builder.jobs.images import target_of
 from builder.pipeline import records
 
@@ -25,20 +26,17 @@ PROJECT = "CLOUD_ML_PROJECT_ID"
 """The variable in which Vertex AI tells a replica the project that pays."""
 
 BUCKETS = Path("build") / "buckets"
-"""The folders in it stand for buckets."""
+"""The folders in it stand for buckets: /gcs in a container."""
 
 
 @dataclass(frozen=True)
 class LocalOptions:
     """The options of the command line. None or empty: as the job's description says."""
 
-    image: str | None = None
     records: Path | None = None
     job_dir: Path | None = None
     env_file: Path | None = None
     arguments: tuple[str, ...] = ()
-    pass_job_dir: bool = False
-    name: str | None = None
     program: str | None = None
 
 
@@ -69,19 +67,15 @@ def described(
     job = load(root, name)
     if options.program is None:
         engine = connect()
-        return engine, prepare(root, engine, job, options), job.study
-    from builder.jobs import package
+    else:
+        from builder.jobs import package
 
-    program = package.find(options.program)
-    engine = connect()
-    target = target_of(root, job.image)
-    made = package.build(root, settings, engine, target, program, on_event)
-    options = replace(
-        options,
-        image=made.record.image_id,
-        pass_job_dir=True,
-        name=None if name in description.names(root) else program.slug,
-    )
+        program, target = package.find(options.program), target_of(root, job.image)
+        engine = connect()
+        made = package.build(root, settings, engine, target, program, on_event)
+        known = name in description.names(root)
+        own = {"image": made.record.image_id, "pass_job_dir": True}
+        job = job.model_copy(update=own if known else {**own, "name": program.slug})
     return engine, prepare(root, engine, job, options), job.study
 
 
@@ -92,17 +86,16 @@ def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> Loca
         what = f"--records {options.records}: there is no such folder"
         raise InputError(what, "name one that is there")
     base = (job.job_dir or "").replace("{job}", job.id)
-    name = options.name or job.id
     return LocalJob(
-        name=name,
-        image=options.image or image_of(root, engine, job.image),
-        folder=(options.job_dir or root / FOLDER / name).absolute(),
+        name=job.id,
+        image=image_of(root, engine, job.image),
+        folder=(options.job_dir or root / FOLDER / job.id).absolute(),
         pools=job.pools,
         command=job.command,
         arguments=arguments,
         environment=_environment(job, options.env_file),
         base=base if base.startswith("gs://") else "",
-        pass_job_dir=job.pass_job_dir or options.pass_job_dir,
+        pass_job_dir=job.pass_job_dir,
         records=options.records or _records_of_project(root, arguments),
         buckets=root / BUCKETS,
         restarts=job.scheduling.restarts,

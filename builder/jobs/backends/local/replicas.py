@@ -15,21 +15,23 @@ from pathlib import Path
 from typing import Literal
 
 from builder import contract
-from builder.core.errors import InputError
-from builder.jobs import expected
 from builder.jobs.pools import ROLES, Pool
 
 PORT = 2222
 """The replicas' port. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
+
+SHARES_A_GPU: Mapping[str, str] = {
+    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+"""What a process that shares a GPU gets: no framework takes memory that it does not use. Source:
+TensorFlow, Use a GPU, limiting GPU memory growth; JAX, GPU memory allocation."""
 
 JOB, GCS, RECORDS = "/job", "/gcs", "/records"
 """The folders in a container for the job, the buckets, and the data of --records."""
 
 METRICS = "/tmp/hypertune"
 """The folder where cloudml-hypertune writes output.metrics, the result of a trial."""
-
-_URL = re.compile(r"gs://([a-z0-9][a-z0-9._-]+)((?:/[^\s,;]*)?)")
-_FOLDER = re.compile(rf"(?:^|[=,;:\s]){GCS}/([a-z0-9][a-z0-9._-]+)")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class LocalJob:
     pass_job_dir: bool = False
     records: Path | None = None
     buckets: Path = Path("build") / "buckets"
-    restarts: Literal["worker", "job", "never"] = "worker"
+    restarts: Literal["worker", "never"] = "worker"
     timeout: float = 7 * 24 * 3600.0
     grace: float = 30.0
     shm: int = 1 << 30
@@ -89,17 +91,11 @@ class Replica:
         """Return what stands before its lines: worker-0."""
         return f"{self.role}-{self.index}"
 
-    @property
-    def primary(self) -> bool:
-        """Tell whether the job ends when this replica does."""
-        return self.role == "chief"
-
 
 def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Replica, ...]:
     """Return every replica of a job.
 
-    identity: letters and digits of its host names; gpus: the ids of this machine's. Raises
-    InputError where an argument names a bucket without a local folder.
+    identity: letters and digits of its host names; gpus: the ids of this machine's.
     """
     hosts = {
         (pool.role, index): f"cmle-training-workerpool{pool.position}-{identity}-{index}"
@@ -116,10 +112,11 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
             host,
             arguments,
             {
-                **expected.on_this_machine(count, len(share)),
+                contract.ACCELERATOR: contract.accelerator(contract.ANY_GPU, len(share))
+                if share
+                else contract.CPU,
                 **_environment(job, role, index, hosts),
-                # several processes on one GPU: none may take all of its memory
-                **({"TF_FORCE_GPU_ALLOW_GROWTH": "true"} if share and shared else {}),
+                **(SHARES_A_GPU if share and shared else {}),
             },
             share,
         )
@@ -146,7 +143,7 @@ def _environment(
         "task": {"type": _pool(role), "index": index, **trial},
     }
     base = f"{JOB}/{job.trial.number}" if job.trial else JOB
-    own = {name: _local(value, job, name) for name, value in job.environment.items()}
+    own = {name: _local(value, job) for name, value in job.environment.items()}
     variables = {
         "PYTHONUNBUFFERED": "1",
         **own,
@@ -174,7 +171,7 @@ def _pool(role: str) -> str:
 
 
 def _arguments(job: LocalJob) -> tuple[str, ...]:
-    words = [_local(word, job, "arguments") for word in job.arguments]
+    words = [_local(word, job) for word in job.arguments]
     if job.records is not None:
         words = [*_without(words, contract.RECORDS), f"{contract.RECORDS}={RECORDS}"]
     if job.pass_job_dir:
@@ -192,30 +189,10 @@ def _without(words: Sequence[str], option: str) -> list[str]:
     ]
 
 
-def _local(text: str, job: LocalJob, where: str) -> str:
-    """Return a text with each gs:// address as its folder in the container: /job or /gcs."""
-    if job.records is not None and text.startswith(f"{contract.RECORDS}="):
-        return text  # --records replaces this argument later
-    base = job.base.rstrip("/")
-
-    def local(match: re.Match[str]) -> str:
-        whole = match[0].rstrip("/")
-        if base and f"{whole}/".startswith(f"{base}/"):
-            return JOB + whole[len(base) :]
-        _require(match[1], job, where)
-        return f"{GCS}/{match[1]}{match[2]}"
-
-    for bucket in _FOLDER.findall(text):
-        _require(bucket, job, where)
-    return _URL.sub(local, text)
-
-
-def _require(bucket: str, job: LocalJob, where: str) -> None:
-    if not (job.buckets / bucket).is_dir():
-        raise InputError(
-            f"{job.name}: {where}: no folder on this machine stands for gs://{bucket}",
-            f"create {job.buckets / bucket}; or --records DIR for the data",
-        )
+def _local(text: str, job: LocalJob) -> str:
+    """Return a text with the job's gs:// folder as its folder in the container."""
+    folder = re.escape(job.base.rstrip("/"))
+    return re.sub(rf"{folder}(?=[/,;\s]|$)", JOB, text) if folder else text
 
 
 # --- GPUs -----------------------------------------------------------------------------------------
@@ -226,18 +203,13 @@ def _shares(
 ) -> tuple[list[tuple[str, ...]], bool]:
     """Return the GPUs of each replica that asks for some, and whether others use the same ones.
 
-    Each replica gets its own while they last; after that they are shared in turn. Trials that run
-    at once get the same number each, at least one; a remainder stays idle.
+    Each replica gets its own while they last, and so do the trials that run at once; after that
+    they are shared in turn.
     """
-    shared = False
-    if trial is not None and trial.at_once > 1 and gpus:
-        each = len(gpus) // trial.at_once
-        shared = not each
-        begin = trial.place * each if each else trial.place % len(gpus)
-        gpus = gpus[begin : begin + max(each, 1)]
-    shares, position = [], 0
+    whole = sum(wanted)
+    shares, position = [], trial.place * whole if trial else 0
     for count in wanted:
         ids = (gpus[(position + step) % len(gpus)] for step in range(min(count, len(gpus))))
         shares.append(tuple(ids))
         position += count
-    return shares, shared or position > len(gpus)
+    return shares, whole * (trial.at_once if trial else 1) > len(gpus)

@@ -16,43 +16,30 @@ label, and the next run removes what a killed builder left.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
+import functools
 import queue
-import signal
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import container, folder
-from builder.jobs.backends.local.folder import LOCAL, NOTES, STATE
+from builder.jobs.backends.local.folder import LOCAL
 from builder.jobs.backends.local.replicas import LocalJob, Replica, replicas
-from builder.jobs.running import (
-    Note,
-    OnJobEvent,
-    Outcome,
-    ReplicaLine,
-    ReplicaResult,
-    ReplicaState,
-    State,
-    Stop,
-    ignore,
-    only_run,
-    signals,
-)
+from builder.jobs.backends.local.stop import Stop, only_run, signals
+from builder.jobs.backends.protocol import JobStatus, OnLine, ReplicaStatus, ignore
 
 if TYPE_CHECKING:
     import docker
-    from docker.models.containers import Container
 
+CHIEF = "chief"
 RESTARTS = 5
 """How often a replica is started again."""
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
@@ -63,9 +50,11 @@ def run(
     job: LocalJob,
     *,
     stop: Stop | None = None,
-    on_event: OnJobEvent = ignore,
-) -> Outcome:
+    on_line: OnLine = ignore,
+) -> JobStatus:
     """Run a job to its end. Returns how it ended, even where it failed.
+
+    on_line: gets each line of a replica, and of the runner itself as the replica SERVICE.
 
     It may run in any thread; in the main thread, Ctrl-C and SIGTERM end the job in order. Raises
     InputError for an image or a folder that does not exist, OutsideError for an engine
@@ -82,10 +71,10 @@ def run(
     stop = stop or Stop()
     with signals(stop), refusals(job.image, NO_IMAGE):
         client = engine.client
-        folder.sweep(client)
+        containers.sweep(client, folder.LABEL)
         image = str(client.images.get(job.image).id)
-        with only_run(job.folder, f"{LOCAL}/.lock"):
-            cluster = _Cluster(client, image, job, identity, stop, on_event)
+        with only_run(job.folder):
+            cluster = _Cluster(client, image, job, identity, stop, on_line)
             try:
                 return cluster.run()
             except BaseException as error:
@@ -93,7 +82,6 @@ def run(
                 raise
             finally:
                 containers.remove(client, f"{folder.LABEL}={identity}")
-                folder.give_back(job.folder)
 
 
 @dataclass
@@ -104,7 +92,7 @@ class _Running:
     log: Path
     container: Any = None
     attempt: int = 0
-    state: ReplicaState = "waiting"
+    state: str = "waiting"
     exit_code: int | None = None
     began: float = 0.0
     seconds: float = 0.0
@@ -114,172 +102,138 @@ class _Running:
     def name(self) -> str:
         return self.replica.name
 
-    def result(self) -> ReplicaResult:
-        seconds = self.seconds
-        if self.state == "running":
-            seconds += time.monotonic() - self.began
-        again = max(0, self.attempt - 1)
-        return ReplicaResult(self.name, self.state, self.exit_code, again, round(seconds, 1))
-
-
-@dataclass(frozen=True)
-class _Heard:
-    """A line of a container, or its end: text is None."""
-
-    name: str
-    attempt: int
-    text: str | None = None
+    def status(self) -> ReplicaStatus:
+        now = time.monotonic() - self.began if self.state == "running" else 0.0
+        again, seconds = max(0, self.attempt - 1), round(self.seconds + now, 1)
+        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds)
 
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only `run` changes it; other threads fill the queue."""
+    """One run's state machine. Only the thread of `run` changes it: others put what is to be done
+    into the queue. grace_ends: when replicas that were told to end are killed; a second request
+    takes the grace away.
+    """
 
     client: docker.DockerClient
     image: str
     job: LocalJob
     identity: str
     stop: Stop
-    on_event: OnJobEvent
-    queue: queue.Queue[_Heard] = field(default_factory=queue.Queue)
+    on_line: OnLine
+    queue: queue.Queue[Callable[[], None]] = field(default_factory=queue.Queue)
     running: dict[str, _Running] = field(default_factory=dict)
-    step: int | None = None
     began: float = field(default_factory=time.monotonic)
-    state: State = "running"
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    state: str = "running"
     message: str = ""
-    failed: str = ""
+    failed: _Running | None = None
+    grace_ends: float = 0.0
 
-    def run(self) -> Outcome:
+    def run(self) -> JobStatus:
         own = self.job.folder / LOCAL
-        folder.open_up(self.job.folder)
-        own.mkdir(exist_ok=True)
+        own.mkdir(parents=True, exist_ok=True)
         for old in own.glob("*.log"):
             old.unlink()
         for replica in replicas(self.job, self.identity, container.machine_gpus(self.client)):
             self.running[replica.name] = _Running(replica, own / f"{replica.name}.log")
         count = f"{len(self.running)} replica{'s' if len(self.running) > 1 else ''}"
-        self._note("", f"{count} of {self.job.image}, in {self.job.folder}")
-        self._network()
-        self._start_all()
-        while self.state == "running":
-            if self.stop.requests:
-                self._end("cancelled", "stopped on request")
-            elif time.monotonic() - self.began > self.job.timeout:
-                self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
-            else:
-                with contextlib.suppress(queue.Empty):
-                    self._handle(self.queue.get(timeout=0.2))
-        with contextlib.suppress(queue.Empty):  # the lines that arrived together with the end
-            while True:
-                self._handle(self.queue.get_nowait())
-        self._write()
-        return self._outcome()
-
-    def broke_off(self, error: BaseException) -> None:
-        """Record in state.json that an error of the engine or of the factory ended the run."""
-        if self.running:
-            self.state = "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
-            self.message = str(error) or type(error).__name__
-            for replica in self.running.values():
-                if replica.state == "running":
-                    replica.state = "stopped"
-            with contextlib.suppress(OSError):
-                self._write()
-
-    # --- events ---
-
-    def _handle(self, event: _Heard) -> None:
-        replica = self.running[event.name]
-        if event.text is not None:
-            with replica.log.open("a", encoding="utf-8") as file:
-                file.write(f"{_now()} {event.text}\n")
-            self.on_event(ReplicaLine(event.name, event.text))
-            replica.last = contract.words(event.text) or replica.last
-            step = contract.step_of(event.text)
-            if step is not None:
-                self.step = max(self.step or 0, step)
-        elif event.attempt == replica.attempt and replica.state == "running":
-            self._ended(replica)
-
-    def _ended(self, replica: _Running) -> None:
-        """Handle the end of a container, with its exit code."""
-        code, out_of_memory = self._collect(replica)
-        if code == 0:
-            replica.state = "succeeded"
-            self._note(replica.name, "done")
-            if replica.replica.primary:
-                self._end("succeeded", "the chief is done")
-        elif self.state == "running":
-            self._failed(replica, code, out_of_memory)
-        self._write()
-
-    def _failed(self, replica: _Running, code: int, out_of_memory: bool) -> None:
-        name, how = replica.name, container.described(code, out_of_memory)
-        replica.state = "failed"
-        if self._chief_was_done_before(replica):
-            self._note(name, f"{how}, after the chief was done")
-            self._end("succeeded", "the chief is done")
-        elif self.stop.requests:
-            self._note(name, f"{how}; the job is being stopped: not started again")
-        elif code < 128 or out_of_memory or self.job.restarts == "never":
-            self.failed = name
-            last = f": {replica.last[:200]}" if replica.last else ""
-            self._end("failed", f"{name} {how}{last}")
-        elif replica.attempt <= RESTARTS:
-            counted = f"restart {replica.attempt} of {RESTARTS}"
-            if self.job.restarts == "job":
-                self._note(name, f"{how}: all replicas are started again ({counted})")
-                self._restart_all()
-            else:
-                self._note(name, f"{how}: started again ({counted})")
-                self._start(replica)
-        else:
-            self.failed = name
-            self._end("failed", f"{name} {how}; no restarts are left")
-
-    def _restart_all(self) -> None:
-        """Start all replicas again, unless the chief succeeded while they were being stopped."""
-        self._stop_all(grace=0.0)
-        if self._chief.state == "succeeded":
-            self._end("succeeded", "the chief is done")
-        else:
-            self._start_all()
-
-    @property
-    def _chief(self) -> _Running:
-        return next(replica for replica in self.running.values() if replica.replica.primary)
-
-    def _chief_was_done_before(self, replica: _Running) -> bool:
-        """Tell whether the chief ended with 0 before this replica failed.
-
-        Each replica's end arrives through its own thread, so the engine's times tell the order.
-        """
-        if replica is self._chief or self._chief.state != "running":
-            return False
-        done = container.end_of(self._chief.container)
-        failed = container.end_of(replica.container)
-        return bool(done and failed and done[1] == 0 and done[0] <= failed[0])
-
-    def _end(self, state: State, message: str) -> None:
-        self.state, self.message = state, message
-        self._note("", message)
-        self._stop_all(self.job.grace)
-
-    # --- containers ---
-
-    def _network(self) -> None:
+        self._note(f"{count} of {self.job.image}, in {self.job.folder}")
         self.client.networks.create(
             container.network_of(self.identity),
             driver="bridge",
-            labels=container.labels(self.job, self.identity),
+            labels=containers.labels(folder.LABEL, self.identity),
             check_duplicate=True,
         )
+        for waiting in self.running.values():
+            if not self.stop.requests:
+                self._start(waiting)
+        while self.state == "running" or self._alive():
+            self._mind_the_time()
+            with contextlib.suppress(queue.Empty):
+                self.queue.get(timeout=0.2)()
+        with contextlib.suppress(queue.Empty):  # the lines that arrived together with the end
+            while True:
+                self.queue.get_nowait()()
+        return self.write()
 
-    def _start_all(self) -> None:
-        for replica in self.running.values():
+    def broke_off(self, error: BaseException) -> None:
+        """Record in state.json that an error of the engine or of the factory ended the run."""
+        self.state = "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
+        self.message = str(error) or type(error).__name__
+        for replica in self._alive():
+            replica.state = "stopped"
+        with contextlib.suppress(OSError):
+            self.write()
+
+    def _alive(self) -> list[_Running]:
+        return [replica for replica in self.running.values() if replica.state == "running"]
+
+    # --- events ---
+
+    def _mind_the_time(self) -> None:
+        """End a job that is to stop, or is late; kill replicas whose grace is over."""
+        now = time.monotonic()
+        if self.state == "running":
             if self.stop.requests:
-                return
+                self._end("cancelled", "stopped on request")
+            elif now - self.began > self.job.timeout:
+                self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
+        elif now >= self.grace_ends or self.stop.requests > 1:
+            for replica in self._alive():
+                container.send(replica.container, "SIGKILL")
+
+    def _printed(self, replica: _Running, text: str) -> None:
+        self.on_line(folder.line(replica.log, replica.name, text))
+        replica.last = contract.words(text) or replica.last
+
+    def _ended(self, replica: _Running, attempt: int) -> None:
+        """Handle the end of a replica's container, unless it has another one meanwhile."""
+        if attempt != replica.attempt or replica.state != "running":
+            return
+        code, out_of_memory = container.wait(replica.container)
+        replica.exit_code = code
+        replica.seconds += time.monotonic() - replica.began
+        if self.state != "running":
+            replica.state = "stopped" if code else "succeeded"
+        elif code:
+            replica.state = "failed"
+            self._failed(replica, code, out_of_memory)
+        else:
+            replica.state = "succeeded"
+            self._note(f"{replica.name}: done")
+            if replica.replica.role == CHIEF:
+                self._end("succeeded", "the chief is done")
+        self.write()
+
+    def _failed(self, replica: _Running, code: int, out_of_memory: bool) -> None:
+        how = f"{replica.name} {container.described(code, out_of_memory)}"
+        fault = code < 128 or out_of_memory or self.job.restarts == "never"
+        if self._chief_is_done():
+            self._note(f"{how}, after the chief was done")
+            self._end("succeeded", "the chief is done")
+        elif self.stop.requests:
+            self._note(f"{how}; the job is being stopped: not started again")
+        elif replica.attempt <= RESTARTS and not fault:
+            self._note(f"{how}: started again (restart {replica.attempt} of {RESTARTS})")
             self._start(replica)
+        else:
+            self.failed = replica
+            last = f": {replica.last[:200]}" if replica.last else ""
+            self._end("failed", how + (last if fault else "; no restarts are left"))
+
+    def _chief_is_done(self) -> bool:
+        """Tell whether the chief has ended with 0, though its end may still be on its way here."""
+        chief = self.running[f"{CHIEF}-0"]
+        return chief.container is not None and container.has_succeeded(chief.container)
+
+    def _end(self, state: str, message: str) -> None:
+        """Note how the job ends, and tell all replicas to end."""
+        self.state, self.message = state, message
+        self._note(message)
+        self.grace_ends = time.monotonic() + self.job.grace
+        for replica in self._alive():
+            container.send(replica.container, "SIGTERM")
 
     def _start(self, replica: _Running) -> None:
         """Start a new container under the replica's name; its lines go to the queue."""
@@ -290,86 +244,29 @@ class _Cluster:
         replica.container = container.create(
             self.client, self.image, self.job, replica.replica, self.identity
         )
-        _follow(replica.container, replica.name, replica.attempt, self.queue)
+        ended = functools.partial(self._ended, replica, replica.attempt)
+        containers.follow(
+            replica.container,
+            lambda text: self.queue.put(functools.partial(self._printed, replica, text)),
+            lambda: self.queue.put(ended),
+        )
         replica.container.start()
         replica.began, replica.state = time.monotonic(), "running"
-        self._write()
-
-    def _collect(self, replica: _Running) -> tuple[int, bool]:
-        """Return the exit code of a container that has ended, and whether it ran out of memory."""
-        code, out_of_memory = container.wait(replica.container)
-        replica.exit_code = code
-        replica.seconds += time.monotonic() - replica.began
-        return code, out_of_memory
-
-    def _stop_all(self, grace: float) -> None:
-        """End all replicas: SIGTERM, then SIGKILL after the grace or at a further request."""
-        alive = [replica for replica in self.running.values() if replica.state == "running"]
-        if grace > 0:
-            for replica in alive:
-                container.send(replica.container, "SIGTERM")
-        until, insisted = time.monotonic() + grace, self.stop.requests
-        while alive:
-            if time.monotonic() >= until or self.stop.requests > max(insisted, 1):
-                for replica in alive:
-                    container.send(replica.container, "SIGKILL")
-                until = float("inf")
-            try:
-                event = self.queue.get(timeout=0.1)
-            except queue.Empty:
-                continue
-            if event.text is not None:
-                self._handle(event)
-                continue
-            replica = self.running[event.name]
-            if replica in alive and event.attempt == replica.attempt:
-                alive.remove(replica)
-                code, _ = self._collect(replica)
-                replica.state = "succeeded" if code == 0 else "stopped"
+        self.write()
 
     # --- telling ---
 
-    def _note(self, replica: str, text: str) -> None:
-        with (self.job.folder / LOCAL / NOTES).open("a", encoding="utf-8") as file:
-            file.write(f"{_now()} {replica or 'job'}: {text}\n")
-        self.on_event(Note(replica, text))
+    def _note(self, text: str) -> None:
+        self.on_line(folder.note(self.job.folder, text))
 
-    def _outcome(self) -> Outcome:
-        code = 0
-        if self.state == "cancelled":
-            code = 128 + (self.stop.signal or signal.SIGTERM)
-        elif self.state == "failed":
-            code = (self.running[self.failed].exit_code if self.failed else None) or 1
-        return Outcome(
-            job=self.job.name,
-            state=self.state,
-            exit_code=code,
-            message=self.message,
-            seconds=round(time.monotonic() - self.began, 1),
-            folder=str(self.job.folder),
-            replicas=tuple(replica.result() for replica in self.running.values()),
-            step=self.step,
+    def write(self) -> JobStatus:
+        """Write the job's status as it is now, and return it."""
+        failed = self.failed.exit_code if self.failed else None
+        return folder.write(
+            self.job,
+            self.state,
+            self.started,
+            self.message,
+            replicas=tuple(replica.status() for replica in self.running.values()),
+            failed_code=self.stop.code if self.state == "cancelled" else failed,
         )
-
-    def _write(self) -> None:
-        """Write state.json, from which other commands know the job."""
-        content = {
-            **asdict(self._outcome()),
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "owner": containers.owner(os.getpid()),
-            "image": self.job.image,
-        }
-        files.write(self.job.folder / LOCAL / STATE, json.dumps(content, indent=1) + "\n")
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _follow(attached: Container, name: str, attempt: int, lines: queue.Queue[_Heard]) -> None:
-    """Put the container's lines into the queue from now on, each whole, then its end."""
-    containers.follow(
-        attached,
-        lambda text: lines.put(_Heard(name, attempt, text)),
-        lambda: lines.put(_Heard(name, attempt)),
-    )

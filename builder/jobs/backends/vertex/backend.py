@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from builder.jobs.backends.vertex import checks, messages, service, status
 from builder.jobs.backends.vertex.logs import CloudLog
 from builder.jobs.backends.vertex.service import Service
 from builder.jobs.backends.vertex.status import explaining
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
 if TYPE_CHECKING:
@@ -53,27 +53,21 @@ class VertexAI:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         return checks.ready(job, image, self.service, targets)
 
-    def preflight(self, ready: Ready) -> tuple[str, ...]:
-        """Check the bucket of the job's folder, in Google's own storage or in an emulator's.
-
-        Returns notes. Raises InputError, OutsideError.
-        """
+    def preflight(self, ready: Ready) -> None:  # noqa: ARG002
+        """Raise InputError without a project or a region: the service checks a job when it is
+        created."""
         self.service.known()
-        reachable = self.service.endpoint is None or os.environ.get(service.STORAGE)
-        if not (ready.job.job_dir and reachable):
-            return ()
-        return checks.check_bucket(ready, service.storage_client(self.service))
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; a label of the job holds it."""
         return messages.key(ready)
 
-    def render(self, ready: Ready, run: int = 1) -> dict[str, Any]:
+    def render(self, ready: Ready) -> dict[str, Any]:
         """Return the REST body."""
-        return messages.body(ready, run)
+        return messages.body(ready)
 
-    def submit(self, ready: Ready, run: int = 1) -> JobStatus:
-        """Create the job. Raises LostAnswer, OutsideError."""
+    def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:  # noqa: ARG002
+        """Create the job, which the service itself numbers. Raises LostAnswer, OutsideError."""
         import requests
         from google.api_core import exceptions
         from google.cloud import aiplatform_v1
@@ -119,7 +113,13 @@ class VertexAI:
         if _NAME.fullmatch(name):
             return self.get(name)
         if name.isdigit():
-            return self._by_number(name)
+            custom, tuning = (f"{self.service.parent}/{kind}/{name}" for kind in _KINDS)
+            try:
+                return self.get(custom)
+            except OutsideError as error:
+                if "not found" not in error.message:
+                    raise
+            return self.get(tuning)
         text = name.replace("\\", "").replace('"', "")
         with explaining(f"find {name}"):
             for wanted in (f'labels.{NAME_LABEL}="{text}"', f'display_name="{text}"'):
@@ -144,20 +144,14 @@ class VertexAI:
         if not now.active:
             return now
         cancel = self._call("cancel", _kind(job.name))
-        with explaining(f"cancel {job.id}"):
-            try:
-                cancel(name=job.name, retry=googleapi.read_retry())
-            except exceptions.BadRequest:  # it ended between the two calls
-                now = self.get(job.name)
-                if now.active:
-                    raise
-                return now
+        with explaining(f"cancel {job.id}"), contextlib.suppress(exceptions.BadRequest):
+            cancel(name=job.name, retry=googleapi.read_retry())  # refused where it has just ended
         return self.get(job.name)
 
-    def logs(self, job: JobStatus, replica: str | None = None) -> LogReader:
+    def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of the job's lines in Cloud Logging."""
         client = service.logging_client(self.service)
-        return CloudLog(client, self.service.project or "", job.id, replica=replica)
+        return CloudLog(client, self.service.project or "", job.id)
 
     # --- pieces ---
 
@@ -169,16 +163,6 @@ class VertexAI:
             pages = self._call("list", f"{kind}s")(request=request, retry=googleapi.read_retry())
             jobs += [status.read(job) for job, _ in zip(pages, range(limit), strict=False)]
         return tuple(sorted(jobs, key=by_age, reverse=True))
-
-    def _by_number(self, number: str) -> JobStatus:
-        custom, tuning = (f"{self.service.parent}/{collection}/{number}" for collection in _KINDS)
-        try:
-            return self.get(custom)
-        except OutsideError as error:
-            try:
-                return self.get(tuning)
-            except OutsideError:
-                raise error from None
 
     def _call(self, verb: str, kind: str) -> Any:
         """Return the client's call for one kind of job, such as get_custom_job."""

@@ -18,7 +18,7 @@ from builder import googleapi
 from builder.jobs.backends.protocol import SERVICE, LogLine
 from builder.jobs.backends.vertex.service import ReadEntries
 from builder.jobs.backends.vertex.status import explaining
-from builder.jobs.pools import ROLES, role_of
+from builder.jobs.pools import role_of
 
 OVERLAP = timedelta(seconds=60)
 PAGE = 1000
@@ -36,7 +36,6 @@ class CloudLog:
     client: ReadEntries
     project: str
     job_id: str
-    replica: str | None = None
     since: datetime | None = None
     returned: dict[str, datetime] = field(default_factory=dict)
 
@@ -75,20 +74,10 @@ class CloudLog:
 
     def _filter(self) -> str:
         words = ['resource.type="ml_job"', f'resource.labels.job_id="{self.job_id}"']
-        if self.replica:
-            words.append(f'resource.labels.task_name="{task(self.replica)}"')
         if self.since is not None:
             back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
             words.append(f'receiveTimestamp>="{back}"')
         return " AND ".join(words)
-
-
-def task(replica: str) -> str:
-    """Return the service's name of a replica: workerpool1-1 for worker-1."""
-    role, _, index = replica.rpartition("-")
-    if role in ROLES and index.isdigit():
-        return f"workerpool{ROLES.index(role)}-{index}"
-    return replica
 
 
 def replica_of(name: str) -> str:

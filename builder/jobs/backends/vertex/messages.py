@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from builder.jobs import expected
-from builder.jobs.description import Parameter, Study
-from builder.jobs.description.values import DISK_GB, ENVIRONMENT_LIMIT
+from builder.jobs.description.study import Parameter, Study
+from builder.jobs.description.values import ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement
 from builder.jobs.pools import Pool
 from builder.jobs.ready import (
@@ -33,11 +32,7 @@ DISPLAY_NAME_LENGTH = 128
 
 _ALGORITHMS = {"grid": "GRID_SEARCH", "random": "RANDOM_SEARCH"}
 _STOPPING = {"median": "medianAutomatedStoppingSpec", "curve": "decayCurveStoppingSpec"}
-_SCALES = {
-    "linear": "UNIT_LINEAR_SCALE",
-    "log": "UNIT_LOG_SCALE",
-    "reverse-log": "UNIT_REVERSE_LOG_SCALE",
-}
+_SCALES = {"linear": "UNIT_LINEAR_SCALE", "log": "UNIT_LOG_SCALE"}
 _RESERVATIONS = {"none": "NO_RESERVATION", "any": "ANY_RESERVATION"}
 
 
@@ -93,7 +88,6 @@ def _spec(ready: Ready, folder: str | None) -> Values:
     scheduling = given(
         timeout=f"{plan.timeout}s",
         strategy=plan.strategy.upper().replace("-", "_"),
-        restartJobOnWorkerRestart=plan.restarts == "job",
         disableRetries=plan.restarts == "never",
         maxWaitDuration=f"{plan.max_wait}s" if plan.max_wait is not None else None,
     )
@@ -131,8 +125,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
         acceleratorType=device.type if device and counted else None,
         acceleratorCount=placement.count if counted else None,
     )
-    size = job.disk.size_gb if job.disk.type or job.disk.size_gb != DISK_GB[0] else None
-    disk = given(bootDiskType=job.disk.type, bootDiskSizeGb=size)
+    disk = given(bootDiskType=job.disk.type, bootDiskSizeGb=job.disk.size_gb)
     variables = _environment(ready, placement).items()
     container = given(
         imageUri=ready.image.reference,
@@ -171,7 +164,7 @@ def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
     variables = ready.job.variables
     if len(variables) >= ENVIRONMENT_LIMIT:
         return variables
-    return {**expected.on_a_machine(placement, ready.image.driver), **variables}
+    return {**placement.promise(ready.image.driver), **variables}
 
 
 # --- the study ------------------------------------------------------------------------------------

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
 from builder.core import settings
 from builder.core.errors import InputError
-from builder.jobs import description
-from builder.jobs.description import Job
+from builder.jobs.description.job import Job
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
@@ -56,39 +55,19 @@ class Service:
 
 
 def load(
-    root: Path | None,
-    job: Job | None = None,
-    *,
+    root: Path,
+    job: Job | None,
+    flags: Mapping[str, str | None],
     environ: Mapping[str, str] | None = None,
-    **flags: str | None,
 ) -> Service:
-    """Return where a job goes. The project of [cloud] serves where [job] names none.
-
-    Raises InputError that names where a bad value came from.
+    """Return where a job goes. flags: project and region. The project of [cloud] serves where [job]
+    names none. Raises InputError that names where a bad value came from.
     """
     environ = os.environ if environ is None else environ
-    described = {name: getattr(job, name, None) for name in ("project", "region")}
-    flags = {name: flags.get(name) or described.get(name) for name in {*flags, *described}}
-    chosen = settings.load(root or Path(os.devnull), environ=environ, tables={"job": flags})
+    own = {name: flags.get(name) or getattr(job, name, None) for name in ("project", "region")}
+    chosen = settings.load(root, environ=environ, tables={"job": own})
     project = chosen.job.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
     return Service(**{**chosen.job.model_dump(), "project": project})
-
-
-def of_job(
-    root: Path, name: str | None, project: str | None = None, region: str | None = None
-) -> Service:
-    """Return where to ask about a job: from its whole name, or from the description of that name.
-
-    Raises InputError where no project or no region is known.
-    """
-    job = None
-    if name and name in description.names(root):
-        job = description.load(root, name)
-    service = load(root, job, project=project, region=region)
-    parts = (name or "").split("/")
-    if len(parts) == 6 and parts[0] == "projects":
-        service = replace(service, project=service.project or parts[1], region=parts[3])
-    return service.known()
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -103,7 +82,7 @@ def jobs_client(service: Service) -> JobServiceClient:
     host = service.endpoint or f"{service.region}-aiplatform.googleapis.com"
     if not host.startswith("http://"):
         return aiplatform_v1.JobServiceClient(
-            credentials=googleapi.credentials()[0],
+            credentials=credentials(host),
             client_options=ClientOptions(api_endpoint=host.removeprefix("https://")),
         )
     import grpc  # type: ignore[import-untyped]
@@ -124,8 +103,7 @@ def logging_client(service: Service) -> ReadEntries:
     from google.api_core import exceptions
 
     host = service.logging_endpoint or "https://logging.googleapis.com"
-    anonymous = host.startswith("http://")
-    session = googleapi.session(_anonymous() if anonymous else googleapi.credentials()[0])
+    session = googleapi.session(credentials(host))
 
     def entries(body: Mapping[str, Any]) -> dict[str, Any]:
         answer = session.post(f"{host}/v2/entries:list", json=body, timeout=READ_SECONDS)
@@ -140,19 +118,14 @@ def storage_client(service: Service) -> Any:
     """Return a client of Cloud Storage. The library itself reads STORAGE_EMULATOR_HOST."""
     from google.cloud.storage import Client  # type: ignore[import-untyped]
 
-    if os.environ.get(STORAGE):
-        return Client(project=service.project, credentials=_anonymous())
-    return Client(project=service.project, credentials=googleapi.credentials()[0])
+    login = credentials("http://" if os.environ.get(STORAGE) else None)
+    return Client(project=service.project, credentials=login)
 
 
-def credentials(service: Service) -> Any:
-    """Return the credentials for a service; none for an emulator. Raises OutsideError."""
-    if (service.endpoint or "").startswith("http://"):
-        return _anonymous()
-    return googleapi.credentials()[0]
-
-
-def _anonymous() -> Any:
+def credentials(endpoint: str | None) -> Any:
+    """Return the credentials for an endpoint; none for an emulator. Raises OutsideError."""
     from google.auth.credentials import AnonymousCredentials
 
-    return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    if (endpoint or "").startswith("http://"):
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    return googleapi.credentials()[0]

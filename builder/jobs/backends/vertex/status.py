@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
-from builder.jobs import machines
 from builder.jobs.backends.protocol import JobStatus, TrialStatus
 from builder.jobs.pools import Pool, role_of
 from builder.jobs.ready import RUN_LABEL, number_of
@@ -40,14 +39,12 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
     spec = job.trial_job_spec if tuning else job.job_spec
     specs = list(enumerate(spec.worker_pool_specs))
     used = [(position, pool) for position, pool in specs if pool.replica_count]
-    region = job.name.split("/")[3] if job.name.count("/") == 5 else ""
     labels, failed = dict(job.labels), re.search(r"non-zero status of (\d+)", job.error.message)
     state = job.state.name.removeprefix("JOB_STATE_").lower()
     return JobStatus(
         name=job.name,
         display_name=job.display_name,
         state=state,
-        region=region,
         created=_time(job.create_time),
         started=_time(job.start_time),
         ended=_time(job.end_time),
@@ -55,12 +52,11 @@ def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
         labels=labels,
         image=used[0][1].container_spec.image_uri if used else "",
         output=spec.base_output_directory.output_uri_prefix,
-        strategy=spec.scheduling.strategy.name.lower().replace("_", "-"),
         pools=tuple(_pool(position, pool) for position, pool in used),
         trials=tuple(map(_trial, job.trials)) if tuning else (),
         run=number_of(labels, RUN_LABEL),
         failed_code=int(failed[1]) if failed and state == "failed" else None,
-        console=_console(job.name) if region else "",
+        console=_console(job.name) if job.name.count("/") == 5 else "",
     )
 
 
@@ -73,8 +69,6 @@ def _pool(position: int, pool: Any) -> Pool:
         accelerator=machine.accelerator_type.name if machine.accelerator_count else None,
         accelerators=machine.accelerator_count,
         topology=machine.tpu_topology or None,
-        disk_type=pool.disk_spec.boot_disk_type or machines.default_disk(machine.machine_type),
-        disk_gb=pool.disk_spec.boot_disk_size_gb or 100,
     )
 
 

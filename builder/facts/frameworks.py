@@ -1,0 +1,161 @@
+"""What a framework decides, and which frameworks there are.
+
+A framework is a value: `Framework`. Ours lie in the folders of builder/frameworks/. One that lives
+in another distribution is registered there, as an entry point of the group GROUP; its name is the
+key of image.yaml. Everything else in the factory asks this value, and names no framework.
+
+Functions of the rooms above (the versions of an image, its checks) are imported when they are
+called, by the reference that an entry point has (`later`): so this module imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+GROUP: Final = "training_image_factory.frameworks"
+DEFAULT: Final = "tensorflow"
+"""The framework of an image.yaml that names none."""
+OWN: Final = ("tensorflow", "torch", "jax")
+"""The frameworks of this distribution."""
+
+LABEL: Final = "training-image-factory.framework"
+"""The label of an image that names its framework; those of DEFAULT have none."""
+
+NVIDIA: Final = "nvidia"
+"""The word that the names of CUDA's wheels, and their folder, begin with."""
+
+
+@dataclass(frozen=True)
+class Exclude:
+    """A rule about files of wheels that training never loads.
+
+    wheels: a pattern of the names of distributions. paths: patterns of paths below site-packages;
+    `*` stands for a part of a name, `**` for any number of folders and names.
+    """
+
+    wheels: str
+    paths: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True)
+class OptionalLibrary:
+    """A library that programs load for one feature alone: an image without kernels in it for its
+    GPU is good all the same.
+
+    name: the beginning of its file's name. since: the oldest compute capability whose GPUs have the
+    feature ("8.0"), "" where hardly any program asks for it. why: what it is for.
+    """
+
+    name: str
+    since: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A framework.
+
+    name: the key of image.yaml, and the folder of its libraries below site-packages. title: its
+    name for a person. distributions: packages that install over each other's files; an image has
+    one of them. needed_by: packages that say that a program uses it; also its names in conda and in
+    images. releases: returns those that are known, oldest first. resolve: takes an ImageSpec;
+    returns the Stack of an image, or raises RefusedError. suites: returns the Suite of an image by
+    `suite` of image.yaml. exclude_nvidia, exclude: the rules for NVIDIA's wheels, and for its own.
+    environment: returns the variables of an image with these packages; the second value is its
+    site-packages. rendezvous: the variables by which its processes find each other, each with its
+    value: {host} and {port} of the first process, {rank} of this one, {count} of all; empty for a
+    framework that reads TF_CONFIG itself. devices: the module that says where its list of devices
+    is, which is copied into images for the guard (trainer/guard/framework.py); "" for none.
+    optional: its libraries that one feature alone needs. module: a pattern of the compiled module,
+    below site-packages, without which it is not imported. opened: takes the libraries of an image
+    for a GPU, and a function that tells whether one is there; yields a Defect for each that the
+    framework opens by name and the image lacks. one_bundle: whether it looks for certificates in
+    Debian's place alone. flags: a program that makes it read the flags of XLA_FLAGS; "" for a
+    framework without XLA. one_host: whether it trains on one host of a TPU alone. plugins: a second
+    folder of its libraries; "" for none.
+    """
+
+    name: str
+    title: str
+    distributions: frozenset[str]
+    releases: Callable[[], tuple[str, ...]]
+    resolve: Callable[[Any], Any]
+    suites: Callable[[], Mapping[str, Any]]
+    needed_by: frozenset[str] = frozenset()
+    exclude_nvidia: tuple[Exclude, ...] = ()
+    exclude: tuple[Exclude, ...] = ()
+    environment: Callable[[Iterable[str], str], Mapping[str, str]] = lambda _packages, _site: {}
+    rendezvous: Mapping[str, str] = field(default_factory=dict)
+    devices: str = ""
+    optional: tuple[OptionalLibrary, ...] = ()
+    module: str = ""
+    opened: Callable[[Any, Callable[[str], bool]], Iterable[Any]] = lambda _libraries, _is_there: ()
+    one_bundle: bool = False
+    flags: str = ""
+    one_host: bool = False
+    plugins: str = ""
+
+    @property
+    def lock_file(self) -> str:
+        """The file that locks the framework and all it needs."""
+        return f"{self.name}.lock"
+
+    def pruned(self, only: str) -> tuple[str, ...]:
+        """Return the folders of the libraries that `prune: ONLY` speaks of."""
+        own = (self.name, self.plugins) if self.plugins else (self.name,)
+        return (*own, NVIDIA) if only == "all" else own
+
+
+def later(reference: str) -> Callable[..., Any]:
+    """Return a function that imports another one, named as in an entry point ("module:name"), and
+    calls it."""
+    return lambda *arguments: EntryPoint("", reference, "").load()(*arguments)
+
+
+@cache
+def of(name: str) -> Framework:
+    """Return a framework by the key of image.yaml. Raises KeyError where there is none."""
+    own = EntryPoint(name, f"builder.frameworks.{name}:FRAMEWORK", GROUP)
+    for point in (own,) if name in OWN else entry_points(group=GROUP, name=name):
+        framework: Framework = point.load()
+        return framework
+    raise KeyError(name)
+
+
+@cache
+def every() -> tuple[Framework, ...]:
+    """Return all frameworks, ours first."""
+    others = {point.name for point in entry_points(group=GROUP)} - set(OWN)
+    return tuple(of(name) for name in (*OWN, *sorted(others)))
+
+
+@cache
+def optional() -> tuple[OptionalLibrary, ...]:
+    """Return what one feature of some framework alone needs."""
+    return tuple(library for framework in every() for library in framework.optional)
+
+
+def minor(release: str) -> str:
+    """Return the minor release that a release belongs to: "0.12" for "0.12.0.1"."""
+    return ".".join(release.split(".")[:2])
+
+
+def named_in(keys: Iterable[Any]) -> tuple[str, ...]:
+    """Return the keys that name a framework. Other distributions are asked for unknown keys."""
+    return tuple(key for key in keys if isinstance(key, str) and is_known(key))
+
+
+@cache
+def is_known(name: str) -> bool:
+    """Return whether a framework has this name."""
+    return name in OWN or bool(entry_points(group=GROUP, name=name))
+
+
+def of_image(labels: Mapping[str, str]) -> Framework:
+    """Return the framework of an image with these labels. Raises KeyError for an unknown one."""
+    return of(labels.get(LABEL, DEFAULT))

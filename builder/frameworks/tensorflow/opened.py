@@ -1,0 +1,39 @@
+"""Are the libraries that TensorFlow opens by name in an image that anybody made?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from builder.devicecode.library import Library
+from builder.facts.frameworks import minor
+from builder.frameworks import libraries
+from builder.frameworks.tensorflow import releases
+from builder.frameworks.tensorflow.probes.opens import numbers, opened
+from builder.prove.receipts import Defect, Finding
+
+
+def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> Iterator[Defect]:
+    """Yield what an image for a GPU lacks. is_there: whether the image has a library."""
+    own = [library for library in installed if library.package.startswith("tensorflow")]
+    version = next((each.version for each in own if "_framework.so" in each.name), "")
+    if not version:
+        return
+    if any(library.package == "tensorflow-cpu" for library in own):
+        yield Defect(message="tensorflow-cpu uses no GPU", fix="install tensorflow in its place")
+        return
+    release = releases.find(version) or releases.find(minor(version))
+    if release is None or numbers(release.cuda)[0] not in libraries.NUMBERS:
+        yield Finding(
+            message=f"what TensorFlow {version} opens on a GPU is not known",
+            fix=f"take a release that the tables have, such as {releases.releases()[-1].version}",
+        )
+        return
+    cuda = numbers(release.cuda)
+    for each in opened(cuda, numbers(release.cudnn)[0]):
+        if not is_there(each.name):
+            yield Defect(
+                message=f"TensorFlow {version} opens {each.name}, which is not in the image: "
+                f"{each.without}",
+                fix=f"install nvidia-{each.package}-cu{cuda[0]}, or take a base with CUDA "
+                f"{release.cuda} and cuDNN {release.cudnn}",
+            )

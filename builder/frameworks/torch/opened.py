@@ -1,0 +1,24 @@
+"""Does PyTorch use a GPU in an image of others? It is linked to all libraries but its compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from builder.devicecode.library import Library
+from builder.prove.receipts import Defect, Finding
+
+
+def missing(installed: Sequence[Library], _: Callable[[str], bool]) -> Iterator[Defect]:
+    """Yield what an image for a GPU lacks."""
+    names = [library.name for library in installed]
+    if "libtorch_cuda.so" not in names:
+        yield Defect(
+            message="PyTorch was built without CUDA (no libtorch_cuda.so): it sees no GPU",
+            fix="install the wheel of PyPI, or of a CUDA index, not that of the index for the CPU",
+        )
+    elif not any(name.startswith("libnvrtc") and "builtins" not in name for name in names):
+        yield Finding(
+            message="PyTorch opens libnvrtc, which is not in the image: operations that it "
+            "compiles at run time fail",
+            fix="install nvidia-cuda-nvrtc for its CUDA",
+        )

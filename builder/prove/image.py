@@ -1,0 +1,139 @@
+"""An image that was read: its layers and its configuration, which most checks judge.
+
+Nothing of it runs. What the project made an image to be is its subject; images of others have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from builder.devicecode.images import ImageContent
+from builder.devicecode.tree import Tree
+from builder.facts import frameworks
+from builder.facts.accelerators import Kind
+from builder.facts.frameworks import Framework
+from builder.image.plan import LABELS
+from builder.prove.audit import Gpu
+from builder.registry import manifests
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
+
+ACCELERATOR: Final = f"{LABELS}.accelerator"
+"""The label of an image of the factory that names the accelerator that it was made for."""
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where runc looks for a program where the image sets no PATH."""
+
+SHOWN: Final = 3
+"""Paths that one message names."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An image of the project, and what it was made to be.
+
+    image: a reference or an id that the engine holds; packages: name -> version of each locked
+    Python package; records: a folder of TFRecords to train on; digest: of the image's manifest,
+    None where it is not known; inputs: hash of what the image was made from; compressed_bytes: what
+    a pull transfers, None where it is not known; largest: the largest downloads in it, as (name and
+    version, bytes); layers: the files of layers that this machine has, by diff id; base_layers: the
+    diff ids that the layers of its base have to have.
+    """
+
+    image: str
+    spec: ImageSpec
+    stack: Stack
+    packages: Mapping[str, str]
+    records: Path
+    digest: str | None = None
+    inputs: str = ""
+    compressed_bytes: int | None = None
+    largest: tuple[tuple[str, int], ...] = ()
+    layers: Mapping[str, Path] = field(default_factory=dict)
+    base_layers: frozenset[str] = frozenset()
+
+    @property
+    def target(self) -> str:
+        return self.spec.name
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image that was read. gpu: what it is judged for, None for no GPU."""
+
+    content: ImageContent
+    gpu: Gpu | None = None
+    subject: Subject | None = None
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The files that a container sees."""
+        return Tree(self.content.layers)
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """What its configuration says of a container."""
+        config: Mapping[str, Any] = self.content.configuration.get("config") or {}
+        return config
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Its variables."""
+        return manifests.environment(self.config)
+
+    @property
+    def search_path(self) -> tuple[str, ...]:
+        """The folders that a program is looked for in."""
+        return tuple((self.environment.get("PATH") or PATH).split(":"))
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the factory made it."""
+        return self.subject is not None or ACCELERATOR in (self.config.get("Labels") or {})
+
+    @property
+    def has_own_base(self) -> bool:
+        """Whether all of it comes from the project's locks and files."""
+        return self.subject is not None and self.subject.spec.has_own_base
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of accelerator that it is judged for."""
+        if self.subject:
+            return self.subject.stack.accelerator.kind
+        return "gpu" if self.gpu else "cpu"
+
+    @cached_property
+    def frameworks(self) -> tuple[Framework, ...]:
+        """The frameworks that are in it: by the module without which one is not imported, whoever
+        installed it, or by the package that its libraries belong to."""
+        packages = {library.package for library in self.content.libraries}
+        return tuple(
+            each
+            for each in frameworks.every()
+            if packages & each.distributions
+            or any(self.is_module(library.path, each) for library in self.content.libraries)
+        )
+
+    @staticmethod
+    def is_module(path: str, framework: Framework) -> bool:
+        """Tell whether a framework is not imported without this file."""
+        pattern = rf"/(site|dist)-packages/({framework.module})"
+        return bool(framework.module) and re.search(pattern, path) is not None
+
+
+class NotThereError(Exception):
+    """A check has nothing to look at; its text says why."""
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return the first paths, and how many more there are."""
+    more = len(paths) - SHOWN
+    return ", ".join(paths[:SHOWN]) + (f" and {more} more" if more > 0 else "")

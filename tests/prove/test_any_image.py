@@ -1,0 +1,313 @@
+"""An image that anybody made: each check on a small one with a fault, and without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli.group import app
+from builder.engine import BuildRequest, Engine, buildx
+from tests.devicecode.writer import container, library, linked, sass
+from tests.emulators.answers import serving
+from tests.prove.reading import SITE, Files, archive, layer
+
+KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
+AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
+COLOREDLOGS = (
+    b"""import os; exec('try: __import__("coloredlogs").auto_install() if os.environ.get("""
+    b""""COLOREDLOGS_AUTO_INSTALL") else None\\nexcept ImportError: pass')\n"""
+)
+SOUND: Files = {
+    f"{SITE}/.lock": (b"uv's", 0o666, 0),
+    AUTHORITIES: (b"certificates", 0o644, 0),
+    "usr/bin/python3.11": (b"\x7fELF", 0o755, 0),
+    "usr/bin/su": (b"\x7fELF", 0o4755, 0),
+    "etc/passwd": (b"root:x:0:0::/:/bin/sh", 0o644, 0),
+    "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
+    f"{SITE}/_virtualenv.pth": (b"import _virtualenv\n", 0o644, 0),
+    f"{SITE}/coloredlogs.pth": (COLOREDLOGS, 0o644, 0),
+}
+CONFIG: dict[str, Any] = {
+    "Entrypoint": ["python", "-m", "train"],
+    "User": "1000:1000",
+    "Env": ["PATH=/opt/bin:/usr/bin", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"],
+}
+
+
+def image(folder: Path, *layers: bytes, history: tuple[str, ...] = (), **config: Any) -> Path:
+    """A sound image with changes, as `docker save` writes it."""
+    below = layer(SOUND, {"opt/bin/python": "../../usr/bin/python3.11"})
+    steps = ("COPY rootfs /", *history)
+    path = folder / "image.tar"
+    return archive(path, below, *layers, config=CONFIG | config, history=steps)
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def proven(path: Path | str, *options: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code of `builder prove`, its checks by name, and the error."""
+    result = CliRunner().invoke(app, ["prove", str(path), "--json", *options])
+    if not result.stdout:
+        return getattr(result.exception, "exit_code", result.exit_code), {}, str(result.exception)
+    data = json.loads(result.stdout)
+    code = getattr(result.exception, "exit_code", result.exit_code)
+    return code, {check["check"]: check for check in data["checks"]}, str(result.exception)
+
+
+def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
+    code, checks, _ = proven(image(tmp_path), "--gpu", "v100")
+    status = {name: check["status"] for name, check in checks.items()}
+    assert status.pop("loader") == "not there", "it holds no TensorFlow"
+    assert status.pop("start") == "not there", "it is not in the engine"
+    assert set(status.values()) == {"passed"}, checks
+    assert code == 0
+    assert checks["device-code"]["note"].startswith("V100 7.0: native")
+    _, checks, _ = proven(image(tmp_path))
+    assert checks["device-code"]["status"] == "not there", "no GPU is named"
+    shown = CliRunner().invoke(app, ["prove", str(image(tmp_path)), "--gpu", "v100"]).stdout
+    assert "entry-point   passed    python -m train" in shown
+
+
+OURS = {"training-image-factory.accelerator": "V100"}
+FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
+    ("device-code", {"/x.so": (library(container(sass(90))), 0o644, 0)}, {}, "missing"),
+    ("environment", {}, {"Env": ["CUDA_VISIBLE_DEVICES="]}, "hides every GPU"),
+    ("environment", {}, {"Env": ["CUDA_INJECTION64_PATH=/none.so"]}, "not in the image"),
+    ("environment", {}, {"Env": ["HTTPS_PROXY=http://proxy"]}, "there is no such proxy"),
+    ("machine", {}, {"StopSignal": "SIGQUIT"}, "STOPSIGNAL"),
+    ("certificates", {}, {"Env": ["SSL_CERT_FILE=/none.pem"]}, "SSL_CERT_FILE=/none.pem names"),
+    ("entry-point", {}, {"Entrypoint": ["pyhton"]}, "starts pyhton, which is not there in PATH"),
+    ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
+    ("permissions", {}, {"User": "", "Labels": OURS}, "runs as root"),
+    ("permissions", {"opt/su": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/su"),
+    ("permissions", {"opt/tool": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/tool"),
+    ("permissions", {f"{SITE}/a.py": (b"x", 0o666, 0)}, {}, "everybody may write to what"),
+    ("permissions", {"etc/passwd": (b"x", 0o644, 1000)}, {}, "can change accounts or the loader"),
+    ("driver", {"usr/lib/libcuda.so.550.1": (b"", 0o644, 0)}, {}, "libraries of the driver"),
+    ("secrets", {"root/id.pem": (KEY, 0o600, 0)}, {}, "holds a private key: /root/id.pem"),
+    ("secrets", {}, {"Env": ["A=ghp_" + "a1B2c3D4e" * 4]}, "environment (A) holds a token"),
+    ("pth", {f"{SITE}/a.pth": (b"import _virtualenv\nimport os; x()", 0o644, 0)}, {}, "x()"),
+    (
+        "loader",
+        {
+            f"{SITE}/tensorflow/libtensorflow_framework.so.2": (b"\x7fELF", 0o644, 0),
+            f"{SITE}/tensorflow-2.21.0.dist-info/RECORD": (
+                b"tensorflow/libtensorflow_framework.so.2,,4\n", 0o644, 0,
+            ),
+        },
+        {},
+        "TensorFlow 2.21.0 opens libcudart.so.12, which is not in the image",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "files", "config", "message"), FAULTS)
+def test_a_fault_is_refused_by_its_check(
+    check: str, files: Files, config: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    code, checks, error = proven(image(tmp_path, layer(files, {}), **config), "--gpu", "v100")
+    assert code == 4
+    assert checks[check]["status"] == "refused"
+    assert any(message in problem["message"] for problem in checks[check]["problems"])
+    assert all(problem["fix"] for problem in checks[check]["problems"])
+    assert "image.tar" in error
+
+
+def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: Path) -> None:
+    """Most images run as root, and leave the driver's folder to the container toolkit."""
+    usual: dict[str, Any] = {"User": "jovyan", "Env": ["PATH=/opt/bin:/usr/bin"]}
+    red_hat: Files = {"usr/libexec/sssd/krb5_child": (b"", 0o4755, 0)}
+    code, checks, _ = proven(image(tmp_path, layer(red_hat, {}), **usual), "--gpu", "v100")
+    assert code == 0
+    (finding,) = checks["machine"]["findings"]
+    assert "USER jovyan is a name" in finding["message"]
+    (finding,) = checks["environment"]["findings"]
+    assert "has no /usr/local/nvidia/lib64" in finding["message"]
+    path = image(tmp_path, User="")
+    assert proven(path)[1]["permissions"]["findings"][0]["fix"].endswith("USER 1000:1000")
+    shown = CliRunner().invoke(app, ["prove", str(path)]).stdout
+    assert "    finding: the image runs as root" in shown
+    path = image(tmp_path, User="", StopSignal="SIGQUIT")
+    shown = CliRunner().invoke(app, ["prove", str(path)], env={"GITHUB_ACTIONS": "true"}).stdout
+    assert [line[:34] for line in shown.splitlines() if line.startswith("::")] == [
+        "::error title=machine::STOPSIGNAL ",
+        "::warning title=permissions::the i",
+    ]
+    written = json.loads(CliRunner().invoke(app, ["prove", str(path), "--sarif"]).stdout)
+    (scan,) = written["runs"]
+    assert {"permissions", "machine"} < {rule["id"] for rule in scan["tool"]["driver"]["rules"]}
+    seen = [(row["ruleId"], row["level"]) for row in scan["results"]]
+    assert seen == [("machine", "error"), ("permissions", "warning")]
+    assert all(row["locations"] and row["message"]["text"] for row in scan["results"])
+    code, checks, _ = proven(image(tmp_path, **usual, Labels=OURS), "--gpu", "v100")
+    assert (code, checks["machine"]["status"], checks["machine"]["findings"]) == (4, "refused", [])
+
+
+def test_a_library_that_ld_so_would_not_find_is_named(tmp_path: Path) -> None:
+    """A framework that cannot be imported is refused; any other module may never be asked for."""
+    name = "cpython-311-x86_64-linux-gnu.so"
+    torch: Files = {
+        f"{SITE}/torch/_C.{name}": (linked("libtorch.so", "libcuda.so.1"), 0o755, 0),
+        f"{SITE}/torch/lib/libtorch.so": (linked("libcudart.so.12"), 0o755, 0),
+        f"{SITE}/cv2/cv2.abi3.so": (linked("libGL.so.1", "libtorch.so"), 0o755, 0),
+    }
+    code, checks, error = proven(image(tmp_path, layer(torch, {})))
+    assert code == 4
+    assert f"torch/_C.{name} cannot be loaded: libtorch.so needs libcudart.so.12" in error
+    (finding,) = checks["loader"]["findings"]
+    assert (
+        "cv2.abi3.so needs libGL.so.1; libtorch.so needs libcudart.so.12, and" in finding["message"]
+    )
+    assert checks["loader"]["note"].startswith("0 modules")
+    runtime: Files = {"usr/local/cuda/lib64/libcudart.so.12.4": (linked(), 0o755, 0)}
+    links = {"usr/local/cuda/lib64/libcudart.so.12": "libcudart.so.12.4"}
+    found = image(tmp_path, layer(torch, {}), layer(runtime, links))
+    assert [proven(found)[1]["loader"]["status"] for _ in range(2)] == ["passed"] * 2, "kept, too"
+
+
+EXTENSION = "cpython-311-x86_64-linux-gnu.so"
+PLUGIN = f"{SITE}/jax_plugins/xla_cuda12/xla_cuda_plugin.so"
+TORCH = (f"{SITE}/torch/_C.{EXTENSION}", f"{SITE}/torch/lib/libtorch_cuda.so")
+CUDA = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ((f"{SITE}/jaxlib/_jax.so",), "JAX has no plugin for a GPU: it trains on the CPU"),
+        ((f"{SITE}/jaxlib/_jax.so", PLUGIN), "JAX opens libcupti.so.12, which is not in the image"),
+        ((f"{SITE}/jaxlib/_jax.so", PLUGIN, "/usr/lib/libcupti.so.12"), ""),
+        ((f"{SITE}/jaxlib/_jax.so", *TORCH), ""),
+        ((f"{SITE}/torch/_C.{EXTENSION}",), "PyTorch was built without CUDA"),
+        (TORCH, ""),
+    ],
+)
+def test_jax_and_pytorch_are_known_by_their_modules_and_asked_for_a_gpu(
+    paths: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    """Whoever installed them, and with no RECORD: so conda's are known, too."""
+    there = [*paths, *(f"/usr/lib/lib{name}" for name in f"{CUDA} cudnn.so.9 nccl.so.2".split())]
+    files: Files = {path: (linked(), 0o755, 0) for path in there}
+    _, checks, _ = proven(image(tmp_path, layer(files)), "--gpu", "v100")
+    problems = [problem["message"] for problem in checks["loader"]["problems"]]
+    assert [text[: len(message)] for text in problems] == ([message] if message else [])
+    beside = [row["message"] for row in checks["loader"]["findings"] if "JAX" in row["message"]]
+    assert len(beside) == ("torch" in paths[-1] and "jaxlib" in paths[0]), "PyTorch uses the GPU"
+    assert proven(image(tmp_path, layer(files)))[1]["loader"]["problems"] == [], "for the CPU"
+
+
+def test_where_the_bytes_go_and_which_step_made_them(tmp_path: Path) -> None:
+    """Each byte is counted once, and the line to change is named."""
+    pip = {
+        "root/.cache/pip/http/a": (bytes(2000), 0o644, 0),
+        "root/.cache/uv/b": (bytes(400), 0o644, 0),
+        "opt/uv/cache/archive-v0/b": (bytes(100), 0o644, 0),
+        "opt/conda/pkgs/c.conda": (bytes(300), 0o644, 0),
+        "var/lib/apt/lists/d": (bytes(200), 0o644, 0),
+        "usr/lib/libe.a": (bytes(100), 0o644, 0),
+        "usr/lib/gcc/x86_64-linux-gnu/12/libgcc.a": (bytes(100), 0o644, 0),  # of the compiler
+        "data/big": (bytes(4000), 0o644, 0),
+        "tmp/wheel": (bytes(3000), 0o644, 0),
+        "opt/two.so": (library(container(sass(70), sass(90, size=640))), 0o644, 0),
+    }
+    chown: Files = {
+        "data/big": (bytes(4000), 0o644, 1000),
+        "tmp/.wh.wheel": (b"", 0, 0),
+        "usr/lib/two.so": pip["opt/two.so"],
+    }
+    lines = ("RUN pip install", "RUN chown -R 1000 /data")
+    path = image(tmp_path, layer(pip, {}), layer(chown, {}), history=lines)
+    result = CliRunner().invoke(app, ["prove", str(path), "--json", "--gpu", "v100"])
+    saved = json.loads(result.stdout)["could_be_saved"]
+    assert [(row["kind"], row["size"], row["line"]) for row in saved] == [
+        ("written again", 4000, lines[1]),
+        ("deleted later", 3000, lines[0]),
+        ("pip's cache", 2000, lines[0]),
+        ("copies of a library", len(pip["opt/two.so"][0]), lines[1]),
+        ("device code of other GPUs", saved[4]["size"], lines[0]),
+        ("uv's cache", 500, lines[0]),
+        ("conda's cache", 300, lines[0]),
+        ("the system's packages", 200, lines[0]),
+        ("static libraries", 100, lines[0]),
+    ]
+    assert 640 <= saved[4]["size"] < 1000
+    assert all(row["fix"] and row["example"] for row in saved)
+
+
+@pytest.mark.parametrize("upper", [{"a": (b"", 0o644, 0)}, {"root/.wh..cache": (b"", 0, 0)}])
+def test_what_uv_links_to_its_cache_is_read_where_it_is_installed(
+    upper: Files, tmp_path: Path
+) -> None:
+    """Also once the cache is gone; and its bytes are no waste, because they have two names."""
+    cached, names = "root/.cache/uv/archive-v0/x", ("torch/lib/libtorch_cuda.so", "a.pth")
+    contents = (library(container(sass(90))), b"import os; x()")
+    files: Files = {
+        f"{cached}/{name}": (data, 0o644, 0) for name, data in zip(names, contents, strict=True)
+    }
+    installed = layer(files, hard={f"{SITE}/{name}": f"{cached}/{name}" for name in names})
+    path = image(tmp_path, installed, layer(upper), history=("RUN uv pip install", "RUN rm"))
+    _, checks, error = proven(path, "--gpu", "v100")
+    assert f"{SITE}/{names[0]}" in error
+    assert checks["device-code"]["status"] == "refused"
+    assert f"{SITE}/a.pth" in str(checks["pth"]["problems"])
+    result = CliRunner().invoke(app, ["prove", str(path), "--json"])
+    assert json.loads(result.stdout)["could_be_saved"] == []
+
+
+def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"x")
+    assert proven(tmp_path / "a.tar")[0] == 2
+    assert proven(image(tmp_path), "--gpu", "tpu-v3")[0] == 2
+    assert proven(tmp_path / "none.tar")[0] == 2
+    with serving({"/v2/a/b/manifests/c": (404, {}, b"{}")}) as server:
+        name = f"127.0.0.1:{server.server_port}/a/b:c"
+        for options in ((), ("--push-receipt",)):
+            code, _, error = proven(name, *options)
+            assert (code, error) == (3, f"{name}: there is no such image")
+    code, _, error = proven(image(tmp_path), "--run", "true")
+    assert (code, error) == (
+        2,
+        f"--run: {tmp_path}/image.tar is not in the engine, not started",
+    )
+    with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
+        assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
+
+
+def test_a_receipt_is_pushed_of_nothing_else(tmp_path: Path) -> None:
+    assert "is in no registry" in proven("a.tar", "--push-receipt")[2]
+    assert "--key signs a receipt" in proven(image(tmp_path), "--key", "k")[2]
+
+
+TAG = "prove-test:latest"
+
+
+@pytest.mark.engine
+def test_an_image_in_the_engine_is_started_as_a_service_would(
+    engine: Engine, context: Callable[..., Path]
+) -> None:
+    """With its own user, a root that it cannot write to, no network; and the factory's own code
+    reads the same image as from a registry."""
+    folder = context('USER 1000:1000\nCMD ["/bin/busybox", "true"]\n')
+    buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (TAG,)))
+    try:
+        started = proven(TAG)[1]["start"]
+        assert started["note"].startswith("ended well"), started
+        for command, status, message in (
+            ("busybox test $(busybox id -u) = 1000 && touch /smoke/job/a", "passed", ""),
+            ("busybox grep -q eth0 /proc/net/dev", "refused", "failed with exit code 1"),
+            ("touch /x", "refused", "writes outside its job folder: /x"),
+        ):
+            code, checks, _ = proven(TAG, "--run", command)
+            assert checks["start"]["status"] == status, checks["start"]
+            assert code == (4 if message else 0)
+            assert all(message in problem["message"] for problem in checks["start"]["problems"])
+    finally:
+        engine.client.images.remove(TAG, force=True)
