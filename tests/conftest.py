@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import os
 import platform
 import shutil
@@ -191,6 +192,18 @@ def builder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 @pytest.fixture(scope="session", name="engine")
 def connected() -> Engine:
     return discovery.connect(Settings())
+
+
+@pytest.fixture(scope="session")
+def cpu_image(engine: Engine) -> Iterator[str]:
+    """The repository's image for the CPU, with the trainer of the working tree. It has a name of
+    its own, because other tests and their projects move training:cpu."""
+    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
+    made = subprocess.run([*command, "--json"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    name = f"tests:cpu-{os.getpid()}"
+    assert engine.client.images.get(json.loads(made.stdout)[0]["image_id"]).tag(name)
+    yield name
+    engine.client.images.remove(name)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -339,14 +339,6 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
 # --- our own trainer ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def trainer(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The CPU image with the trainer of the working tree."""
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    yield "training:cpu"
-
-
 def accuracy(outcome: JobStatus) -> float:
     summary = json.loads((Path(outcome.name) / "summary.json").read_text())
     return float(summary["evaluation"]["accuracy"])
@@ -355,12 +347,12 @@ def accuracy(outcome: JobStatus) -> float:
 @pytest.mark.long
 @pytest.mark.tensorflow
 def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
-    engine: Engine, trainer: str, tmp_path: Path
+    engine: Engine, cpu_image: str, tmp_path: Path
 ) -> None:
     """Within 0.025 of the accuracy: at most five of the 200 pictures."""
     alone = LocalJob(
         "alone",
-        trainer,
+        cpu_image,
         tmp_path / "alone",
         arguments=("--steps=200", "--batch-size=48", "--checkpoint-every=40", "--deterministic"),
         records=ROOT / "builder/prove/records",

@@ -19,16 +19,8 @@ pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.tensorflow]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def image(engine: Engine) -> str:
-    """The CPU image with the trainer of the working tree."""
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
-    subprocess.run(command, cwd=ROOT, check=True)
-    return "training:cpu"
-
-
 def test_the_image_learns_to_tell_what_it_was_not_shown(
-    engine: Engine, image: str, tmp_path: Path
+    engine: Engine, cpu_image: str, tmp_path: Path
 ) -> None:
     from sklearn.datasets import load_digits  # slow to import, and collected in every run
 
@@ -45,7 +37,7 @@ def test_the_image_learns_to_tell_what_it_was_not_shown(
     events: list[Any] = []
     job = LocalJob(
         "learns",
-        image,
+        cpu_image,
         tmp_path / "job",
         arguments=(*options.split(), "--steps-per-loop=50"),
         records=tmp_path / "records",

@@ -139,18 +139,22 @@ def take_down(network: IPv4Network, software: Software) -> None:
 def _firewall(network: IPv4Network, software: Software, wanted: bool) -> None:
     """Insert (once) or delete the rules for the engine's address range. Raises OutsideError."""
     own = str(network)
-    for table, chain, *rule in (
+
+    def call(action: str, rule: tuple[str, ...]) -> subprocess.CompletedProcess[bytes]:
+        table, chain, *words = rule
+        command = [str(software.bin / "iptables"), "--wait", "-t", table, action, chain, *words]
+        return subprocess.run(command, capture_output=True, check=False)
+
+    for rule in (
         ("nat", "POSTROUTING", "-s", own, "!", "-d", own, "-j", "MASQUERADE"),
         ("filter", "FORWARD", "-s", own, "-j", "ACCEPT"),
         ("filter", "FORWARD", "-d", own, "-j", "ACCEPT"),
     ):
-        command = [str(software.bin / "iptables"), "--wait", "-t", table]
-        present = subprocess.run([*command, "-C", chain, *rule], capture_output=True, check=False)
-        if (present.returncode == 0) == wanted:
+        if (call("-C", rule).returncode == 0) == wanted:
             continue
-        action = "-I" if wanted else "-D"
-        done = subprocess.run([*command, action, chain, *rule], capture_output=True, check=False)
-        if done.returncode:
+        done = call("-I" if wanted else "-D", rule)
+        # where two engines start at once, the other one may have deleted the rule since
+        if done.returncode and (call("-C", rule).returncode == 0) != wanted:
             raise OutsideError(
                 f"iptables could not set up the engine's network: {done.stderr.decode().strip()}",
                 "check that the kernel has nf_tables and nat (modprobe nf_tables nft_chain_nat)",

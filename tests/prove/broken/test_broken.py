@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -42,17 +41,17 @@ FOLDERS = [row for row in TABLE if row.change is not None]
 
 
 @pytest.fixture(scope="module")
-def good(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def good(
+    engine: Engine, cpu_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """The image for the CPU, and that image with the variables of the one for a V100."""
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
-    subprocess.run(command, cwd=ROOT, check=True)
     variables = image_config(lockfile.read(ROOT, "v100"))["Env"]
     rendered = (ROOT / "images/v100/Dockerfile").read_text().partition("\nENV ")[2]
     own = rendered.partition("\n\n")[0]
     lines = "".join(f"ENV {pair}\n" for pair in (*variables, own))
     tag = f"broken-test:gpu-{os.getpid()}"
-    build(engine, tmp_path_factory.mktemp("gpu"), f"FROM training:cpu\n{lines}", tag)
-    yield {"cpu": "training:cpu", "gpu": tag}
+    build(engine, tmp_path_factory.mktemp("gpu"), f"FROM {cpu_image}\n{lines}", tag)
+    yield {"cpu": cpu_image, "gpu": tag}
     engine.client.images.remove(tag, force=True)
 
 
