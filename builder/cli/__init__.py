@@ -45,7 +45,7 @@ Options:
 
 COMMANDS: Final = {
     "init": (
-        "init:init",
+        "inputs:init",
         "Make this repository a project: write builder.toml and images/TARGET/image.yaml.",
     ),
     "image": ("images:image", "Build and prove images, in one go."),
@@ -67,20 +67,20 @@ COMMANDS: Final = {
     "check": ("inputs:check", "Check that tables, targets, locks, jobs and schemas agree."),
     "schema": ("inputs:schema", "Write images/schema.json, for editors of image.yaml."),
     "list": ("images:list_targets", "List the targets; say which are built and proven."),
-    "tensorboard": ("tensorboard:tensorboard", "Show jobs in TensorBoard, several in one view."),
+    "tensorboard": ("job:tensorboard", "Show jobs in TensorBoard, several in one view."),
     "doctor": (
         "machine:doctor",
         "Check this machine, or what a build in the cloud or a job needs.",
     ),
     "cache": ("machine:cache", "Show what the factory keeps on this machine; remove old layers."),
     "show": (
-        "show:show_app",
+        "images:show_app",
         "Show a target's layers, and the contract.",
     ),
     "engine": ("machine:engine_app", "The private engine: for machines without Docker."),
     "cloud": ("cloud:cloud_app", "Google Cloud Build: in the cloud, and on every push to git."),
     "job": ("job:job_app", "Training jobs: on this machine, on Vertex AI or on Kubernetes."),
-    "sign": ("sign:sign_app", "Make keys that sign images."),
+    "sign": ("registry:sign_app", "Make keys that sign images."),
 }
 """By its name: where a command or a group of commands is (MODULE:NAME), and its first sentence."""
 

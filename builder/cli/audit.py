@@ -4,26 +4,15 @@ The package device-code-audit installs `builder audit` as a program of its own.
 """
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import typer
-
-from builder.cli.common import (
-    EngineChoice,
-    Json,
-    Osv,
-    Registry,
-    Target,
-    out,
-    project,
-    reporter,
-    results,
-    root,
-    say,
-    settings,
-    show,
-)
+from builder.cli.common import out, project, reporter, results, root, say, settings, show
+from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, TARGET, argument, flag, option
+from builder.core import files
+from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
@@ -32,35 +21,19 @@ if TYPE_CHECKING:
     from builder.prove.any_image import Result
 
 
-Sources = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Folders, wheels, libraries, images (registry, engine, archive), targets.",
-        metavar="SOURCE",
-    ),
-]
-Gpus = Annotated[
-    list[str] | None,
-    typer.Option(help="A GPU such as V100, or a compute capability such as 7.0."),
-]
-Ptx = Annotated[
-    Literal["kinds", "all"] | None,
-    typer.Option(help="Compile the PTX that they use: a module of each kind, or all."),
-]
-Github = Annotated[
-    bool, typer.Option("--github", help="Write annotations for GitHub instead of a table.")
-]
-
-
 def audit(
-    sources: Sources = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every GPU target, a table.")] = False,
-    gpu: Gpus = None,
-    ptx: Ptx = None,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    github: Github = False,
-    as_json: Json = False,
+    sources: list[str] | None = argument(
+        "Folders, wheels, libraries, images (registry, engine, archive), targets.", metavar="SOURCE"
+    ),
+    everything: bool = flag("--all", "Every GPU target, a table."),
+    gpu: list[str] | None = option("A GPU such as V100, or a compute capability such as 7.0."),
+    ptx: Literal["kinds", "all"] | None = option(
+        "Compile the PTX that they use: a module of each kind, or all."
+    ),
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    github: bool = flag("--github", "Write annotations for GitHub instead of a table."),
+    as_json: bool = JSON,
 ) -> None:
     """Say which GPUs the libraries have kernels for.
 
@@ -82,22 +55,15 @@ def audit(
       3  the outside world refused: a registry, a full disk
       4  a GPU cannot run a library, or a layer of an image holds a secret
     """
-    from functools import cache
-
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
     from builder.prove import report
 
     where = settings(registry, engine, anywhere=not everything)
     with reporter() as shown:
+        connected = cache(lambda start: connect(where, start, shown.on_event))
         audited = auditing.audit(
-            project(),
-            where,
-            cache(lambda start: connect(where, start, shown.on_event)),
-            sources or (),
-            everything,
-            gpu or (),
-            shown.on_event,
+            project(), where, connected, sources or (), everything, gpu or (), shown.on_event
         )
     lines = (report.github_lines if github else report.table)(audited)
     results(as_json, [report.as_dict(source) for source in audited], lines)
@@ -106,41 +72,25 @@ def audit(
     auditing.require(audited)
 
 
-Image = Annotated[
-    str, typer.Argument(help="An image (registry, engine, docker save, OCI layout), or a target.")
-]
-Gpu = Annotated[str | None, typer.Option(help="The GPU to judge it for, such as V100.")]
-Run = Annotated[
-    str | None, typer.Option(help="Start this in a shell of the image, not its own command.")
-]
-Html = Annotated[Path | None, typer.Option(help="Write one page for people, too.")]
-PushReceipt = Annotated[
-    bool, typer.Option("--push-receipt", help="Attach the receipt to the image.")
-]
-Key = Annotated[str | None, typer.Option(help="Sign the receipt with this key.")]
-Sarif = Annotated[bool, typer.Option("--sarif", help="Write SARIF, which code scanning reads.")]
-OnGithub = Annotated[
-    bool,
-    typer.Option(
-        "--github",
-        envvar="GITHUB_ACTIONS",
-        help="Write annotations for GitHub, too; there it is set by itself.",
-    ),
-]
-
-
 def prove(
-    image: Image,
-    gpu: Gpu = None,
-    run: Run = None,
-    html: Html = None,
-    push_receipt: PushReceipt = False,
-    key: Key = None,
-    sarif: Sarif = False,
-    github: OnGithub = False,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    image: str = argument(
+        "An image (registry, engine, docker save, OCI layout), or a target.", default=...
+    ),
+    gpu: str | None = option("The GPU to judge it for, such as V100."),
+    run: str | None = option("Start this in a shell of the image, not its own command."),
+    html: Path | None = option("Write one page for people, too."),
+    push_receipt: bool = flag("--push-receipt", "Attach the receipt to the image."),
+    key: str | None = option("Sign the receipt with this key."),
+    sarif: bool = flag("--sarif", "Write SARIF, which code scanning reads."),
+    github: bool = option(
+        "Write annotations for GitHub, too; there it is set by itself.",
+        "--github",
+        default=False,
+        envvar="GITHUB_ACTIONS",
+    ),
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
 ) -> None:
     """Prove an image that anybody made, from its layers; one in the engine is started, too.
 
@@ -151,8 +101,6 @@ def prove(
     --push-receipt puts the receipt of an image that no check refused beside it in its registry;
     `builder verify REF --suite image` asks for it. Exit code 4: a check refused the image.
     """
-    from builder.core import files
-    from builder.core.errors import InputError
     from builder.pipeline import image_receipt
     from builder.pipeline import report as pages
     from builder.prove import any_image, waste
@@ -190,10 +138,7 @@ def _look_into(
     image: str, where: "Settings", run: str | None, on_event: "OnEvent"
 ) -> tuple["ImageContent", "Result"]:
     """Read an image, and start it if the engine has it."""
-    from functools import cache
-
     from builder.config import image_yaml
-    from builder.core.errors import InputError
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
     from builder.prove import start
@@ -212,7 +157,6 @@ def _look_into(
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
     """Compile PTX, and show what the compiler says."""
-    from builder.core.errors import CheckFailed
     from builder.prove import audit as auditing
     from builder.prove import ptxas
 
@@ -226,17 +170,14 @@ def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds"
 
 
 def report(
-    target: Target,
-    html: Annotated[Path, typer.Option(help="The file to write.")],
-    osv: Osv = None,
+    target: str = TARGET,
+    html: Path = option("The file to write.", default=...),
+    osv: str | None = OSV,
 ) -> None:
     """Write one page about an image, for a colleague.
 
     It has layers by bytes, proof, device code, advisories and licences. It needs no engine.
     """
-    from datetime import UTC, datetime
-
-    from builder.core import files
     from builder.pipeline import report as pages
     from builder.trust import advisories
 

@@ -5,27 +5,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from builder.cli import cloud_local
-from builder.cli.common import (
-    All,
-    Json,
-    Registry,
-    Targets,
-    chosen,
-    cloud_clients,
-    out,
-    reporter,
-    root,
-    say,
-    settings,
-    show,
-)
+from builder.cli.common import chosen, cloud_clients, out, reporter, root, say, settings, show
 from builder.cli.console import duration
-from builder.cli.option_groups import InCloud, expanded
+from builder.cli.options import (
+    ALL,
+    JSON,
+    REGISTRY,
+    TARGETS,
+    InCloud,
+    argument,
+    expanded,
+    flag,
+    option,
+)
+from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from builder.cloudbuild.clients import Clients
@@ -37,11 +35,6 @@ cloud_app = typer.Typer(
 cloud_app.command("validate", context_settings=cloud_local.PASSED_ON)(cloud_local.validate)
 cloud_app.command("run-local", context_settings=cloud_local.PASSED_ON)(cloud_local.run_local)
 
-BuildId = Annotated[str, typer.Argument(metavar="BUILD", help="A build's id.")]
-File = Annotated[Path | None, typer.Option(help="Another file than cloudbuild.yaml.")]
-Async = Annotated[bool, typer.Option("--async", help="Start the build, and return.")]
-Substitutions = Annotated[list[str] | None, typer.Option(metavar="_NAME=VALUE,...")]
-
 
 # --- builds ---------------------------------------------------------------------------------------
 
@@ -50,14 +43,14 @@ Substitutions = Annotated[list[str] | None, typer.Option(metavar="_NAME=VALUE,..
 @expanded
 def cloud_build(
     cloud: InCloud,
-    targets: Targets = None,
-    everything: All = False,
-    file: File = None,
-    substitutions: Substitutions = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request.")] = False,
-    run_async: Async = False,
-    registry: Registry = None,
-    as_json: Json = False,
+    targets: list[str] | None = TARGETS,
+    everything: bool = ALL,
+    file: Path | None = option("Another file than cloudbuild.yaml."),
+    substitutions: list[str] | None = option("", metavar="_NAME=VALUE,..."),
+    dry_run: bool = flag("--dry-run", "Print the request."),
+    run_async: bool = flag("--async", "Start the build, and return."),
+    registry: str | None = REGISTRY,
+    as_json: bool = JSON,
 ) -> None:
     """Build, prove and push targets in Cloud Build, and follow the log.
 
@@ -86,7 +79,6 @@ def cloud_build(
 def _loaded(path: Path) -> Any:
     """Read a build file. Raises InputError, with the line where cloudbuild-local is installed."""
     from builder.cloudbuild import buildfile
-    from builder.core.errors import InputError
 
     try:
         return buildfile.load(path)
@@ -140,7 +132,10 @@ def _left_running(build: Any, source: Any = None) -> Iterator[None]:
 
 @cloud_app.command("logs")
 @expanded
-def cloud_logs(build: BuildId, cloud: InCloud) -> None:
+def cloud_logs(
+    cloud: InCloud,
+    build: str = argument("A build's id.", default=..., metavar="BUILD"),
+) -> None:
     """Show a build's log, and follow it while it runs."""
     from builder.cloudbuild import builds, follow, outcome
 
@@ -170,10 +165,8 @@ cloud_app.add_typer(triggers_app, name="triggers")
 @expanded
 def triggers_apply(
     cloud: InCloud,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show what would change.")
-    ] = False,
-    as_json: Json = False,
+    dry_run: bool = flag("--dry-run", "Only show what would change."),
+    as_json: bool = JSON,
 ) -> None:
     """Make the project's triggers as builder.toml says. Shows the difference first.
 
@@ -198,11 +191,9 @@ def triggers_apply(
 
 @cloud_app.command("changed")
 def cloud_changed(
-    targets: Annotated[
-        list[str] | None, typer.Argument(help="Only of these (default: all).", metavar="TARGET")
-    ] = None,
-    registry: Registry = None,
-    as_json: Json = False,
+    targets: list[str] | None = argument("Only of these (default: all).", metavar="TARGET"),
+    registry: str | None = REGISTRY,
+    as_json: bool = JSON,
 ) -> None:
     """Print the targets whose image in the registry is not made from the files here, one a line.
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from builder.cli.common import OPTIONS, EngineChoice, reporter, say, settings
+from builder.cli.common import OPTIONS, reporter, say, settings
+from builder.cli.options import ENGINE, flag, option
+from builder.core.errors import InputError
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's settings of a command that hands on what it does not know."""
@@ -27,7 +29,6 @@ class EngineProfile(StrEnum):
 
 def _package() -> ModuleType:
     """Return the command of cloudbuild-local. Raises InputError where it is not installed."""
-    from builder.core.errors import InputError
 
     try:
         from cloudbuild_local import cli
@@ -41,7 +42,6 @@ def _package() -> ModuleType:
 
 def refuse(path: Path, substitutions: Mapping[str, str]) -> None:
     """Raise InputError for what Cloud Build would refuse in a file, where the package is here."""
-    from builder.core.errors import InputError
 
     try:
         from cloudbuild_local import rules
@@ -71,28 +71,21 @@ def validate(context: typer.Context) -> None:
 
 def run_local(
     context: typer.Context,
-    host_configuration: Annotated[
-        bool,
-        typer.Option(
-            "--host-configuration",
-            help="Give steps this machine's CA bundle, proxies and indexes below /run/secrets.",
-        ),
-    ] = False,
-    engine: EngineChoice = None,
-    engine_profile: Annotated[
-        EngineProfile | None,
-        typer.Option(
-            "--engine-profile",
-            help="hosted: an empty engine for this build alone, of the version, and with the "
-            "memory, that a worker has. Needs root.",
-        ),
-    ] = None,
+    host_configuration: bool = flag(
+        "--host-configuration",
+        "Give steps this machine's CA bundle, proxies and indexes below /run/secrets.",
+    ),
+    engine: str | None = ENGINE,
+    engine_profile: EngineProfile | None = option(
+        "hosted: an empty engine for this build alone, of the version, and with the "
+        "memory, that a worker has. Needs root.",
+        "--engine-profile",
+    ),
 ) -> None:
     """Run a cloudbuild.yaml on this machine's engine, as Cloud Build would.
 
     Arguments and all other options are those of `cloudbuild-local run --help`.
     """
-    from builder.core.errors import InputError
     from builder.engine.discovery import connect
 
     if engine and engine_profile:

@@ -5,15 +5,14 @@ import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from builder.core.display import masked, plain
+from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from builder.cli.console import Reporter
-    from builder.cli.option_groups import InCloud
+    from builder.cli.options import InCloud
     from builder.cloudbuild.clients import Clients
     from builder.core.settings import Settings
 
@@ -28,18 +27,6 @@ class GlobalOptions:
 
 
 OPTIONS = GlobalOptions()
-
-Targets = Annotated[
-    list[str] | None, typer.Argument(help="Folders of images/, for example v100.", metavar="TARGET")
-]
-All = Annotated[bool, typer.Option("--all", help="Every target.")]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON to stdout.")]
-Registry = Annotated[
-    str | None, typer.Option(help="HOST/PATH of the repository; overrides builder.toml.")
-]
-Target = Annotated[str, typer.Argument(help="A folder of images/.")]
-Osv = Annotated[str | None, typer.Option(help="The address of OSV's API, or of a mirror of it.")]
-EngineChoice = Annotated[str | None, typer.Option("--engine", help="auto, machine or private.")]
 
 
 def reporter() -> "Reporter":
@@ -84,8 +71,6 @@ def root() -> Path:
 
 def project() -> Path | None:
     """Return the project's folder, None outside of one."""
-    from builder.core.errors import InputError
-
     try:
         return root()
     except InputError:
@@ -114,7 +99,6 @@ def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     Raises InputError.
     """
     from builder.config import image_yaml
-    from builder.core.errors import InputError
 
     known = image_yaml.targets(root())
     if everything or targets == ["all"] or (not targets and len(known) == 1):

@@ -1,31 +1,20 @@
-"""`builder image`, `build`, `smoke` and `list`: make images, prove them, list them."""
+"""`builder image`, `build`, `smoke`, `list`, `show`: make images, prove them, show them."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.cli import job_local
-from builder.cli.common import (
-    All,
-    EngineChoice,
-    Json,
-    Registry,
-    Targets,
-    chosen,
-    out,
-    reporter,
-    results,
-    root,
-    say,
-    settings,
-)
+from builder.cli import options
+from builder.cli.common import chosen, out, reporter, results, root, say, settings
 from builder.cli.console import duration, size
-from builder.cli.job_sent import Program
+from builder.cli.options import flag, option
 from builder.cli.registry import show_push
+from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -36,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def image(
-    targets: Targets = None,
-    everything: All = False,
-    push: Annotated[bool, typer.Option("--push", help="Push the proven images.")] = False,
-    tag: Annotated[list[str] | None, typer.Option(help="An additional tag for the push.")] = None,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    program: Program = None,
-    as_json: Json = False,
+    targets: list[str] | None = options.TARGETS,
+    everything: bool = options.ALL,
+    push: bool = flag("--push", "Push the proven images."),
+    tag: list[str] | None = option("An additional tag for the push."),
+    registry: str | None = options.REGISTRY,
+    engine: str | None = options.ENGINE,
+    program: str | None = options.PROGRAM,
+    as_json: bool = options.JSON,
 ) -> None:
     """Build and prove images, in one go.
 
@@ -52,7 +41,7 @@ def image(
     own Python program instead of the target's.
     """
     if program is not None:
-        job_local.image_of_package(
+        _image_of_program(
             chosen(targets, everything), program, push, settings(registry, engine), as_json
         )
         return
@@ -88,45 +77,61 @@ def image(
         out([image_json(proven.record, proven.receipt) for proven in made])
 
 
-ToRegistry = Annotated[
-    bool,
-    typer.Option(
-        "--to-registry",
-        help="Put the image onto its base in the registry, without pulling the base. With "
-        "--base-only, put the base there. Neither needs an engine.",
-    ),
-]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Say what the bases would take: bytes to download, to make and to send to the "
-        "engine. Build nothing.",
-    ),
-]
+def _image_of_program(
+    targets: tuple[str, ...], name: str, push: bool, where: Any, as_json: bool
+) -> None:
+    """Run `builder image TARGET --program FOLDER:MODULE`."""
+    from builder.engine.discovery import connect
+    from builder.frameworks import suites
+    from builder.jobs import package
+
+    program = package.find(name)
+    with reporter() as shown:
+        docker = connect(where, on_event=shown.on_event)
+        images = [
+            package.build(root(), where, docker, target, program, shown.on_event)
+            for target in targets
+        ]
+        pushed = [image.push(where, docker, shown.on_event) for image in images if push]
+    for built in images:
+        state = "up to date" if built.unchanged else "built and proven"
+        checks = ", ".join(check.name for check in built.receipt.checks)
+        say(f"{built.target}: {built.record.reference}, {state} ({checks})")
+        say(f"  {built.record.image_id}")
+        say(f"  {suites.unproven(built.receipt.suite)}")
+    for image in pushed:
+        say(f"{image.reference}: {'already there' if image.unchanged else 'pushed'}")
+    if as_json:
+        out([asdict(built.record) for built in images])
 
 
 def build(
-    targets: Targets = None,
-    everything: All = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Rebuild every layer.")] = False,
-    to_registry: ToRegistry = False,
-    to_layout: Annotated[
-        Path | None,
-        typer.Option("--to-layout", help="Write an OCI image layout into this new folder."),
-    ] = None,
-    base_only: Annotated[bool, typer.Option("--base-only", help="Only the base.")] = False,
-    dry_run: DryRun = False,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    targets: list[str] | None = options.TARGETS,
+    everything: bool = options.ALL,
+    no_cache: bool = flag("--no-cache", "Rebuild every layer."),
+    to_registry: bool = flag(
+        "--to-registry",
+        "Put the image onto its base in the registry, without pulling the base. With "
+        "--base-only, put the base there. Neither needs an engine.",
+    ),
+    to_layout: Path | None = option(
+        "Write an OCI image layout into this new folder.", "--to-layout"
+    ),
+    base_only: bool = flag("--base-only", "Only the base."),
+    dry_run: bool = flag(
+        "--dry-run",
+        "Say what the bases would take: bytes to download, to make and to send to the "
+        "engine. Build nothing.",
+    ),
+    registry: str | None = options.REGISTRY,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Build images; targets that share a base make it once.
 
     A base is assembled from locked packages, layer by layer. A layer that this machine or the
     registry has is taken from there.
     """
-    from builder.core.errors import InputError
     from builder.engine.discovery import connect
     from builder.pipeline import make, records
 
@@ -179,10 +184,10 @@ def _make(
 
 
 def smoke(
-    targets: Targets = None,
-    everything: All = False,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    targets: list[str] | None = options.TARGETS,
+    everything: bool = options.ALL,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Prove images with a real training run.
 
@@ -205,7 +210,7 @@ def smoke(
         out([receipt.model_dump(mode="json") for receipt in receipts])
 
 
-def list_targets(as_json: Json = False) -> None:
+def list_targets(as_json: bool = options.JSON) -> None:
     """List the targets; say which are built and proven."""
     from builder.pipeline import proof
 
@@ -255,3 +260,50 @@ def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[
     if receipt is not None:
         content["receipt"] = receipt.model_dump(mode="json")
     return content
+
+
+# --- what a target is made of ---------------------------------------------------------------------
+
+show_app = typer.Typer(help="Show a target's layers, and the contract.", no_args_is_help=True)
+
+
+@show_app.command("base")
+def base(target: str = options.TARGET, as_json: bool = options.JSON) -> None:
+    """List the layers of a base: packages, bytes, key, and what each is for.
+
+    "download" is what the lock says of the packages, "packed" what a pull transfers, "unpacked" the
+    bytes of the files. The last two are known of layers that stand in images/layers.lock.
+    """
+    from builder.image.content_store import base_layers
+    from builder.pipeline.make import prepare
+
+    prepared = prepare(root(), target)
+    if prepared.base is None:
+        raise InputError(f"{target}: its base is a published image", "skopeo inspect shows it")
+    rows = base_layers(prepared.base, prepared.layers.layers)
+    if as_json:
+        out(rows)
+        return
+    for row in rows:
+        sizes = ", ".join(
+            f"{word} {size(row[f'{word}_bytes']) if row[f'{word}_bytes'] is not None else '-'}"
+            for word in ("download", "packed", "unpacked")
+        )
+        sys.stdout.write(f"{row['name']}\n    {row['why']}\n    {sizes}, key {row['key'][:16]}\n")
+        if len(row["packages"]) > 1:
+            sys.stdout.write(f"    {', '.join(row['packages'])}\n")
+    if all(row["packed_bytes"] is not None for row in rows):
+        packed, unpacked = (
+            size(sum(row[name] for row in rows)) for name in ("packed_bytes", "unpacked_bytes")
+        )
+        sys.stdout.write(f"{len(rows)} layers: {packed} to pull, {unpacked} unpacked\n")
+
+
+@show_app.command()
+def contract() -> None:
+    """Write training_contract.py, by which a program of any framework keeps to the contract.
+
+    builder show contract > digits/training_contract.py
+    """
+    file = Path(__file__).parents[1] / "training_contract.py"
+    sys.stdout.write(file.read_text(encoding="utf-8"))

@@ -1,35 +1,74 @@
-"""`builder lock`, `render`, `explain`, `check`, `schema`: what a person writes, what follows."""
+"""`builder init`, `lock`, `render`, `explain`, `check`, `schema`: from what a person writes."""
 
-from typing import Annotated
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 
-import typer
+from builder.cli.common import chosen, out, project, reporter, results, root, say, show
+from builder.cli.options import JSON, OSV, TARGET, TARGETS, flag, option
+from builder.core import files
+from builder.core.errors import CheckFailed
 
-from builder.cli.common import Json, Osv, Target, Targets, chosen, out, reporter, results, root, say
+
+def init(
+    target: str = option(
+        "An accelerator (v100, b200, tpu-v6e, cpu ...), or one and its framework: b200-jax",
+        default="cpu",
+    ),
+    force: bool = flag("--force", "Write files that are there already, too."),
+    cloud_build: bool = flag(
+        "--cloud-build",
+        "Let Cloud Build run this factory: put its wheel, and a lock of what it needs,"
+        " into requirements/; `builder render` then writes cloudbuild.yaml.",
+    ),
+    as_json: bool = JSON,
+) -> None:
+    """Make this repository a project: write builder.toml and images/TARGET/image.yaml.
+
+    Looks at requirements.txt, pyproject.toml, uv.lock, environment.yml, cog.yaml, the Dockerfile
+    and the packages here; says what it took over, and what it could not. Changes no file that is
+    there, and a second run changes nothing.
+    """
+    from builder.config import init as proposals
+
+    folder = project() or Path.cwd()
+    proposal = proposals.propose(folder, target, force)
+    paths = [*proposal.files]
+    if cloud_build:  # first, because it may fail: then nothing is written
+        from builder.image import factory_wheel
+
+        paths += factory_wheel.bring(folder, proposal.findings, force)
+    proposals.write(proposal)
+    written = [path.relative_to(folder).as_posix() for path in paths]
+    if as_json:
+        findings = proposal.findings
+        shown = {"image": proposal.values, "taken": findings.taken, "left": findings.left}
+        out({"target": proposal.target, "written": written, **shown})
+        return
+    for heading, lines in (
+        ("wrote", written),
+        ("took", proposal.findings.taken),
+        ("did not take", proposal.findings.left),
+    ):
+        for line in lines:
+            show(f"{heading:<12} {line}")
+    if not written:
+        show("nothing to write: the files are there (--force writes them anew)")
+    say(f"now: builder image {proposal.target}")
 
 
 def lock(
-    targets: Targets = None,
-    check: Annotated[bool, typer.Option("--check", help="Only report stale locks.")] = False,
-    upgrade: Annotated[
-        bool,
-        typer.Option(
-            "--upgrade", help="Take the newest allowed versions, seven days old at least."
-        ),
-    ] = False,
-    now: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PACKAGE", help="Upgrade this one even to a release of less than seven days."
-        ),
-    ] = None,
-    verify_device_code: Annotated[
-        bool,
-        typer.Option(
-            "--verify-device-code",
-            help="Read the locked wheels (gigabytes) and compare them with the tables.",
-        ),
-    ] = False,
-    as_json: Json = False,
+    targets: list[str] | None = TARGETS,
+    check: bool = flag("--check", "Only report stale locks."),
+    upgrade: bool = flag("--upgrade", "Take the newest allowed versions, seven days old at least."),
+    now: list[str] | None = option(
+        "Upgrade this one even to a release of less than seven days.", metavar="PACKAGE"
+    ),
+    verify_device_code: bool = flag(
+        "--verify-device-code",
+        "Read the locked wheels (gigabytes) and compare them with the tables.",
+    ),
+    as_json: bool = JSON,
 ) -> None:
     """Choose every version and hash; write the lock files."""
     from builder.core import settings
@@ -61,7 +100,6 @@ def lock(
 
 def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
     """Run `builder lock --check`."""
-    from builder.core.errors import CheckFailed
     from builder.pipeline import committed
 
     stale = committed.stale(root(), names)
@@ -75,7 +113,6 @@ def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
 
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
     """Run `builder lock --verify-device-code`."""
-    from builder.core.errors import CheckFailed
     from builder.prove import wheels
 
     with reporter() as shown:
@@ -93,14 +130,11 @@ def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
 
 
 def render(
-    targets: Targets = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only compare with the committed files.")
-    ] = False,
-    as_json: Json = False,
+    targets: list[str] | None = TARGETS,
+    check: bool = flag("--check", "Only compare with the committed files."),
+    as_json: bool = JSON,
 ) -> None:
     """Write the Dockerfiles and cloudbuild.yaml."""
-    from builder.core.errors import CheckFailed
     from builder.image import cloudbuild, dockerfile
 
     rendered = dockerfile.load_all(root(), chosen(targets, not targets))
@@ -126,10 +160,8 @@ def render(
         out(written)
 
 
-def explain(target: Target, as_json: Json = False) -> None:
+def explain(target: str = TARGET, as_json: bool = JSON) -> None:
     """Say why each version is what it is."""
-    from dataclasses import asdict
-
     from builder.config import compatibility, device_code, image_yaml
 
     spec = image_yaml.load(root(), target)
@@ -143,10 +175,8 @@ def explain(target: Target, as_json: Json = False) -> None:
 
 
 def check(
-    advisories: Annotated[
-        bool, typer.Option("--advisories", help="Ask what is known against the locked packages.")
-    ] = False,
-    osv: Osv = None,
+    advisories: bool = flag("--advisories", "Ask what is known against the locked packages."),
+    osv: str | None = OSV,
 ) -> None:
     """Check that tables, targets, locks, jobs and schemas agree.
 
@@ -158,7 +188,6 @@ def check(
         _check_advisories(osv)
         return
     from builder.config import image_yaml
-    from builder.core.errors import CheckFailed
     from builder.jobs import checks
     from builder.pipeline import committed
 
@@ -173,10 +202,7 @@ def check(
 
 def _check_advisories(osv: str | None) -> None:
     """Run `builder check --advisories`."""
-    from datetime import UTC, datetime
-
     from builder.config import image_yaml
-    from builder.core.errors import CheckFailed
     from builder.pipeline import advisories as project
     from builder.trust import advisories
 
@@ -198,7 +224,6 @@ def _check_advisories(osv: str | None) -> None:
 def schema() -> None:
     """Write images/schema.json, for editors of image.yaml."""
     from builder.config.schema import schema_text
-    from builder.core.files import write
 
-    write(root() / "images" / "schema.json", schema_text())
+    files.write(root() / "images" / "schema.json", schema_text())
     say("wrote images/schema.json")

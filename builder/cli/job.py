@@ -1,25 +1,24 @@
-"""`builder job`: its commands that send nothing and run nothing."""
+"""`builder job`: the commands that ask no backend about a job, and `builder tensorboard`."""
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from builder.cli import job_local, job_sent
-from builder.cli.common import EngineChoice, Json, Registry, out, reporter, root, say, settings
-from builder.cli.job_sent import JobName, as_text, backend_of, notes
-from builder.cli.option_groups import Cluster, Where, expanded
+from builder.cli import job_sent, options
+from builder.cli.common import out, reporter, root, say, settings
+from builder.cli.job_sent import backend_of, end, line_writer
+from builder.cli.options import Cluster, Where, argument, expanded, flag, option
+from builder.core.errors import InputError
 
 job_app = typer.Typer(
     help="Training jobs: on this machine as a cluster, on Vertex AI (now called Gemini Enterprise"
     " Agent Platform), or on Kubernetes.",
     no_args_is_help=True,
 )
-Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to a file instead of stdout.")
-]
+OUTPUT = option("Write to a file instead of stdout.", "--output", "-o")
 
 
 def _write(text: str, output: Path | None) -> None:
@@ -33,19 +32,58 @@ def _write(text: str, output: Path | None) -> None:
         say(f"wrote {output}")
 
 
+def local(
+    job: str = argument(
+        "jobs/JOB.yaml, a file, or a target of images/.", default=..., metavar="JOB"
+    ),
+    arguments: list[str] | None = options.ARGUMENTS,
+    records: Path | None = option(
+        "A folder of data: /records in the containers, passed as --records."
+    ),
+    job_dir: Path | None = option("Where the job writes (default: build/jobs/JOB)."),
+    env_file: Path | None = option("NAME=VALUE lines: the values of variables that name a secret."),
+    program: str | None = options.PROGRAM,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
+) -> None:
+    """Run a job as containers on this machine, as Vertex AI would.
+
+    \b
+    builder job local cats --records data/records
+    builder job local cpu --program my-script:train -- --epochs 3
+
+    Each replica is a container with TF_CONFIG, CLUSTER_SPEC and AIP_*. Restarts are the service's;
+    the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
+    each trial, a few at a time; the same command continues an interrupted study.
+    """
+    from builder.engine.discovery import connect
+    from builder.jobs.backends.local import prepare, run
+    from builder.jobs.backends.local.study import run_study
+
+    how = prepare.LocalOptions(records, job_dir, env_file, tuple(arguments or ()), program)
+    where = settings(engine=engine)
+    with reporter() as shown:
+        reached = partial(connect, where, on_event=shown.on_event)
+        docker, prepared, study = prepare.described(
+            root(), job, how, where, reached, shown.on_event
+        )
+    tell = line_writer(prepared.pools)
+    if study is None:
+        end(run.run(docker, prepared, on_line=tell), as_json)
+    else:
+        end(run_study(docker, prepared, study, on_line=tell), as_json)
+
+
 @expanded
 def render(
-    job: JobName,
     where: Where,
     cluster: Cluster,
-    program: job_sent.Program = None,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    pushed: Annotated[
-        bool,
-        typer.Option("--pushed", help="Ask the registry for the image, as submit does."),
-    ] = False,
-    output: Output = None,
+    job: str = options.JOB_NAME,
+    program: str | None = options.PROGRAM,
+    registry: str | None = options.REGISTRY,
+    engine: str | None = options.ENGINE,
+    pushed: bool = flag("--pushed", "Ask the registry for the image, as submit does."),
+    output: Path | None = OUTPUT,
 ) -> None:
     """Show what would be sent, after every check.
 
@@ -56,23 +94,11 @@ def render(
     Without --pushed an image stands by its tag, and a note says so. With --program, the program's
     image is built, proven and pushed first, as submit does.
     """
-    from builder.engine.discovery import connect
-    from builder.jobs import description, images
-    from builder.jobs.backends import choose
-
-    described = description.load(root(), job)
-    backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
-    chosen = settings(registry=registry, engine=engine)
+    chosen = settings(registry, engine)
     with reporter() as shown:
-        ready = images.ready(
-            *(root(), described, chosen, backend),
-            program=program,
-            connect=lambda: connect(chosen),
-            pushed=pushed,
-            on_event=shown.on_event,
-        )
-    notes(ready.notes)
-    _write(as_text(backend, ready), output)
+        how = {"program": program, "pushed": pushed, "on_event": shown.on_event}
+        backend, ready = job_sent.prepared(job, where, cluster, chosen, **how)
+    _write(job_sent.as_text(backend, ready), output)
 
 
 def schema() -> None:
@@ -85,19 +111,13 @@ def schema() -> None:
 
 
 def convert(
-    config: Annotated[
-        Path | None, typer.Argument(help="AI Platform's config.yaml; none: a command alone.")
-    ] = None,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[-- WORDS]",
-            help="The gcloud command that sent it, or the trainer's arguments.",
-        ),
-    ] = None,
-    image: Annotated[str | None, typer.Option(help="A target, or an image.")] = None,
-    region: Annotated[str | None, typer.Option(help="Such as us-central1.")] = None,
-    output: Output = None,
+    config: Path | None = argument("AI Platform's config.yaml; none: a command alone."),
+    words: list[str] | None = argument(
+        "The gcloud command that sent it, or the trainer's arguments.", metavar="[-- WORDS]"
+    ),
+    image: str | None = option("A target, or an image."),
+    region: str | None = option("Such as us-central1."),
+    output: Path | None = OUTPUT,
 ) -> None:
     """Turn a job of AI Platform, its config.yaml and its gcloud command, into a job of today.
 
@@ -125,12 +145,10 @@ def convert(
 
 @expanded
 def cost(
-    job: JobName,
     backends: Where,
-    lasting: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="How long it runs, such as 22m.")
-    ],
-    as_json: Json = False,
+    job: str = options.JOB_NAME,
+    lasting: str = option("How long it runs, such as 22m.", "--for", default=..., metavar="TIME"),
+    as_json: bool = options.JSON,
 ) -> None:
     """Show what a job costs, line by line.
 
@@ -159,15 +177,9 @@ def cost(
 @expanded
 def why(
     where: Where,
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="[JOB]", help="A job that runs or ran, here or elsewhere."),
-    ] = None,
-    log: Annotated[
-        str | None,
-        typer.Option("--log", metavar="FILE", help="The log of any program; - reads stdin."),
-    ] = None,
-    as_json: Json = False,
+    job: str | None = argument("A job that runs or ran, here or elsewhere.", metavar="[JOB]"),
+    log: str | None = option("The log of any program; - reads stdin.", "--log", metavar="FILE"),
+    as_json: bool = options.JSON,
 ) -> None:
     """Say why a job ended: what happened, the line that shows it, what to do.
 
@@ -178,7 +190,6 @@ def why(
 
     An ending that is not in the table of known endings is said to be unknown.
     """
-    from builder.core.errors import InputError
     from builder.jobs.why import diagnose, logs
 
     if (job is None) == (log is None):
@@ -195,8 +206,23 @@ def why(
         out(diagnose.as_json(run.name, diagnosis))
 
 
+def tensorboard(
+    jobs: list[str] | None = argument(
+        "Jobs, folders, gs:// addresses (default: every job in build/jobs).", metavar="JOB"
+    ),
+    port: int = option("The port; 0 takes a free one.", default=6006),
+    host: str = option(
+        "The address to listen on; 0.0.0.0 opens it to the network.", default="localhost"
+    ),
+) -> None:
+    """Show jobs in TensorBoard, several in one view."""
+    from builder.jobs import tensorboard as board
+
+    board.serve(board.sources(root(), jobs or ()), host, port)
+
+
 for command in (
-    job_local.local,
+    local,
     render,
     convert,
     schema,

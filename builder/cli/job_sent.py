@@ -6,25 +6,17 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.cli.common import (
-    OPTIONS,
-    EngineChoice,
-    Json,
-    Registry,
-    out,
-    reporter,
-    root,
-    say,
-    settings,
-)
+from builder.cli import options
+from builder.cli.common import OPTIONS, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.option_groups import Cluster, Where, expanded
+from builder.cli.options import Cluster, Where, argument, expanded, flag, option
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.jobs.backends.protocol import Backend, JobStatus, OnLine, RemoteBackend
     from builder.jobs.pools import Pool
     from builder.jobs.ready import Ready
@@ -33,39 +25,32 @@ if TYPE_CHECKING:
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="jobs/JOB.yaml, or a file's path.")]
-SentName = Annotated[
-    str,
-    typer.Argument(metavar="JOB", help="The job's name (its newest), display name or number."),
-]
-Program = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER:MODULE",
-        help="Your Python program in the target's place, no Dockerfile.",
-    ),
-]
-Again = Annotated[
-    bool, typer.Option("--again", help="Run it a second time, in a folder of its own.")
-]
-Stream = Annotated[
-    bool, typer.Option("--logs", help="Wait for the end, and show the replicas' lines.")
-]
-DryRun = Annotated[
-    bool,
-    typer.Option("--dry-run", help="Ask whether the job would be taken, and show what is sent."),
-]
-Poll = Annotated[float, typer.Option(help="Seconds between two looks.", min=0.05)]
-Arguments = Annotated[
-    list[str] | None, typer.Argument(metavar="[-- ARGS]", help="For the trainer, after --.")
-]
-
 
 def backend_of(where: Where, job: str | None = None) -> "Backend":
     """Return the backend to ask about a job."""
     from builder.jobs.backends import choose
 
     return choose.backend_of(root(), asdict(where), job)
+
+
+def prepared(
+    job: str, where: Where, cluster: Cluster, settings: "Settings", **how: Any
+) -> tuple["RemoteBackend", "Ready"]:
+    """Return a backend, and a job that can be sent to it; show what a person should know of it.
+
+    how: what images.ready takes.
+    """
+    from builder.engine.discovery import connect
+    from builder.jobs import description, images
+    from builder.jobs.backends import choose
+
+    described = description.load(root(), job)
+    backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
+    how["connect"] = lambda: connect(settings)
+    ready = images.ready(root(), described, settings, backend, **how)
+    for note in ready.notes:
+        say(f"note: {note}")
+    return backend, ready
 
 
 def as_text(backend: "RemoteBackend", ready: "Ready") -> str:
@@ -82,12 +67,6 @@ def as_text(backend: "RemoteBackend", ready: "Ready") -> str:
 
 
 # --- showing --------------------------------------------------------------------------------------
-
-
-def notes(lines: tuple[str, ...]) -> None:
-    """Show what a person should know about a job before it is sent."""
-    for line in lines:
-        say(f"note: {line}")
 
 
 def _line(job: "JobStatus") -> str:
@@ -187,18 +166,18 @@ def end(job: "JobStatus", as_json: bool) -> None:
 
 @expanded
 def submit(
-    job: JobName,
     where: Where,
     cluster: Cluster,
-    arguments: Arguments = None,
-    program: Program = None,
-    again: Again = False,
-    stream: Stream = False,
-    dry_run: DryRun = False,
-    poll: Poll = 10.0,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    job: str = options.JOB_NAME,
+    arguments: list[str] | None = options.ARGUMENTS,
+    program: str | None = options.PROGRAM,
+    again: bool = flag("--again", "Run it a second time, in a folder of its own."),
+    stream: bool = flag("--logs", "Wait for the end, and show the replicas' lines."),
+    dry_run: bool = flag("--dry-run", "Ask whether the job would be taken, and show what is sent."),
+    poll: float = options.POLL,
+    registry: str | None = options.REGISTRY,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Send a job to Vertex AI or to a cluster, by the digest of its image.
 
@@ -210,26 +189,13 @@ def submit(
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --logs the exit code is the job's.
     """
-    from builder.engine.discovery import connect
-    from builder.jobs import description, images, submission
+    from builder.jobs import submission
     from builder.jobs.backends import choose
 
-    chosen = settings(registry=registry, engine=engine)
-    described = description.load(root(), job)
-    backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
+    chosen = settings(registry, engine)
     with reporter() as shown:
-        ready = images.ready(
-            root(),
-            described,
-            chosen,
-            backend,
-            arguments=arguments or (),
-            program=program,
-            connect=lambda: connect(chosen),
-            pushed=True,
-            on_event=shown.on_event,
-        )
-        notes(ready.notes)
+        how = {"arguments": arguments or (), "program": program, "on_event": shown.on_event}
+        backend, ready = prepared(job, where, cluster, chosen, pushed=True, **how)
         backend.preflight(ready)
         if dry_run:
             sys.stdout.write(as_text(backend, ready))
@@ -257,14 +223,11 @@ def _report(
 
 @expanded
 def status(
-    job: SentName,
     where: Where,
-    watch: Annotated[
-        bool,
-        typer.Option("--watch", help="Until the job ends: step, loss, speed of each replica."),
-    ] = False,
-    poll: Poll = 10.0,
-    as_json: Json = False,
+    job: str = options.SENT_NAME,
+    watch: bool = flag("--watch", "Until the job ends: step, loss, speed of each replica."),
+    poll: float = options.POLL,
+    as_json: bool = options.JSON,
 ) -> None:
     """Show the state of a job.
 
@@ -302,11 +265,9 @@ def _watch(backend: "Backend", job: "JobStatus", poll: float) -> "JobStatus":
 @expanded
 def list_jobs(
     where: Where,
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="Only those of this description.")
-    ] = None,
-    limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
-    as_json: Json = False,
+    job: str | None = argument("Only those of this description.", metavar="[JOB]"),
+    limit: int = option("At most this many.", default=20, min=1),
+    as_json: bool = options.JSON,
 ) -> None:
     """List the jobs of a region, of a namespace or of this machine, newest first."""
     backend = backend_of(where, job)
@@ -322,13 +283,13 @@ def list_jobs(
 
 @expanded
 def logs(
-    job: SentName,
     where: Where,
-    replica: Annotated[str | None, typer.Option(help="Only this one, such as worker-0.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Until the job ends; its exit code is the job's.")
-    ] = False,
-    poll: Poll = 10.0,
+    job: str = options.SENT_NAME,
+    replica: str | None = option("Only this one, such as worker-0."),
+    follow: bool = option(
+        "Until the job ends; its exit code is the job's.", "--follow", "-f", default=False
+    ),
+    poll: float = options.POLL,
 ) -> None:
     """Show the lines of a job's replicas, each with its replica's name."""
     backend = backend_of(where, job)
@@ -341,7 +302,7 @@ def logs(
 
 
 @expanded
-def cancel(job: SentName, where: Where, as_json: Json = False) -> None:
+def cancel(where: Where, job: str = options.SENT_NAME, as_json: bool = options.JSON) -> None:
     """End a job."""
     backend = backend_of(where, job)
     sent = backend.find(job)

@@ -1,22 +1,16 @@
-"""`builder doctor` and `builder engine`: the machine that builds."""
+"""`builder doctor`, `cache` and `engine`: the machine that builds."""
 
+import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from builder.cli.common import (
-    EngineChoice,
-    Json,
-    Registry,
-    reporter,
-    results,
-    root,
-    say,
-    settings,
-    show,
-)
-from builder.cli.option_groups import Cluster, Where, expanded
+from builder.cli.common import reporter, results, root, say, settings, show
+from builder.cli.console import size
+from builder.cli.options import ENGINE, JSON, REGISTRY, Cluster, Where, expanded, flag, option
+from builder.core import files
+from builder.core.errors import CheckFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,15 +27,11 @@ engine_app = typer.Typer(
 def doctor(
     where: Where,
     cluster: Cluster,
-    cloud: Annotated[
-        bool, typer.Option("--cloud", help="Check a build in Cloud Build instead.")
-    ] = False,
-    job: Annotated[
-        str | None, typer.Option(metavar="JOB", help="Check a job and the backend that gets it.")
-    ] = None,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    cloud: bool = flag("--cloud", "Check a build in Cloud Build instead."),
+    job: str | None = option("Check a job and the backend that gets it.", metavar="JOB"),
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
 ) -> None:
     """Check this machine, or what a build in the cloud or a job needs. Changes nothing.
 
@@ -53,7 +43,6 @@ def doctor(
 
     Each finding that prevents the work has the command that mends it; then the exit code is 4.
     """
-    from builder.core.errors import CheckFailed
     from builder.doctor import examine, machine
 
     chosen = settings(registry=registry, engine=engine)
@@ -105,17 +94,11 @@ def _jobs(
 
 
 def cache(
-    prune: Annotated[
-        bool, typer.Option("--prune", help="Remove the layers that no build has used of late.")
-    ] = False,
-    days: Annotated[int, typer.Option(help="With --prune: unused for this many days.", min=0)] = 30,
-    as_json: Json = False,
+    prune: bool = flag("--prune", "Remove the layers that no build has used of late."),
+    days: int = option("With --prune: unused for this many days.", default=30, min=0),
+    as_json: bool = JSON,
 ) -> None:
     """Show what the factory keeps on this machine; remove old layers."""
-    import time
-
-    from builder.cli.console import size
-    from builder.core import files
     from builder.image import content_store
 
     freed = content_store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
@@ -139,9 +122,7 @@ def engine_start() -> None:
 
 @engine_app.command("stop")
 def engine_stop(
-    remove: Annotated[
-        bool, typer.Option("--remove", help="Also remove its images and caches.")
-    ] = False,
+    remove: bool = flag("--remove", "Also remove its images and caches."),
 ) -> None:
     """Stop the private engine."""
     from builder.engine import private
@@ -152,7 +133,7 @@ def engine_stop(
 
 
 @engine_app.command("status")
-def engine_status(as_json: Json = False) -> None:
+def engine_status(as_json: bool = JSON) -> None:
     """Say whether the private engine runs, and where."""
     from builder.engine import private
 

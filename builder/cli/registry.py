@@ -1,48 +1,36 @@
-"""`builder push`, `verify`, `rebuild`, `promote`: proven images in a registry, and their tags."""
+"""`builder push`, `verify`, `rebuild`, `promote`, `sign`: proven images in a registry."""
 
+import os
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from builder.cli.common import (
-    EngineChoice,
-    Json,
-    Registry,
-    Targets,
-    out,
-    reporter,
-    root,
-    say,
-    settings,
-)
+from builder.cli.common import out, reporter, root, say, settings
 from builder.cli.console import duration, size
+from builder.cli.options import ENGINE, JSON, REFERENCE, REGISTRY, TARGETS, argument, flag, option
+from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
     from builder.pipeline.push import PushedImage
 
 
 def push(
-    targets: Targets = None,
-    registry: Registry = None,
-    tag: Annotated[list[str] | None, typer.Option(help="An additional tag.")] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(help="Sign with this key: a file that COSIGN_PASSWORD opens"),
-    ] = None,
-    keyless: Annotated[
-        bool, typer.Option("--keyless", help="Sign with this process's OIDC identity (Sigstore).")
-    ] = False,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    targets: list[str] | None = TARGETS,
+    registry: str | None = REGISTRY,
+    tag: list[str] | None = option("An additional tag."),
+    key: str | None = option("Sign with this key: a file that COSIGN_PASSWORD opens"),
+    keyless: bool = flag("--keyless", "Sign with this process's OIDC identity (Sigstore)."),
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
 ) -> None:
     """Push proven images, each with its receipt; sign them where a key is named, or --keyless.
 
     Without TARGET: every target that has a built image. Refuses an image without a valid receipt
     (exit code 4). builder.toml names a key as well: key = "..." in [trust].
     """
-    from builder.core.errors import InputError
     from builder.core.settings import KEYLESS
     from builder.engine.discovery import connect
     from builder.pipeline import records
@@ -64,27 +52,20 @@ def push(
 
 
 def verify(
-    reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
-    registry: Registry = None,
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="A public key whose receipts count; replaces `prove` of builder.toml."),
-    ] = None,
-    identity: Annotated[
-        str | None, typer.Option(help="The OIDC identity whose receipts count, instead of a key.")
-    ] = None,
-    issuer: Annotated[str | None, typer.Option(help="Who vouches for --identity.")] = None,
-    suite: Annotated[
-        Literal["image"] | None,
-        typer.Option(help="Take the receipt of builder prove --push-receipt."),
-    ] = None,
-    as_json: Json = False,
+    reference: str = REFERENCE,
+    registry: str | None = REGISTRY,
+    key: list[str] | None = option(
+        "A public key whose receipts count; replaces `prove` of builder.toml."
+    ),
+    identity: str | None = option("The OIDC identity whose receipts count, instead of a key."),
+    issuer: str | None = option("Who vouches for --identity."),
+    suite: Literal["image"] | None = option("Take the receipt of builder prove --push-receipt."),
+    as_json: bool = JSON,
 ) -> None:
     """Check that an image in a registry has a valid receipt, signed by KEY where one is named.
 
     builder.toml names keys and identities as well: prove = ["..."] in [trust].
     """
-    from builder.core.errors import InputError
     from builder.core.settings import Identity
     from builder.pipeline import image_receipt
     from builder.pipeline.verify import verify as check
@@ -120,17 +101,16 @@ def verify(
 
 
 def rebuild(
-    reference: Annotated[str, typer.Argument(help="A reference, or a tag of the registry.")],
-    target: Annotated[str | None, typer.Option(help="Its target; else its tag names it.")] = None,
-    registry: Registry = None,
-    engine: EngineChoice = None,
-    as_json: Json = False,
+    reference: str = REFERENCE,
+    target: str | None = option("Its target; else its tag names it."),
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
 ) -> None:
     """Build an image of a registry again, and compare.
 
     Every layer is made from locked packages. Exit code 4 names the first layer that differs.
     """
-    from builder.core.errors import CheckFailed
     from builder.engine.discovery import connect
     from builder.pipeline import rebuild as again
 
@@ -150,19 +130,16 @@ def rebuild(
 
 
 def promote(
-    reference: Annotated[str, typer.Argument(help="A reference or tag; with --back, the tag.")],
-    tag: Annotated[str | None, typer.Argument(help="The tag to move, such as production.")] = None,
-    back: Annotated[
-        bool, typer.Option("--back", help="Move the tag to the image that it led to before.")
-    ] = False,
-    registry: Registry = None,
+    reference: str = argument("A reference or tag; with --back, the tag.", default=...),
+    tag: str | None = argument("The tag to move, such as production."),
+    back: bool = flag("--back", "Move the tag to the image that it led to before."),
+    registry: str | None = REGISTRY,
 ) -> None:
     """Move a tag to a proven image, or back.
 
     builder promote v100-2.21.0-1a2b3c4d5e6f production
     builder promote --back production
     """
-    from builder.core.errors import InputError
     from builder.pipeline import tags
 
     chosen = settings(registry=registry)
@@ -189,3 +166,34 @@ def show_push(pushed: "PushedImage") -> None:
     say("  tags " + ", ".join(pushed.tags))
     if pushed.signed:
         say(f"  {len(pushed.signed)} attestations signed")
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+sign_app = typer.Typer(help="Make keys that sign images.", no_args_is_help=True)
+
+
+@sign_app.command()
+def key(
+    path: Path = argument("The private key; the public one is FILE.pub.", default=...),
+    no_password: bool = flag("--no-password", "Seal it with the empty password."),
+) -> None:
+    """Make a key pair (ECDSA P-256) that cosign reads, too.
+
+    COSIGN_PASSWORD of the environment becomes the password of the private key. A private key is
+    never written into the project.
+
+    builder sign key ~/keys/prover.key
+    """
+    from builder.core.settings import outside
+    from builder.trust import keys
+
+    password = os.environ.get(keys.PASSWORD, "")
+    if not password and not no_password:
+        raise InputError(
+            f"{path}: {keys.PASSWORD} is not set, and whoever reads this file could sign",
+            f"set {keys.PASSWORD}, or say --no-password",
+        )
+    made = keys.create(outside(root(), path, "FILE"), password)
+    say(f"wrote {path}, which stays secret")
+    say(f"wrote {made.source}, which whoever verifies needs: commit it")

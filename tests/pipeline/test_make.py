@@ -12,8 +12,9 @@ from types import FrameType, SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from builder.cli import images
+from builder.cli.group import app
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.image import base, content_store, download, layers_lock, program, registry_layers
@@ -94,8 +95,8 @@ def test_few_frames_lie_between_the_command_and_a_wheel_that_is_fetched(
     monkeypatch.setattr("builder.image.bytecode.unpacked", no_compiler)
     monkeypatch.setattr(download.uv, "addresses", lambda *_: {})
     monkeypatch.setattr(download.Wheels, "fetch", fetch)
-    with pytest.raises(OutsideError, match="no network in this test"):
-        images.image([TARGET])
+    ended = CliRunner().invoke(app, ["image", TARGET]).exception
+    assert "no network in this test" in str(ended)
     frames = max(stacks, key=len)
     assert frames[-1] == "builder.cli.images.image"
     assert len(frames) - 1 <= FRAMES, frames

@@ -1,26 +1,25 @@
-"""builder/cli/option_groups.py: a group of options becomes flags of a command."""
+"""builder/cli/options.py: a group of options becomes flags of a command."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 from typer.testing import CliRunner
 
-from builder.cli import option_groups
+from builder.cli import options
 
 
 @dataclass(frozen=True)
 class Place:
-    project: Annotated[str | None, typer.Option(help="The project.")] = None
-    zone: Annotated[str, typer.Option("--in", help="The zone.")] = "a"
+    project: str | None = options.option("The project.")
+    zone: str = options.option("The zone.", "--in", default="a")
 
 
 def test_a_command_gets_its_groups_as_objects_and_its_own_options_as_they_are() -> None:
     app, calls = typer.Typer(), []
 
     @app.command()
-    @option_groups.expanded
-    def submit(name: str, place: Place, dry: bool = False) -> None:
+    @options.expanded
+    def submit(place: Place, name: str, dry: bool = options.flag("--dry", "Do nothing.")) -> None:
         """Submit."""
         calls.append((name, place, dry))
 
