@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
 from builder.core import filemodel
-from builder.core.builder_toml import BuilderToml
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
 from builder.core.project import MARKER
-from builder.core.settings import Account, CloudSettings
+from builder.core.settings import Account, BuilderToml, CloudSettings
 from builder.core.yamlfile import Mistake
 from builder.googleapi import account_name
 
@@ -90,23 +89,6 @@ class Table(FileModel):
         return self
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """The lines of builder.toml, for one of its tables."""
-
-    file: BuilderToml
-    index: int
-    mapping: str = "a table"
-
-    def line(self, *path: str | int) -> int:
-        """Return the line of a key of the table, or that of the table."""
-        return self.file.line("cloud", "trigger", self.index, *path)
-
-    def written(self, key: str, example: str) -> str:
-        """Return a line that gives `key` a value."""
-        return self.file.written(key, example)
-
-
 def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
     """Return the triggers of builder.toml: name -> trigger under the API's JSON names.
 
@@ -114,7 +96,7 @@ def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
     """
     file, triggers = BuilderToml.read(root), dict[str, dict[str, Any]]()
     for index, values in enumerate(settings.triggers):
-        lines = _Lines(file, index)
+        lines = file.table("cloud", "trigger", index)
         table = _table(lines, values)
         if table.name in triggers:
             what = f"a second trigger is called {table.name}"
@@ -135,7 +117,7 @@ def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
     return triggers
 
 
-def _table(lines: _Lines, values: Mapping[str, Any]) -> Table:
+def _table(lines: BuilderToml, values: Mapping[str, Any]) -> Table:
     try:
         return Table.model_validate(values)
     except ValidationError as error:
@@ -147,7 +129,7 @@ def _table(lines: _Lines, values: Mapping[str, Any]) -> Table:
         raise filemodel.error(MARKER, named) from None
 
 
-def _refused(lines: _Lines, key: str, what: str, fix: str) -> InputError:
+def _refused(lines: BuilderToml, key: str, what: str, fix: str) -> InputError:
     return filemodel.error(MARKER, [Mistake(lines.line(key), f"cloud.trigger.{key}", what, fix)])
 
 

@@ -12,14 +12,14 @@ import types
 import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
-from builder.core.yamlfile import Mistake
+from builder.core.yamlfile import Document, Mistake
 
 _EXPECTED = {
     "string_type": "one text",
@@ -56,20 +56,6 @@ class FileModel(BaseModel):
     def field_of(cls, key: str) -> str:
         """Return the field that a key of the file gives a value."""
         return key
-
-
-class Positions(Protocol):
-    """A file that was read: where its values stand, and how a value is written in it."""
-
-    @property
-    def mapping(self) -> str:
-        """What the file's format calls several names with values."""
-
-    def line(self, *path: str | int) -> int:
-        """Return the line (from 1) of the value at `path`."""
-
-    def written(self, key: str, example: str) -> str:
-        """Return a line that gives `key` a value."""
 
 
 def refuse(what: str, fix: str) -> PydanticCustomError:
@@ -126,7 +112,7 @@ def _sentence(mistake: Mistake) -> str:
 
 
 def mistakes(
-    document: Positions, details: Sequence[ErrorDetails], model: type[BaseModel]
+    document: Document, details: Sequence[ErrorDetails], model: type[BaseModel]
 ) -> list[Mistake]:
     """Return pydantic's errors in the words of the file.
 
@@ -200,7 +186,7 @@ def _model_of(annotation: Any) -> Any:
 
 
 def _words(
-    document: Positions, path: tuple[str | int, ...], detail: ErrorDetails, model: Any, example: str
+    document: Document, path: tuple[str | int, ...], detail: ErrorDetails, model: Any, example: str
 ) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     last = str(path[-1]) if path else ""

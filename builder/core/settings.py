@@ -6,20 +6,29 @@ BUILDER_CLOUD_REGION. An error names the flag, the variable or the line that a b
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
+import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from builder.core import filemodel
-from builder.core.builder_toml import BuilderToml, Flags
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
 from builder.core.project import MARKER
+from builder.core.yamlfile import Document, Mistake
+
+PREFIX: Final = "BUILDER_"
+"""How the variables of the environment begin that are settings."""
+
+TABLES: Final = ("cloud", "job", "kubernetes", "trust")
 
 LOCAL_REPOSITORY: Final = "training"
 """The repository of images that stay on the engine."""
@@ -250,6 +259,79 @@ class Settings(FileModel):
 
 # --- reading --------------------------------------------------------------------------------------
 
+Flags = Mapping[str, str | None]
+"""Flags of the command line by the names of settings; one that is None was not given."""
+
+
+@dataclass(frozen=True)
+class BuilderToml(Document):
+    """builder.toml as it was written. sources: where a value is from, if not from the file."""
+
+    mapping: str = "a table"
+    sources: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, root: Path) -> BuilderToml:
+        """Return the file; nothing where there is none. Raises InputError for other text."""
+        path = root / MARKER
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        try:
+            return cls(tomllib.loads(text), _lines(text))
+        except tomllib.TOMLDecodeError as error:
+            at = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
+            place = f"{MARKER}:{at[1] if at else len(text.splitlines()) or 1}"
+            raise InputError(
+                f"{place}: not TOML: {error}", 'write one setting a line: name = "value"'
+            ) from None
+
+    def table(self, *path: str | int) -> BuilderToml:
+        """Return the lines of one of its tables."""
+        start = len(path)
+        below = {key[start:]: line for key, line in self.lines.items() if key[:start] == path}
+        return dataclasses.replace(self, lines=below)
+
+    def override(self, environ: Mapping[str, str], tables: Mapping[str, Flags]) -> None:
+        """Put the values of variables, and above them those of flags, in place of the file's."""
+        for name in _texts():
+            table, _, key = name.rpartition(".")
+            variable, flag = PREFIX + name.upper().replace(".", "_"), tables.get(table, {}).get(key)
+            value = environ.get(variable) if flag is None else flag
+            target = self.value.setdefault(table, {}) if table else self.value
+            if value and isinstance(target, dict):
+                target[key] = value
+                self.sources[name] = variable if flag is None else f"--{key.replace('_', '-')}"
+
+    def refused(self, mistakes: list[Mistake]) -> InputError:
+        """Return the error of these mistakes; one of a flag or a variable comes first, alone."""
+        for mistake in mistakes:
+            if source := self.sources.get(mistake.field):
+                return InputError(f"{source}: {mistake.what}", mistake.fix)
+        return filemodel.error(MARKER, mistakes)
+
+    def written(self, key: str, example: str) -> str:
+        """Return a line that gives `key` a value."""
+        if key == "trigger":
+            return "[[cloud.trigger]]"
+        return f"[{key}]" if key in TABLES else f'{key} = "{example or "..."}"'
+
+
+def _lines(text: str) -> dict[tuple[str | int, ...], int]:
+    """Return the line (from 1) of each table and each key, by its path."""
+    lines: dict[tuple[str | int, ...], int] = {}
+    tables: Counter[tuple[str | int, ...]] = Counter()
+    header: tuple[str | int, ...] = ()
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r"\s*(\[\[?)\s*([\w.\s-]+?)\s*\]", line):
+            header = tuple(re.split(r"\s*\.\s*", match[2]))
+            lines.setdefault(header, number)
+            if match[1] == "[[":
+                tables[header] += 1
+                header = (*header, tables[header] - 1)
+                lines[header] = number
+        elif match := re.match(r"""\s*["']?([\w.-]+)["']?\s*=""", line):
+            lines.setdefault((*header, *match[1].split(".")), number)
+    return lines
+
 
 def load(
     root: Path,
@@ -265,10 +347,9 @@ def load(
     names where each bad value came from.
     """
     file = BuilderToml.read(root)
-    variables = os.environ if environ is None else environ
-    file.override(variables, {"": flags, **(tables or {})}, tuple(_texts()))
+    file.override(os.environ if environ is None else environ, {"": flags, **(tables or {})})
     try:
-        settings = Settings.model_validate(file.values)
+        settings = Settings.model_validate(file.value)
     except ValidationError as error:
         raise file.refused(filemodel.mistakes(file, error.errors(), Settings)) from None
     return settings.model_copy(update={"trust": _with_paths(root, settings.trust, file)})
@@ -281,17 +362,15 @@ def load_cloud(
     return load(root, environ=environ, tables={"cloud": flags}).cloud
 
 
-def _texts() -> Iterator[tuple[str, str, str]]:
-    """Yield the name, the table and the key of each setting that is one text."""
+def _texts() -> Iterator[str]:
+    """Yield the name of each setting that is one text: `registry`, `cloud.region`."""
     for name, field in Settings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, FileModel):
-            texts = [key for key in field.annotation.model_fields if key not in _LISTS]
-            yield from ((f"{name}.{key}", name, key) for key in texts)
+        if name in TABLES:
+            table: Any = field.annotation
+            lists = ("triggers", "prove")
+            yield from (f"{name}.{key}" for key in table.model_fields if key not in lists)
         else:
-            yield name, "", name
-
-
-_LISTS: Final = ("triggers", "prove")
+            yield name
 
 
 # --- keys -----------------------------------------------------------------------------------------

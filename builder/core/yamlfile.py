@@ -8,12 +8,13 @@ VALUES or DEPTH is refused: a few lines of aliases in aliases stand for billions
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import yaml
 from yaml.error import MarkedYAMLError, YAMLError
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import Node, ScalarNode, SequenceNode
 from yaml.reader import ReaderError
 
 from builder.core.errors import InputError
@@ -49,28 +50,18 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Document:
-    """The content of a file (`value`; {} for an empty file), with the line of each value."""
+    """The content of a file (`value`; {} for an empty file), with the line of each value by its
+    path. mapping: what the file's format calls several names with values."""
 
-    value: Value
-    root: Node | None
+    value: Any
+    lines: Mapping[Path, int] = field(default_factory=dict)
     problems: tuple[Mistake, ...] = ()
     mapping: str = "`name: value` lines"
 
     def line(self, *path: str | int) -> int:
         """Return the line (from 1) of the value at `path`, or of the deepest part of it."""
-        line, node = 1, self.root
-        for step in path:
-            if isinstance(node, MappingNode):
-                items = [(key, value) for key, value in node.value if key.value == step]
-                if not items:
-                    break
-                line, node = items[-1][0].start_mark.line + 1, items[-1][1]
-            elif isinstance(node, SequenceNode) and isinstance(step, int):
-                node = node.value[step]
-                line = node.start_mark.line + 1
-            else:
-                break
-        return line
+        parts = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[part] for part in parts if part in self.lines), 1)
 
     def written(self, key: str, example: str) -> str:
         """Return a line that gives `key` a value."""
@@ -89,7 +80,7 @@ def parse(text: str, where: str) -> Document:
         raise InputError(f"{where}: too much for a file that a person writes", "write less into it")
     try:
         root = yaml.compose(text, Loader=yaml.CSafeLoader)
-        return Document(*_content(root, where)) if root is not None else Document({}, root)
+        return _content(root, where) if root is not None else Document({})
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InputError(
@@ -114,48 +105,47 @@ def _syntax_fix(problem: str) -> str:
     return "write one `key: value` a line, values of a list as [a, b]"
 
 
-def _content(root: Node, where: str) -> tuple[Value, Node, tuple[Mistake, ...]]:
-    """Return the value of a node with each alias written out, the node, and the mistakes in it.
+def _content(root: Node, where: str) -> Document:
+    """Return the value of a node with each alias written out, and the mistakes in it.
 
     Raises InputError at the line of the field that goes beyond VALUES or DEPTH.
     """
     problems: list[Mistake] = []
+    lines: dict[Path, int] = {}
     count = 0
 
     def mistake(line: int, path: Path, what: str, fix: str) -> None:
         problems.append(Mistake(line, ".".join(map(str, path)), what, fix))
 
-    def read(node: Node, path: Path) -> Value:
+    def read(node: Node, path: Path, line: int) -> Value:
         nonlocal count
-        count += 1
-        line = node.start_mark.line + 1
+        count, lines[path] = count + 1, line
         if count > VALUES or len(path) > DEPTH:
             bound = f"{VALUES} values up to here, each alias written out"
             bound = f"{DEPTH} lists and mappings in each other" if count <= VALUES else bound
-            line = Document(None, root).line(*path[:1])
-            raise InputError(f"{where}:{line}: more than {bound}", "write less into the file")
+            place = f"{where}:{lines[path[:1]]}"
+            raise InputError(f"{place}: more than {bound}", "write less into the file")
         if not _OWN_TAGS.fullmatch(str(node.tag)):
             tag = str(node.tag).removeprefix(_YAML)
             mistake(line, path, f"has the tag {tag}, which means nothing", "remove it")
         if isinstance(node, ScalarNode):
             return None if node.tag == f"{_YAML}null" else str(node.value)
         if isinstance(node, SequenceNode):
-            return [read(item, (*path, index)) for index, item in enumerate(node.value)]
+            items = enumerate(node.value)
+            return [read(item, (*path, n), item.start_mark.line + 1) for n, item in items]
         values: dict[str, Value] = {}
-        lines: dict[str, int] = {}
         for key, item in node.value:
             line, name = key.start_mark.line + 1, str(key.value)
             if not isinstance(key, ScalarNode):
                 mistake(line, path, "a name must be text", "write `name: value`")
                 continue
             if name in values:
-                what = f"stands twice, first in line {lines[name]}"
+                what = f"stands twice, first in line {lines[*path, name]}"
                 mistake(line, (*path, name), what, "keep one")
-            lines.setdefault(name, line)
-            values[name] = read(item, (*path, name))
+            values[name] = read(item, (*path, name), line)
         return values
 
-    return read(root, ()), root, tuple(problems)
+    return Document(read(root, (), 1), lines, tuple(problems))
 
 
 # --- writing --------------------------------------------------------------------------------------
