@@ -31,6 +31,7 @@ from builder.facts import frameworks
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
 
 FILE = "image.lock"
 APT, CUDA, EXTRA, APT_EXTRA = "apt.lock", "cuda.lock", "extra.lock", "apt-extra.lock"
@@ -262,3 +263,102 @@ def _write(path: Path, text: str) -> None:
 def checksum(text: str) -> str:
     """Return `sha256:` and the hash of a text, as image.lock holds it."""
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+# --- whether a committed lock still fits ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """A committed file that no longer fits, and why; `fix` names the command that mends it."""
+
+    file: str
+    why: str
+    fix: str
+
+
+def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
+    """Return every file of a target's lock that is stale. Nothing is resolved or fetched."""
+    return check(root, spec, stack)[1]
+
+
+def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
+    """Return a target's lock, and every file of it that is stale; each file is read once.
+
+    The lock is None where a file is missing or differs from its checksum.
+    """
+    folder, lock = root / image_yaml.IMAGES / spec.name, None
+
+    def stale(name: str, why: str) -> Staleness:
+        return Staleness(image_yaml.shown(folder / name), why, f"run builder lock {spec.name}")
+
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        texts = {
+            name: (folder / name).read_text(encoding="utf-8", errors="replace")
+            for name in content["files"]
+            if (folder / name).is_file()
+        }
+        changed = _changed_files(folder, content["files"], texts)
+        outdated = [*_changed_fields(spec, content["configuration"]), *changed]
+        lock = None if changed else parse(root, spec.name, content, texts)
+    except FileNotFoundError:
+        return None, (stale(FILE, "is missing: never locked"),)
+    except (ValueError, KeyError, TypeError, InputError) as error:
+        why = getattr(error, "message", None) or f"is not what `builder lock` writes ({error})"
+        return None, (stale(FILE, why),)
+    if lock and not outdated:
+        if lock.python != stack.python:
+            why = f"the tables choose Python {stack.python}, locked is {lock.python}"
+            outdated.append((FILE, why))
+        outdated += _moved_tables(lock, stack)
+    if lock and lock.root and lock.root.packages_checksum != content["root"]["packages"]:
+        outdated.append((FILE, f"{os_lock(root, lock.root.suite).name} has changed since"))
+    return lock, tuple(stale(*each) for each in outdated)
+
+
+def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return the fields of the configuration that differ, with both values."""
+
+    def text(value: object) -> str:
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    now, changed = configuration(spec), []
+    for name in {**now, **locked}:
+        if locked.get(name) != now.get(name):
+            requirements = f"{spec.program.folder}/{image_yaml.REQUIREMENTS}"
+            key = requirements if name == TRAINER_REQUIREMENTS else f"image.yaml's {name}"
+            why = f"{key} is {text(now.get(name))}, locked is {text(locked.get(name))}"
+            changed.append((FILE, why))
+    return changed
+
+
+def _changed_files(
+    folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    """Return the files that differ from their checksums, and why.
+
+    texts: of those that are there.
+    """
+    changed = []
+    for name, known in files.items():
+        if name not in texts:
+            changed.append((name, "is missing"))
+        elif checksum(texts[name]) != known:
+            changed.append((name, "was edited: it is not what was locked"))
+    stray = (name for name in FILES if name not in files and (folder / name).exists())
+    return [*changed, *((name, "belongs to no lock") for name in stray)]
+
+
+def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
+    """Return the pins that the compatibility tables no longer choose, by file, and why."""
+    packages, own = lock.packages, lock.root is not None
+    file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
+    wanted = {**stack.constraints, stack.distribution: stack.release} if own else {}
+    moved = []
+    for name, version in wanted.items():
+        locked = packages[name].version if name in packages else "none"
+        if locked != version:
+            why = f"the tables choose {name} {version}, locked is {locked}"
+            moved.append((file.get(name, lock.wheel_files[1]), why))
+    return moved

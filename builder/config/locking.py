@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.config import debian_packages, image_yaml, lock_check, lockfile, requirements, uv
+from builder.config import debian_packages, image_yaml, lockfile, requirements, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import APT, APT_EXTRA, Lock, LockedRootfs
 from builder.config.stack import OWN_PYTHON
@@ -68,7 +68,7 @@ def lock(
         step(f"lock {spec.name}", on_event) as locking,
         files.locked(root / project.BUILD / ".lock"),
     ):
-        if kept := not (upgrade or lock_check.stale(root, spec, stack)):
+        if kept := not (upgrade or lockfile.stale(root, spec, stack)):
             made = lockfile.read(root, spec.name)
         else:
             limits = _limits(now) if upgrade else {}
@@ -101,7 +101,7 @@ def _make(
 
     host = network.discover()
     locks = _kept_locks(root, spec, upgrade, tested)
-    wheels, moved = requirements.wheels(spec, stack, host, locks, limits)
+    wheels, moved = requirements.wheels(stack, host, locks, limits)
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     own = spec.has_own_base

@@ -13,19 +13,24 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import (
+    Tag,
+    compatible_tags,
+    cpython_tags,
+    create_compatible_tags_selector,
+)
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builder.config.network import BuildNetwork
 from builder.config.pins import Pin, dump, parse
+from builder.core import parallel
 from builder.core.errors import InputError, OutsideError
 
 SIZE_TIMEOUT = 5.0
@@ -126,23 +131,17 @@ def _compiled(
 ) -> list[dict[str, Any]]:
     """Return the packages of the pylock.toml that uv makes of requirements."""
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
-        folder = Path(scratch)
-        (folder / "requirements.in").write_text("\n".join(requirements) + "\n")
-        (folder / "constraints.in").write_text(
+        output = Path(scratch) / "pylock.toml"
+        output.with_name("in").write_text("\n".join(requirements) + "\n")
+        output.with_name("constraints").write_text(
             "".join(f"{name}=={version}\n" for name, version in constraints.items())
         )
-        # uv keeps the versions that it finds in the output file.
-        output = folder / "pylock.toml"
-        if preferences:
-            output.write_text(_preferences(preferences))
-        command = [
-            uv_program(),
-            "pip",
-            "compile",
-            "requirements.in",
-            "--constraints",
-            "constraints.in",
-        ]
+        if preferences:  # uv keeps the versions that it finds in the output file
+            lines = ['lock-version = "1.0"', 'created-by = "builder"']
+            for name, version in preferences.items():
+                lines += ["[[packages]]", f'name = "{name}"', f'version = "{version}"']
+            output.write_text("\n".join(lines) + "\n")
+        command = [uv_program(), "pip", "compile", "in", "--constraints", "constraints"]
         command += ["--output-file", output.name, "--format", "pylock.toml", "--no-header"]
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
@@ -151,7 +150,7 @@ def _compiled(
             command += ["--exclude-newer-package", f"{name}=false"]
         done = subprocess.run(
             command,
-            cwd=folder,
+            cwd=scratch,
             env={**os.environ, **environment, "UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"},
             capture_output=True,
             text=True,
@@ -168,32 +167,29 @@ def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork
 
     host: how the index is reached. A size that the index does not give stays None.
     """
+    from urllib3.exceptions import HTTPError
+
     sizes = {pin.sha256: pin.bytes for pin in known if pin.bytes is not None}
     missing = [p for p in pins.values() if p.bytes is None and p.sha256 not in sizes and p.url]
+
+    def ask(pin: Pin) -> int | None:
+        try:
+            answer = client.answer("HEAD", pin.url, most=0, follow=True)
+        except HTTPError:
+            return None
+        length = answer.headers.get("content-length", "") if answer.status == 200 else ""
+        return int(length) if length.isdigit() else None
+
     if missing:
-        sizes |= _ask(missing, host)
+        with host.client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT) as client:
+            asked = parallel.each(ask, missing)
+        sizes |= {
+            p.sha256: size for p, size in zip(missing, asked, strict=True) if size is not None
+        }
     return {
         name: replace(pin, bytes=sizes.get(pin.sha256)) if pin.bytes is None else pin
         for name, pin in pins.items()
     }
-
-
-def _ask(pins: Iterable[Pin], host: BuildNetwork) -> dict[str, int]:
-    from urllib3.exceptions import HTTPError
-
-    def size(pin: Pin) -> tuple[str, int | None]:
-        try:
-            answer = client.answer("HEAD", pin.url, most=0, follow=True)
-        except HTTPError:
-            return pin.sha256, None
-        length = answer.headers.get("content-length", "") if answer.status == 200 else ""
-        return pin.sha256, int(length) if length.isdigit() else None
-
-    with (
-        host.client(connect=SIZE_TIMEOUT, read=SIZE_TIMEOUT) as client,
-        ThreadPoolExecutor(8) as pool,
-    ):
-        return {sha256: size for sha256, size in pool.map(size, pins) if size is not None}
 
 
 def uv_program() -> str:
@@ -207,13 +203,6 @@ def uv_program() -> str:
             "uv, which resolves the Python packages, is not installed",
             "reinstall the project's environment: make clean, then make image",
         ) from error
-
-
-def _preferences(versions: Mapping[str, str]) -> str:
-    lines = ['lock-version = "1.0"', 'created-by = "builder"']
-    for name, version in versions.items():
-        lines += ["[[packages]]", f'name = "{name}"', f'version = "{version}"']
-    return "\n".join(lines) + "\n"
 
 
 def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
@@ -247,20 +236,16 @@ def _file_name(wheel: Mapping[str, Any]) -> str:
 
 def best_wheel(names: Iterable[str], platform: Platform) -> str | None:
     """Return the wheel's file name that an installer prefers (PEP 425), None where none fits."""
-    order = _tags(platform)
-    ranks: dict[str, int | None] = {}
-    for name in names:
+    wheels = []
+    for name in sorted(names):
         with contextlib.suppress(InvalidWheelFilename):  # no installer takes such a file
-            tags = parse_wheel_filename(name)[3]
-            ranks[name] = min((order[tag] for tag in tags if tag in order), default=None)
-    return min(
-        ((rank, name) for name, rank in ranks.items() if rank is not None), default=(0, None)
-    )[1]
+            wheels.append((name, parse_wheel_filename(name)[3]))
+    return next(_preferring(platform)(wheels), None)
 
 
 @cache
-def _tags(platform: Platform) -> dict[Tag, int]:
-    """Return each tag that fits, with its rank: 0 is the best."""
+def _preferring(platform: Platform) -> Callable[[Iterable[tuple[str, Set[Tag]]]], Iterator[str]]:
+    """Return what takes the wheels that fit out of some with their tags, the best one first."""
     legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     systems = []
     for minor in range(platform.glibc, 4, -1):
@@ -269,10 +254,9 @@ def _tags(platform: Platform) -> dict[Tag, int]:
             systems.append(f"{legacy[minor]}_x86_64")
     systems.append("linux_x86_64")
     version = [int(part) for part in platform.python.split(".")]
-    interpreter = "cp" + "".join(map(str, version))
     tags = [*cpython_tags(version, platforms=systems)]
-    tags += compatible_tags(version, interpreter, systems)
-    return {tag: rank for rank, tag in reversed([*enumerate(tags)])}
+    tags += compatible_tags(version, "cp" + "".join(map(str, version)), systems)
+    return create_compatible_tags_selector(tags)
 
 
 def _failure(stderr: str) -> Exception:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, image_yaml, lock_check, lockfile, locking
+from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.config.schema import schema_text
 from builder.core import project
 from builder.core.errors import InputError
@@ -18,8 +18,7 @@ from builder.image.plan import BasePlan, plan
 from builder.prove import wheels
 
 if TYPE_CHECKING:
-    from builder.config.lock_check import Staleness
-    from builder.config.lockfile import Lock
+    from builder.config.lockfile import Lock, Staleness
     from builder.config.locking import Apt
 
 
@@ -74,7 +73,7 @@ def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
     return tuple(
         staleness
         for spec in specs
-        for staleness in lock_check.stale(root, spec, compatibility.resolve(spec))
+        for staleness in lockfile.stale(root, spec, compatibility.resolve(spec))
     )
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, device_code, image_yaml, lock_check
+from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.stack import Stack
@@ -103,7 +103,7 @@ def prepare(root: Path, name: str) -> Target:
     """
     spec = image_yaml.load(root, name)
     stack = compatibility.resolve(spec)
-    lock, stale = lock_check.read(root, spec, stack)
+    lock, stale = lockfile.check(root, spec, stack)
     if lock is None or stale:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
     driver = device_code.driver(root, stack, lock)

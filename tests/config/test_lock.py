@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins, uv
+from builder.config import compatibility, image_yaml, lockfile, locking, pins, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.image_yaml import ImageSpec
 from builder.config.pins import Pin
@@ -53,7 +53,7 @@ def target(root: Path, name: str, text: str | None = None) -> tuple[ImageSpec, S
 @pytest.mark.parametrize("name", image_yaml.targets(ROOT))
 def test_every_target_is_locked_to_what_its_tensorflow_was_tested_with(name: str) -> None:
     spec, stack = target(ROOT, name)
-    assert lock_check.stale(ROOT, spec, stack) == ()
+    assert lockfile.stale(ROOT, spec, stack) == ()
     packages = lockfile.read(ROOT, name).packages
     assert packages[stack.distribution].version == stack.release
     for package, version in stack.constraints.items():
@@ -83,7 +83,7 @@ def test_the_committed_locks_as_a_whole() -> None:
 
 def stale(root: Path, name: str) -> list[tuple[str, str]]:
     spec, stack = target(root, name)
-    return [(staleness.file, staleness.why) for staleness in lock_check.stale(root, spec, stack)]
+    return [(staleness.file, staleness.why) for staleness in lockfile.stale(root, spec, stack)]
 
 
 def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_lock_that_cannot_be_read_is_refused_with_the_command(name: str, copy:
 def test_moved_tables_are_seen(copy: Path) -> None:
     spec, stack = target(copy, "v100")
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
-    (staleness,) = lock_check.stale(copy, spec, moved)
+    (staleness,) = lockfile.stale(copy, spec, moved)
     assert staleness.file == "images/v100/cuda.lock"
     assert staleness.why == "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.3.0.75"
 
@@ -274,7 +274,7 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
     (copy / "images/cpu/image.lock").unlink()
     assert lock(copy, spec, stack, apt) == made
     assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == files
-    assert lock_check.stale(copy, spec, stack) == ()
+    assert lockfile.stale(copy, spec, stack) == ()
     # and back: the layers of requirements go, TensorFlow's is what it was
     spec, stack = target(copy, "cpu", "accelerator: CPU\nsize_budget: 1 GB\n")
     assert lock(copy, spec, stack).files == before.files
@@ -318,7 +318,7 @@ def test_an_upgrade_takes_releases_of_seven_days(
     limits: list[dict[str, str]] = []
 
     def wheels(*_: object) -> Any:
-        limits.append(dict(cast(dict[str, str], _[4])))
+        limits.append(dict(cast(dict[str, str], _[3])))
         return {"tensorflow.lock": (Pin("rich", "14.0.0", "a" * 64),)}, ()
 
     monkeypatch.setattr(locking.requirements, "wheels", wheels)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lock_check, lockfile, locking, pins
+from builder.config import compatibility, image_yaml, lockfile, locking, pins
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
@@ -126,7 +126,7 @@ def test_its_lock_is_written_and_read(tmp_path: Path) -> None:
     assert pins.parse((folder / "toy.lock").read_text()) == lock.wheels["toy.lock"]
     assert lockfile.read(tmp_path, "toy") == lock
     toy._name = "toy"
-    assert lock_check.stale(tmp_path, toy, compatibility.resolve(toy)) == ()
+    assert lockfile.stale(tmp_path, toy, compatibility.resolve(toy)) == ()
 
 
 def test_it_is_rendered_and_its_image_names_it_and_its_suite() -> None:
