@@ -27,7 +27,6 @@ from pydantic import (
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from builder.config import fields
-from builder.config.accepted_advisories import AcceptedAdvisories
 from builder.config.fields import OWN
 from builder.core import filemodel, outgoing, project, yamlfile
 from builder.core.errors import InputError
@@ -168,7 +167,7 @@ class ImageSpec(FileModel):
     """CUDA libraries to take in another version than the one that follows from the release. PyTorch
     fixes all of them, JAX all but cuDNN."""
 
-    advisories: AcceptedAdvisories = Field(
+    advisories: fields.AcceptedAdvisories = Field(
         (),
         examples=[
             [

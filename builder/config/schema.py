@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from builder.config.accepted_advisories import AcceptedAdvisory
-from builder.config.fields import NEWEST
+from builder.config.fields import NEWEST, AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.facts import accelerators, cuda, frameworks
 

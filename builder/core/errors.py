@@ -40,28 +40,25 @@ class CheckFailed(FactoryError):  # noqa: N818 - not a fault of the program: a c
 
 
 _FIXES: Final = {
-    number: fix
-    for fix, numbers in (
-        (
-            "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
-            (errno.ENOSPC, errno.EDQUOT),
-        ),
-        (
-            "raise this user's limits: ulimit -f unlimited -n 4096",
-            (errno.EFBIG, errno.EMFILE),
-        ),
-        (
-            "let this user read and write there, or name folders in TMPDIR and XDG_CACHE_HOME",
-            (errno.EACCES, errno.EPERM, errno.EROFS),
-        ),
-        ("end other programs, then run this again", (errno.ENFILE, errno.ENOMEM, errno.ETXTBSY)),
-        ("look at the disk and its mount", (errno.EIO, errno.ESTALE)),
-        (
-            "look what stands at this path, and move it away",
-            (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
-        ),
-    )
-    for number in numbers
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        "free space there; TMPDIR and XDG_CACHE_HOME name folders on another disk",
+    ),
+    **dict.fromkeys(
+        (errno.EFBIG, errno.EMFILE), "raise this user's limits: ulimit -f unlimited -n 4096"
+    ),
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM, errno.EROFS),
+        "let this user read and write there, or name folders in TMPDIR and XDG_CACHE_HOME",
+    ),
+    **dict.fromkeys(
+        (errno.ENFILE, errno.ENOMEM, errno.ETXTBSY), "end other programs, then run this again"
+    ),
+    **dict.fromkeys((errno.EIO, errno.ESTALE), "look at the disk and its mount"),
+    **dict.fromkeys(
+        (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        "look what stands at this path, and move it away",
+    ),
 }
 _NO_TEMPORARY: Final = "No usable temporary directory"
 

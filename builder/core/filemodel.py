@@ -162,10 +162,6 @@ def _walk(
     return tuple(path), owner, "" if example is None else to_yaml(example)
 
 
-def _is_model(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, FileModel)
-
-
 def _model_names(root: type[BaseModel]) -> set[str]:
     """Return the names of the models below `root`, which pydantic puts into the paths of unions."""
     models = [_model_of(field.annotation) for field in root.model_fields.values()]
@@ -174,7 +170,7 @@ def _model_names(root: type[BaseModel]) -> set[str]:
 
 
 def _model_of(annotation: Any) -> Any:
-    if _is_model(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, FileModel):
         return annotation
     if get_origin(annotation) in (Annotated, typing.Union, types.UnionType, dict, tuple):
         models = (_model_of(argument) for argument in get_args(annotation))

@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
@@ -49,6 +49,7 @@ class Answer:
     data: bytes
 
 
+@dataclass(kw_only=True, eq=False)
 class Client:
     """Connections to any number of hosts, for any number of threads; a context manager.
 
@@ -58,21 +59,14 @@ class Client:
     any certificate: only for content that is compared with a known checksum.
     """
 
-    def __init__(
-        self,
-        *,
-        proxied: bool = True,
-        connect: float = 20.0,
-        read: float = 60.0,
-        context: ssl.SSLContext | None = None,
-        unchecked: Collection[str] = (),
-    ) -> None:
-        self.proxied = proxied
-        self.connect = connect
-        self.read = read
-        self.context = context
-        self.unchecked = unchecked
-        self._pools: dict[tuple[str, str | None, bool], urllib3.PoolManager] = {}
+    proxied: bool = True
+    connect: float = 20.0
+    read: float = 60.0
+    context: ssl.SSLContext | None = None
+    unchecked: Collection[str] = ()
+    _pools: dict[tuple[str, str | None, bool], urllib3.PoolManager] = field(
+        default_factory=dict, init=False
+    )
 
     def __enter__(self) -> Self:
         return self

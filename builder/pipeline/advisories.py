@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 
 from builder.config import image_yaml, lockfile
-from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.fields import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
 from builder.trust import advisories, packages

@@ -10,25 +10,28 @@ move last.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder import __version__
+from builder import __version__, registry
 from builder.config import image_yaml
 from builder.config.stack import check_runs_on
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.settings import Settings
+from builder.engine import transfers
 from builder.facts import accelerators
 from builder.frameworks import suites
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage
-from builder.pipeline import engine_push, proof, records, repository, signing
+from builder.pipeline import proof, records, repository, signing
 from builder.pipeline import tags as tagging
 from builder.pipeline.signing import Contents
 from builder.pipeline.verify import attach
@@ -221,7 +224,7 @@ class _Sender:
             else:
                 progress = self.step.progress
                 with locked(cache_home() / "locks" / to.target):  # its end removes the engine's tag
-                    sent = engine_push.push(self.engine, reference, to, self.client, progress)
+                    sent = _by_engine(self.engine, reference, to, self.client, progress)
             self.sent += sent
             manifest = find(to.target)
         if (
@@ -243,3 +246,37 @@ class _Sender:
             self.store.has(layer) or self.client.has_blob(repository, layer.blob.digest)
             for layer in image.layers
         )
+
+
+def _by_engine(
+    engine: Engine,
+    image: str,
+    to: Reference,
+    client: Registry,
+    progress: Callable[[int, int], object],
+) -> int:
+    """Let the engine push an image under a tag; return the bytes that it reports as sent. It tries
+    each layer again by itself.
+
+    image: a digest or an id that the engine knows. client: of the registry, for its credentials.
+    Raises OutsideError where the registry refuses, or stays broken.
+    """
+    import requests
+    from docker.errors import APIError, ImageNotFound
+
+    api, known = engine.client.api, client.credentials
+    try:
+        api.tag(image, to.name, to.tag)
+        login = known.for_engine() if known else {}
+        stream = api.push(to.name, tag=to.tag, stream=True, decode=True, auth_config=login)
+        return transfers.follow(stream, progress)
+    except ImageNotFound:
+        raise OutsideError(f"the engine has no image {image}", "build it again") from None
+    except (transfers.TransferRefused, APIError, requests.RequestException) as error:
+        line = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
+        words = re.sub(r"https?://\S+", "", line)  # an address may contain anything
+        status = 401 if re.search("auth", words, re.IGNORECASE) else 0
+        raise registry.refused(to, status, line, "write", known) from None
+    finally:
+        with contextlib.suppress(APIError, requests.RequestException):
+            api.remove_image(str(to), noprune=True)

@@ -81,22 +81,38 @@ def statements(
     contents: None says nothing of what they are made of.
     """
     digest = manifest.digest
-    about_image = [
+    about_image = (
         Statement(digest, dsse.SIGNATURE, {}),
         Statement(digest, dsse.RECEIPT, receipt.model_dump(mode="json")),
-    ]
+    )
     if contents is None:
-        return {manifest: tuple(about_image)}
-    about_image += _of_contents(client, image, manifest, receipt, contents)
-    by_manifest = {manifest: tuple(about_image)}
+        return {manifest: about_image}
+    from builder.trust import sbom  # slow to import
+
+    described = sbom.DescribedImage(
+        name=image,
+        digest=digest,
+        program=contents.program,
+        pruned=client.labels(image.repository, manifest).get(f"{sbom.PREFIX}.runs-on", ""),
+        made_at=receipt.made_at,
+        made_by=receipt.made_by,
+    )
+    build = provenance.predicate(contents.build, os.environ)
+    about: dict[Manifest, tuple[Statement, ...]] = {
+        manifest: (
+            *about_image,
+            Statement(digest, dsse.SBOM, sbom.bill(described, contents.lock)),
+            Statement(digest, dsse.PROVENANCE, build),
+        )
+    }
     base_build = contents.base_build
     if base_build and (base := client.manifest(image.repository, base_build.base)):
         build = provenance.predicate(base_build, os.environ)
-        by_manifest[base] = (
+        about[base] = (
             Statement(base.digest, dsse.SIGNATURE, {}),
             Statement(base.digest, dsse.PROVENANCE, build),
         )
-    return by_manifest
+    return about
 
 
 def attest(
@@ -134,27 +150,6 @@ def sign(
         statements.items(),
     )
     return tuple(digest for digests in attached for digest in digests)
-
-
-def _of_contents(
-    client: Registry, image: Reference, manifest: Manifest, receipt: Receipt, contents: Contents
-) -> list[Statement]:
-    """Return the bill of materials and the provenance."""
-    from builder.trust import sbom  # slow to import
-
-    described = sbom.DescribedImage(
-        name=image,
-        digest=manifest.digest,
-        program=contents.program,
-        pruned=client.labels(image.repository, manifest).get(f"{sbom.PREFIX}.runs-on", ""),
-        made_at=receipt.made_at,
-        made_by=receipt.made_by,
-    )
-    build = provenance.predicate(contents.build, os.environ)
-    return [
-        Statement(manifest.digest, dsse.SBOM, sbom.bill(described, contents.lock)),
-        Statement(manifest.digest, dsse.PROVENANCE, build),
-    ]
 
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ValidationError
 
-from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.fields import AcceptedAdvisory
 from builder.core import web
 from builder.core.errors import InputError, OutsideError
 

@@ -321,7 +321,7 @@ def test_an_upgrade_takes_releases_of_seven_days(
         limits.append(dict(cast(dict[str, str], _[3])))
         return {"tensorflow.lock": (Pin("rich", "14.0.0", "a" * 64),)}, ()
 
-    monkeypatch.setattr(locking.requirements, "wheels", wheels)
+    monkeypatch.setattr(locking, "_wheels", wheels)
     monkeypatch.setattr(locking, "_debian", lambda *_: (lockfile.read(copy, "cpu").root, {}))
     monkeypatch.delenv(uv.EXCLUDE_NEWER, raising=False)
     made = lock(copy, *target(copy, "cpu"), upgrade=True, now=["pip"])

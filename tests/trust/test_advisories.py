@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from builder.config import lockfile
-from builder.config.accepted_advisories import AcceptedAdvisory
+from builder.config.fields import AcceptedAdvisory
 from builder.core.errors import OutsideError
 from builder.trust import advisories, packages
 from builder.trust.advisories import Finding, PackageVersion
