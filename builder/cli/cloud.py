@@ -1,6 +1,5 @@
 """`builder cloud`: parse, call one function, print. No logic."""
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -69,7 +68,8 @@ def cloud_build(
     )  # fmt: skip
     cloud_local.refuse(path, values)
     if dry_run:
-        _show_request(clients, build, values, names)
+        out(submit.request(clients, build, values, names))
+        say("not sent; a submission adds the staged source's name and a tag of its own")
         return
     with submit.submitted(clients, build, root(), values, names, run_async) as (started, source):
         say(f"source: {source} ({source.size:,} bytes)\nbuild {started.id}\n  {started.log_url}")
@@ -85,16 +85,6 @@ def _loaded(path: Path) -> Any:
     except InputError:
         cloud_local.refuse(path, {})
         raise
-
-
-def _show_request(
-    clients: "Clients", build: Any, values: dict[str, str], targets: tuple[str, ...]
-) -> None:
-    """Print the request of a build."""
-    from builder.cloudbuild import submit
-
-    out(submit.request(clients, build, values, targets))
-    say("not sent; a submission adds the staged source's name and a tag of its own")
 
 
 def _follow(
@@ -142,15 +132,10 @@ def cloud_logs(
     clients = cloud_clients(cloud)
     known = builds.get(clients, build)
     with _left_running(known):
-        done = follow.watch(clients, known, _print)
+        done = follow.watch(clients, known, show)
     if done.note:
         say(f"note: {done.note}")
     outcome.judged(done)
-
-
-def _print(line: str) -> None:
-    show(line)
-    sys.stdout.flush()
 
 
 # --- triggers -------------------------------------------------------------------------------------

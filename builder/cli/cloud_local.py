@@ -6,10 +6,9 @@ packages/cloudbuild-local is a package of its own, and no other module of the fa
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
@@ -19,12 +18,6 @@ from builder.core.errors import InputError
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Click's settings of a command that hands on what it does not know."""
-
-
-class EngineProfile(StrEnum):
-    """Engines that are made for one build."""
-
-    HOSTED = "hosted"
 
 
 def _package() -> ModuleType:
@@ -76,10 +69,9 @@ def run_local(
         "Give steps this machine's CA bundle, proxies and indexes below /run/secrets.",
     ),
     engine: str | None = ENGINE,
-    engine_profile: EngineProfile | None = option(
+    engine_profile: Literal["hosted"] | None = option(
         "hosted: an empty engine for this build alone, of the version, and with the "
-        "memory, that a worker has. Needs root.",
-        "--engine-profile",
+        "memory, that a worker has. Needs root."
     ),
 ) -> None:
     """Run a cloudbuild.yaml on this machine's engine, as Cloud Build would.
@@ -91,23 +83,21 @@ def run_local(
     if engine and engine_profile:
         raise InputError("--engine and --engine-profile exclude each other", "leave one out")
     words = ["run", "--artifacts", "build/cloudbuild/artifacts", *context.args]
-    with _secrets(host_configuration) as folder:
-        words += ["--run-secrets", folder] if folder else []
+    with contextlib.ExitStack() as stack:
+        if host_configuration:
+            words += ["--run-secrets", stack.enter_context(_secrets())]
         if engine_profile:
-            _run_hosted(words)
-        elif "--dry-run" in words or "--help" in words:
-            _run(*words)
-        _run(*words, "--engine", connect(settings(engine=engine, anywhere=True)).host)
+            words += ["--engine", stack.enter_context(_hosted(words))]
+        elif not {"--dry-run", "--help"} & {*words}:
+            words += ["--engine", connect(settings(engine=engine, anywhere=True)).host]
+        _run(*words)
 
 
 @contextlib.contextmanager
-def _secrets(enabled: bool) -> Iterator[str | None]:
+def _secrets() -> Iterator[str]:
     """Give a folder with this machine's network configuration, as builds of the factory get it."""
     from builder.config.network import discover
 
-    if not enabled:
-        yield None
-        return
     with tempfile.TemporaryDirectory(prefix="secrets-") as folder:
         for name, content in discover().secrets().items():
             (Path(folder) / name).touch(0o600)
@@ -115,8 +105,9 @@ def _secrets(enabled: bool) -> Iterator[str | None]:
         yield folder
 
 
-def _run_hosted(words: list[str]) -> None:
-    """Run a build on the engine of a worker, whose containers get the memory of a worker."""
+@contextlib.contextmanager
+def _hosted(words: list[str]) -> Iterator[str]:
+    """Give the engine of a worker, whose containers get the memory of a worker."""
     from builder.engine import hosted
 
     with contextlib.ExitStack() as stack:
@@ -124,8 +115,7 @@ def _run_hosted(words: list[str]) -> None:
             limit = hosted.memory_of(_machine_type(words))
             worker = stack.enter_context(hosted.worker(limit, progress.on_event))
         say(f"Docker {worker.version}, {limit / 1e9:.1f} GB for containers")
-        code = _package().main([*words, "--engine", worker.host])
-    raise typer.Exit(code)
+        yield worker.host
 
 
 def _machine_type(words: list[str]) -> str:

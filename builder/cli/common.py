@@ -46,6 +46,7 @@ def say(text: str = "") -> None:
 def show(text: str) -> None:
     """Write a result for people to stdout, without credentials and escape sequences."""
     sys.stdout.write(plain(masked(text)) + "\n")
+    sys.stdout.flush()
 
 
 def out(data: Any) -> None:

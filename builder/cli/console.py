@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from types import TracebackType
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from builder.core.display import plain
@@ -36,16 +36,16 @@ def duration(seconds: float) -> str:
     return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
 
 
+@dataclass
 class Reporter:
     """Shows events on stderr, because stdout carries data. Stages get its `on_event`."""
 
-    def __init__(self, verbose: bool = False, quiet: bool = False) -> None:
-        self.verbose = verbose
-        self.quiet = quiet
-        self.started: dict[str, float] = {}
-        self.printed: dict[str, float] = {}
-        self.progress: Any = None
-        self.tasks: dict[str, Any] = {}
+    verbose: bool = False
+    quiet: bool = False
+    started: dict[str, float] = field(default_factory=dict)
+    printed: dict[str, float] = field(default_factory=dict)
+    progress: Any = None
+    tasks: dict[str, Any] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         lines = os.environ.get("TERM") == "dumb" or os.environ.get("CI")
@@ -64,12 +64,7 @@ class Reporter:
             self.progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.progress is not None:
             self.progress.stop()
 

@@ -56,8 +56,8 @@ def image(
         committed.lock_new(
             root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
         )
-        options = make.BuildOptions(where, shown.on_event)
-        made = make.make(root(), names, options, docker, proof.prove_once)
+        how = make.BuildOptions(where, shown.on_event)
+        made = make.make(root(), names, how, docker, proof.prove_once)
         pushed = [
             push_target(root(), where, docker(), name, tag or (), shown.on_event)
             for name in (names if push else ())
@@ -141,12 +141,12 @@ def build(
         raise InputError("--dry-run says what a build onto the engine takes", fix)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
-        options = make.BuildOptions(where, shown.on_event, no_cache)
+        how = make.BuildOptions(where, shown.on_event, no_cache)
         if dry_run:
             prepared = [make.prepare(root(), name) for name in names]
-            estimate = make.plan_load(prepared, options, docker()).estimate
+            estimate = make.plan_load(prepared, how, docker()).estimate
         else:
-            made = _make(names, options, docker, base_only, to_registry, to_layout)
+            made = _make(names, how, docker, base_only, to_registry, to_layout)
     if dry_run:
         tags = list(dict.fromkeys(target.base.tag for target in prepared if target.base))
         plan = {"bases": tags, **asdict(estimate)}
@@ -163,7 +163,7 @@ def build(
 
 def _make(
     names: Sequence[str],
-    options: "BuildOptions",
+    how: "BuildOptions",
     engine: Callable[[], "Engine"],
     base_only: bool,
     to_registry: bool,
@@ -173,14 +173,14 @@ def _make(
     from builder.pipeline import export, make
 
     if folder:
-        return export.to_layout(root(), names, options, engine, base_only, folder)
+        return export.to_layout(root(), names, how, engine, base_only, folder)
     if to_registry:
         send = export.bases_to_registry if base_only else export.to_registry
-        return send(root(), names, options, engine)
+        return send(root(), names, how, engine)
     targets = [make.prepare(root(), name) for name in names]
     if base_only:
-        return tuple(make.load_bases(targets, options, engine()).values())
-    return make.build(root(), targets, options, engine())
+        return tuple(make.load_bases(targets, how, engine()).values())
+    return make.build(root(), targets, how, engine())
 
 
 def smoke(

@@ -135,11 +135,13 @@ def render(
     as_json: bool = JSON,
 ) -> None:
     """Write the Dockerfiles and cloudbuild.yaml."""
-    from builder.image import cloudbuild, dockerfile
+    from builder.image import dockerfile
 
     rendered = dockerfile.load_all(root(), chosen(targets, not targets))
     texts = dockerfile.texts(root(), rendered)
     if not targets:
+        from builder.image import cloudbuild
+
         texts |= cloudbuild.texts(root(), rendered)
     if check:
         differences = dockerfile.differences(root(), texts)

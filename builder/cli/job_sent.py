@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from builder.jobs.backends.protocol import Backend, JobStatus, OnLine, RemoteBackend
     from builder.jobs.pools import Pool
     from builder.jobs.ready import Ready
-    from builder.jobs.submission import Submitted
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
@@ -202,13 +201,6 @@ def submit(
             return
         known = choose.memory(root())
         sent = submission.submit(backend, ready, known, again=again, on_event=shown.on_event)
-    _report(backend, sent, stream, poll, as_json)
-
-
-def _report(
-    backend: "Backend", sent: "Submitted", stream: bool, poll: float, as_json: bool
-) -> None:
-    """Say what was sent; with `stream`, its lines and how it ended."""
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:

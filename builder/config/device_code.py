@@ -10,11 +10,11 @@ The file holds what was read and no verdicts: those follow today's rule
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.stack import Fact
@@ -55,15 +55,18 @@ Read = Mapping[str, Wheel]
 """The wheels that were read, by their sha256."""
 
 
-def read(root: Path) -> Read:
+def read(root: Path, only: Collection[str] | None = None) -> Read:
     """Return the wheels of the committed file; where there is none, of the factory's own.
 
-    Raises InputError for a file of another form.
+    only: the checksums of those that are asked for; None for all. Raises InputError for a file of
+    another form.
     """
     own = root / image_yaml.IMAGES / FILE
     path = own if own.exists() else project.factory() / image_yaml.IMAGES / FILE
     try:
-        return _parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        wheels = _content(text)
+        return {sha256: _wheel(text, sha256) for sha256 in wheels if only is None or sha256 in only}
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -74,22 +77,19 @@ def read(root: Path) -> Read:
 
 
 @cache
-def _parse(text: str) -> Read:
+def _content(text: str) -> Mapping[str, Any]:
     content = json.loads(text)
     if content["schema"] != _SCHEMA:
         raise KeyError("schema")
-    return {
-        sha256: Wheel(
-            str(value["name"]),
-            str(value["version"]),
-            sha256,
-            tuple(
-                library.from_json(entry, str(value["name"]), str(value["version"]))
-                for entry in value["libraries"]
-            ),
-        )
-        for sha256, value in content["wheels"].items()
-    }
+    return dict(content["wheels"])
+
+
+@cache
+def _wheel(text: str, sha256: str) -> Wheel:
+    value = _content(text)[sha256]
+    name, version = str(value["name"]), str(value["version"])
+    libraries = (library.from_json(entry, name, version) for entry in value["libraries"])
+    return Wheel(name, version, sha256, tuple(libraries))
 
 
 def write(root: Path, wheels: Read) -> bool:
@@ -127,13 +127,17 @@ def of_known(lock: Lock, wheels: Read) -> Audit:
     )
 
 
+def _locked(root: Path, lock: Lock) -> Audit:
+    return of_known(lock, read(root, {pin.sha256 for pin in lock.packages.values()}))
+
+
 def explain(root: Path, spec: ImageSpec) -> Iterator[Fact]:
     """Yield the oldest driver of a locked GPU target, and the PTX that asks for it."""
     stack = compatibility.resolve(spec)
     if stack.cuda is None or not (root / image_yaml.IMAGES / spec.name / lockfile.FILE).exists():
         return
     lock = lockfile.read(root, spec.name)
-    verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
+    verdict = _locked(root, lock).verdict(stack.compute_capability or "")
     isa = f" (PTX {verdict.ptx_version})" if verdict.ptx_version else ""
     source = f"what the locked wheels carry: {image_yaml.IMAGES}/{FILE}"
     if oldest := driver(root, stack, lock):
@@ -150,7 +154,7 @@ def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:
     if stack.cuda is None:
         return None
     major = stack.cuda.partition(".")[0]
-    wheels = of_known(lock, read(root)) if lock else Audit(())
+    wheels = _locked(root, lock) if lock else Audit(())
     verdict = wheels.verdict(stack.compute_capability or "")
     first = accelerators.first_cuda(stack.compute_capability or "")
     return cuda.oldest_driver(major, verdict.ptx_version, first)

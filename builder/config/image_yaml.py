@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from builder.config import fields
 from builder.config.fields import OWN
@@ -336,7 +336,11 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
                 problems.append(Mistake(document.line(key), key, "unknown key", fix))
             spec = ImageSpec.model_validate(values, context={"root": root})
         except ValidationError as error:
-            problems += filemodel.mistakes(document, _in_the_file(error, values), ImageSpec)
+            details, key = error.errors(), next(iter(_frameworks_in(values)), frameworks.DEFAULT)
+            for detail in details:
+                if detail["loc"][:1] == ("release",):  # the file has the framework's name for it
+                    detail["loc"] = (key, *detail["loc"][1:])
+            problems += filemodel.mistakes(document, details, ImageSpec)
     else:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
@@ -346,16 +350,6 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
         raise filemodel.error(where, problems)
     spec._name, spec._source = name, source
     return spec
-
-
-def _in_the_file(error: ValidationError, values: Mapping[str, Any]) -> list[ErrorDetails]:
-    """Return the errors of a file, with the key that it has for the release."""
-    name = next(iter(_frameworks_in(values)), frameworks.DEFAULT)
-    details = error.errors()
-    for detail in details:
-        if detail["loc"][:1] == ("release",):
-            detail["loc"] = (name, *detail["loc"][1:])
-    return details
 
 
 def where(spec: ImageSpec, *field: str) -> str:
@@ -376,13 +370,9 @@ def _name_problems(name: str) -> list[Mistake]:
         problem = "is taken: it stands for every target"
     elif name.startswith("base-"):
         problem = "is taken: tags that begin with base- are the base images'"
-    fix = f"rename the folder, for example to {_slug(name)}"
-    return [Mistake(1, "", f"the folder's name {name!r} {problem}", fix)] if problem else []
-
-
-def _slug(name: str) -> str:
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("base-")).strip("-")[:63]
-    return slug if slug not in ("", "all") else "v100"
+    fix = f"rename the folder, for example to {slug if slug not in ('', 'all') else 'v100'}"
+    return [Mistake(1, "", f"the folder's name {name!r} {problem}", fix)] if problem else []
 
 
 def _module_problems(document: Document, program: Program, root: Path) -> list[Mistake]:

@@ -177,7 +177,29 @@ def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lo
     with _refused(root, target):
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
-        return _parse(root, target, content, texts)
+        base, framework = content["root"], content.get("framework", frameworks.DEFAULT)
+        rootfs = base and LockedRootfs(
+            base["suite"],
+            debian_packages.parse(os_lock(root, base["suite"]).read_text(encoding="utf-8")),
+        )
+        wheels = (CUDA, frameworks.of(framework).lock_file, EXTRA)
+        return Lock(
+            target=target,
+            configuration=content["configuration"],
+            framework=framework,
+            release=content[framework],
+            python=content["python"],
+            cuda=content["cuda"],
+            cudnn=content["cudnn"],
+            root=rootfs,
+            apt={
+                name: debian_packages.parse(texts[name])
+                for name in (APT, APT_EXTRA)
+                if name in texts
+            },
+            wheels={name: pins.parse(texts[name]) for name in wheels if name in texts},
+            moved=tuple(Moved(**library) for library in content["moved"]),
+        )
 
 
 @contextlib.contextmanager
@@ -196,34 +218,6 @@ def _refused(root: Path, target: str) -> Iterator[None]:
             f"{image_yaml.shown(path)}: is not what `builder lock` writes ({error})",
             f"delete it and run {command}, or take it back from git",
         ) from None
-
-
-def _parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
-    base, framework = content["root"], content.get("framework", frameworks.DEFAULT)
-    lock_file = frameworks.of(framework).lock_file
-    return Lock(
-        target=target,
-        configuration=content["configuration"],
-        framework=framework,
-        release=content[framework],
-        python=content["python"],
-        cuda=content["cuda"],
-        cudnn=content["cudnn"],
-        root=base
-        and LockedRootfs(
-            suite=base["suite"],
-            packages=debian_packages.parse(
-                os_lock(root, base["suite"]).read_text(encoding="utf-8")
-            ),
-        ),
-        apt={
-            name: debian_packages.parse(texts[name]) for name in (APT, APT_EXTRA) if name in texts
-        },
-        wheels={
-            name: pins.parse(texts[name]) for name in (CUDA, lock_file, EXTRA) if name in texts
-        },
-        moved=tuple(Moved(**library) for library in content["moved"]),
-    )
 
 
 def os_lock(root: Path, suite: str) -> Path:

@@ -81,8 +81,7 @@ def lock(
         if kept := not (upgrade or lockfile.stale(root, spec, stack)):
             made = lockfile.read(root, spec.name)
         else:
-            limits = _limits(now) if upgrade else {}
-            made = _make(root, spec, stack, upgrade, apt, locking.log, limits, tested)
+            made = _made(root, spec, stack, apt, upgrade, now, tested, locking.log)
             require(made)
         lockfile.write(root, made)
         locking.cached = kept
@@ -90,33 +89,37 @@ def lock(
     return made
 
 
-def _limits(now: Sequence[str]) -> dict[str, str]:
-    """Return the variables for uv that say how old a release has to be."""
-    own = os.environ.get(uv.EXCLUDE_NEWER)
-    return {uv.EXCLUDE_NEWER: own or uv.AGE, uv.TAKEN_NOW: " ".join(now)}
-
-
-def _make(
+def _made(
     root: Path,
     spec: ImageSpec,
     stack: Stack,
-    upgrade: bool,
     apt: Apt,
-    say: Callable[[str], None],
-    limits: Mapping[str, str],
+    upgrade: bool,
+    now: Sequence[str],
     tested: Path | None,
+    say: Callable[[str], None],
 ) -> Lock:
-    """Return a new lock. limits: variables for uv that say how old a release has to be."""
+    """Return a new lock. It keeps the versions of the target's own one, then of its neighbours',
+    else of the project `tested`, the one of the same accelerator first; an upgrade keeps none."""
     from builder.config import network
 
-    host = network.discover()
-    locks = _kept_locks(root, spec, upgrade, tested)
-    wheels, moved = _wheels(stack, host, locks, limits)
+    locks: tuple[Lock, ...] = ()
+    limits: dict[str, str] = {}  # variables for uv that say how old a release has to be
+    if upgrade:
+        age = os.environ.get(uv.EXCLUDE_NEWER) or uv.AGE
+        limits = {uv.EXCLUDE_NEWER: age, uv.TAKEN_NOW: " ".join(now)}
+    else:
+        locks = _locks(root, spec.name)
+        if tested and not locks:
+            locks = _locks(tested, spec.accelerator.lower())
+    wheels, moved = _wheels(stack, network.discover(), locks, limits)
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
-    own = spec.has_own_base
-    suite = OWN_PYTHON.get(stack.python, "")
-    rootfs, on_top = _debian(root, spec, suite, locks, upgrade, apt) if own else (None, {})
+    rootfs, debian = None, dict[str, tuple[DebianPackage, ...]]()
+    if spec.has_own_base:
+        suite = OWN_PYTHON.get(stack.python, "")
+        known = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
+        rootfs, debian = _debian(known or _root(root, suite, upgrade), spec, locks, apt)
     return Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
@@ -126,21 +129,10 @@ def _make(
         cuda=stack.cuda,
         cudnn=stack.cudnn,
         root=rootfs,
-        apt=on_top,
+        apt=debian,
         wheels=wheels,
         moved=moved,
     )
-
-
-def _kept_locks(
-    root: Path, spec: ImageSpec, upgrade: bool, tested: Path | None
-) -> tuple[Lock, ...]:
-    """Return the locks whose versions are kept: the target's own, then its neighbours', else those
-    of the project `tested`, the one of the same accelerator first."""
-    if upgrade:
-        return ()
-    own = _locks(root, spec.name)
-    return own or (_locks(tested, spec.accelerator.lower()) if tested else ())
 
 
 def _locks(root: Path, first: str) -> tuple[Lock, ...]:
@@ -153,20 +145,12 @@ def _locks(root: Path, first: str) -> tuple[Lock, ...]:
 
 
 def _debian(
-    root: Path,
-    spec: ImageSpec,
-    suite: str,
-    locks: Sequence[Lock],
-    upgrade: bool,
-    apt: Apt,
+    rootfs: LockedRootfs, spec: ImageSpec, locks: Sequence[Lock], apt: Apt
 ) -> tuple[LockedRootfs, dict[str, tuple[DebianPackage, ...]]]:
-    """Return the OS root of a Debian release, and the packages on top of it by their file.
+    """Return the rootfs with its packages, and the packages on top of it by their file.
 
     What is locked is kept.
     """
-    rootfs = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
-    if rootfs is None:
-        rootfs = _root(root, suite, upgrade)
     names = lockfile.configuration(spec)["apt"]
     near = [lock for lock in locks if lock.root == rootfs]
     python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
@@ -174,12 +158,10 @@ def _debian(
         (lock.apt.get(APT_EXTRA, ()) for lock in near if lock.configuration["apt"] == names), ()
     )
     steps = [(WANTED, rootfs.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
-    chosen = _chosen(suite, [(what, kept) for what, kept in steps if what], apt)
-    new = [tuple(sorted(packages)) for packages in chosen]
-    by_file = dict(zip((APT, APT_EXTRA), new[1:], strict=False))
-    return replace(rootfs, packages=new[0]), {
-        name: packages for name, packages in by_file.items() if packages
-    }
+    chosen = _chosen(rootfs.suite, [(what, kept) for what, kept in steps if what], apt)
+    root, *on_top = (tuple(sorted(packages)) for packages in chosen)
+    by_file = {name: each for name, each in zip((APT, APT_EXTRA), on_top, strict=False) if each}
+    return replace(rootfs, packages=root), by_file
 
 
 def _chosen(

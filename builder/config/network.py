@@ -91,15 +91,21 @@ class BuildNetwork:
         the place of the image's own; "" leaves that. Raises InputError where the CA bundle is not
         one.
         """
-        apt = self._apt_configuration(apt_settings, bool(sources))
+        apt = list(apt_settings)
+        if self.ca:
+            apt.append(("Acquire::https::CaInfo", f"{SECRETS_FOLDER}/ca"))
+        if sources:
+            apt.append(("Dir::Etc::sourcelist", f"{SECRETS_FOLDER}/apt-sources"))
+            apt.append(("Dir::Etc::sourceparts", "-"))
         variables = self._variables(f"{SECRETS_FOLDER}/ca")
-        if apt:
+        if apt:  # only root can read secrets: apt must not change to its download user
+            apt.append(("APT::Sandbox::User", "root"))
             variables["APT_CONFIG"] = f"{SECRETS_FOLDER}/apt"
         lines = (f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())
         secrets = {
             "network": "".join(lines).encode(),
             "ca": read_bundle(self.ca) if self.ca else b"",
-            "apt": apt.encode(),
+            "apt": "".join(f'{name} "{value}";\n' for name, value in apt).encode(),
             "apt-sources": sources.encode(),
         }
         return {name: content for name, content in secrets.items() if content}
@@ -133,18 +139,6 @@ class BuildNetwork:
             hosts = " ".join(self.trusted_hosts)
             variables |= {"UV_INSECURE_HOST": hosts, "PIP_TRUSTED_HOST": hosts}
         return variables
-
-    def _apt_configuration(self, settings: Sequence[tuple[str, str]], with_sources: bool) -> str:
-        lines = list(settings)
-        if self.ca:
-            lines.append(("Acquire::https::CaInfo", f"{SECRETS_FOLDER}/ca"))
-        if with_sources:
-            lines.append(("Dir::Etc::sourcelist", f"{SECRETS_FOLDER}/apt-sources"))
-            lines.append(("Dir::Etc::sourceparts", "-"))
-        if lines:
-            # Only root can read secrets: apt must not change to its download user.
-            lines.append(("APT::Sandbox::User", "root"))
-        return "".join(f'{name} "{value}";\n' for name, value in lines)
 
 
 def discover(
@@ -183,24 +177,20 @@ def read_bundle(path: Path) -> bytes:
 
     Raises InputError for a bundle that cannot be read, has no certificate, or is too large.
     """
+    problem, certificates = "", list[bytes]()
     try:
         certificates = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
     except OSError as error:
-        raise InputError(
-            f"the CA bundle {path} cannot be read: {error.strerror}",
-            "point SSL_CERT_FILE at a PEM file that this user may read",
-        ) from error
+        problem, fix = f"cannot be read: {error.strerror}", "PEM file that this user may read"
     bundle = b"\n".join([*certificates, b""])
-    if not certificates:
-        raise InputError(
-            f"the CA bundle {path} holds no certificate",
-            "point SSL_CERT_FILE at a PEM file with -----BEGIN CERTIFICATE----- blocks",
-        )
-    if len(bundle) > MAX_SECRET_BYTES:
-        raise InputError(
-            f"the CA bundle {path} has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}",
-            "point SSL_CERT_FILE at a smaller bundle with the certificates that are needed",
-        )
+    if not certificates and not problem:
+        problem = "holds no certificate"
+        fix = "PEM file with -----BEGIN CERTIFICATE----- blocks"
+    elif len(bundle) > MAX_SECRET_BYTES:
+        problem = f"has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}"
+        fix = "smaller bundle with the certificates that are needed"
+    if problem:
+        raise InputError(f"the CA bundle {path} {problem}", f"point SSL_CERT_FILE at a {fix}")
     return bundle
 
 
@@ -326,19 +316,14 @@ def with_login(url: str, logins: Mapping[str, Login]) -> str:
     for machine, (user, password) in logins.items():
         bare = machine.removeprefix("https://").removeprefix("http://")
         if parts.hostname == bare or own == bare or own.startswith(bare.rstrip("/") + "/"):
-            return _login_url(url, user, password)
+            login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
+            return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
     return url
 
 
 def without_login(url: str) -> str:
     """Return an address without user and password, for a person."""
     return address(url).replace("***@", "")
-
-
-def _login_url(url: str, user: str, password: str) -> str:
-    parts = urlsplit(url)
-    login = quote(user, safe="") + (f":{quote(password, safe='')}" if password else "")
-    return urlunsplit(parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}"))
 
 
 def _unreadable(file: Path, error: Exception) -> InputError:

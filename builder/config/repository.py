@@ -9,7 +9,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -46,6 +46,13 @@ _NOTHING: Final = re.compile(
 )
 """What a base that is made from locked packages has no use for."""
 
+_LAUNCHER: Final = re.compile(r"(.*/)?(python[\d.]*|uv|run|exec|accelerate|launch|-[uBO]+)")
+"""What stands before the program that a command starts."""
+_LINUX: Final = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+}
 _NO_FIELD: Final = {
     "FROM": "the base is made from locked packages; `base` takes another",
     "COPY": "the image gets the program's folder, and nothing else",
@@ -85,15 +92,108 @@ class Findings:
         """Note a line that is not taken over."""
         self.left.append(f"{where}: {what}: {why}")
 
+    def take(self, text: str, where: str) -> None:
+        """Take a Python requirement over, or note why not."""
+        from packaging.requirements import Requirement
+
+        try:
+            parsed = Requirement(fields.requirement(text))
+        except PydanticCustomError as error:
+            self.leave(where, text, str((error.context or {}).get("what", error)))
+            return
+        name, here = re.sub(r"[-_.]+", "-", parsed.name).lower(), self.pythons[0]
+        linux = {**_LINUX, "python_version": here}
+        if parsed.marker and not parsed.marker.evaluate(linux):
+            self.leave(where, text, f"its marker leaves out Linux, or Python {here}")
+        elif self.asks(name, str(parsed), where, str(parsed.specifier)):
+            return
+        elif name.startswith(_LOCKED):
+            self.leave(where, text, "the factory locks what belongs to its framework")
+        elif (before := self.requirements.setdefault(name, str(parsed))) != str(parsed):
+            self.leave(where, text, f"{before} was taken before")
+        else:
+            self.taken.append(f"{where}: {parsed}")
+
+    def asks(self, name: str, text: str, where: str, allowed: str | None = None) -> bool:
+        """Note a line that names a framework, or what needs one. Return whether it names one.
+
+        allowed: the releases, as pip writes them; None where pip does not install it.
+        """
+        from packaging.specifiers import SpecifierSet
+
+        for framework in frameworks.every():
+            own = name in framework.distributions
+            if own or name in framework.needed_by:
+                asks = own and allowed is not None
+                wish = Wish(where, text, SpecifierSet(allowed or "" if asks else ""), asks)
+                self.frameworks.setdefault(framework.name, []).append(wish)
+                return own
+        return False
+
+    def take_python(self, wanted: str, where: str) -> None:
+        """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images
+        have one of them."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        exact = re.fullmatch(r"=*\s*(3\.\d+)[\d.*]*", wanted)
+        try:
+            allowed = SpecifierSet(f"=={exact[1]}.*" if exact else wanted)
+        except InvalidSpecifier:
+            allowed = SpecifierSet("<0")
+        if pythons := tuple(each for each in self.pythons if f"{each}.0" in allowed):
+            self.pythons = pythons
+            self.taken.append(f"{where}: Python {' or '.join(pythons)}")
+        else:
+            self.leave(where, f"Python {wanted}", f"images have {' or '.join(self.pythons)}")
+
+    def take_apt(self, names: Iterable[str], where: str) -> None:
+        """Take Debian packages over."""
+        for name in names:
+            if name.startswith("-") or name in {"python3", "python3-pip", "ca-certificates"}:
+                continue
+            if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
+                self.apt.append(name)
+                self.taken.append(f"{where}: apt {name}")
+            else:
+                self.leave(where, name, "is no plain name of a Debian package")
+
+    def take_variable(self, name: str, value: str, where: str) -> None:
+        """Take a variable of the environment over, if an image may set it."""
+        from pydantic import TypeAdapter, ValidationError
+
+        try:
+            TypeAdapter(dict[fields.Variable, fields.Text]).validate_python({name: value})
+        except ValidationError as error:
+            why = (error.errors()[0].get("ctx") or {}).get("what", "an image cannot set it")
+            self.leave(where, f"{name}={value}", str(why))
+        else:
+            self.environment[name] = value
+            self.taken.append(f"{where}: {name}={value}")
+
+    def take_command(self, words: Sequence[str], root: Path, where: str) -> bool:
+        """Take the program over that a command starts: `python -m NAME` or `python FILE.py`."""
+        while words and _LAUNCHER.fullmatch(words[0]):
+            words = words[1:]
+        by_name = words[:1] == ["-m"]
+        start = ([*words, ""][by_name]).removeprefix("./").removeprefix("/app/")
+        steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
+        if not all(map(str.isidentifier, steps)) or not project.is_module(root.joinpath(*steps)):
+            return False
+        if not (root / steps[0]).is_dir():
+            why = "an image holds one folder: move it into one, and name that as `program`"
+            self.leave(where, start, why)
+            return True
+        package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
+        self.program = (package, module)
+        self.taken.append(f"{where}: the program {module} in {package}/")
+        return True
+
 
 def look(root: Path, findings: Findings) -> None:
     """Read every file of the repository that says what its program needs."""
     _requirements(root, "requirements.txt", findings)
-    _pyproject(root, findings)
-    _conda(root, findings)
-    _cog(root, findings)
-    _dockerfile(root, findings)
-    _uv_lock(root, findings)
+    for read in (_pyproject, _conda, _cog, _dockerfile, _uv_lock):
+        read(root, findings)
     for name in _UNREAD:
         for path in sorted(root.glob(name)):
             if path.is_file() and path.name not in findings.read:
@@ -103,120 +203,6 @@ def look(root: Path, findings: Findings) -> None:
     for name, wishes in findings.frameworks.items():  # what asks for a release counts alone
         asking = [wish for wish in wishes if wish.requirement]
         findings.frameworks[name] = asking or wishes[:1]
-
-
-# --- one requirement, one package, one variable ---------------------------------------------------
-
-
-def _take(text: str, where: str, findings: Findings) -> None:
-    """Take a Python requirement over, or note why not."""
-    from packaging.requirements import Requirement
-
-    try:
-        parsed = Requirement(fields.requirement(text))
-    except PydanticCustomError as error:
-        findings.leave(where, text, str((error.context or {}).get("what", error)))
-        return
-    name = re.sub(r"[-_.]+", "-", parsed.name).lower()
-    if parsed.marker and not parsed.marker.evaluate(
-        {
-            "sys_platform": "linux",
-            "platform_system": "Linux",
-            "platform_machine": "x86_64",
-            "python_version": findings.pythons[0],
-        }
-    ):
-        findings.leave(where, text, f"its marker leaves out Linux, or Python {findings.pythons[0]}")
-    elif _asks(name, str(parsed), where, findings, str(parsed.specifier)):
-        return
-    elif name.startswith(_LOCKED):
-        findings.leave(where, text, "the factory locks what belongs to its framework")
-    elif (before := findings.requirements.setdefault(name, str(parsed))) != str(parsed):
-        findings.leave(where, text, f"{before} was taken before")
-    else:
-        findings.taken.append(f"{where}: {parsed}")
-
-
-def _asks(name: str, text: str, where: str, findings: Findings, allowed: str | None = None) -> bool:
-    """Note a line that names a framework, or what needs one. Return whether it names a framework.
-
-    allowed: the releases, as pip writes them; None where pip does not install it.
-    """
-    from packaging.specifiers import SpecifierSet
-
-    for framework in frameworks.every():
-        own = name in framework.distributions
-        if own or name in framework.needed_by:
-            asks = own and allowed is not None
-            wish = Wish(where, text, SpecifierSet(allowed or "" if asks else ""), asks)
-            findings.frameworks.setdefault(framework.name, []).append(wish)
-            return own
-    return False
-
-
-def _take_python(wanted: str, where: str, findings: Findings) -> None:
-    """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images have
-    one of them."""
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
-    exact = re.fullmatch(r"=*\s*(3\.\d+)[\d.*]*", wanted)
-    try:
-        allowed = SpecifierSet(f"=={exact[1]}.*" if exact else wanted)
-    except InvalidSpecifier:
-        allowed = SpecifierSet("<0")
-    if pythons := tuple(each for each in findings.pythons if f"{each}.0" in allowed):
-        findings.pythons = pythons
-        findings.taken.append(f"{where}: Python {' or '.join(pythons)}")
-    else:
-        findings.leave(where, f"Python {wanted}", f"images have {' or '.join(findings.pythons)}")
-
-
-def _take_apt(names: Sequence[str], where: str, findings: Findings) -> None:
-    """Take Debian packages over."""
-    for name in names:
-        if name.startswith("-") or name in {"python3", "python3-pip", "ca-certificates"}:
-            continue
-        if re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
-            findings.apt.append(name)
-            findings.taken.append(f"{where}: apt {name}")
-        else:
-            findings.leave(where, name, "is no plain name of a Debian package")
-
-
-def _take_variable(name: str, value: str, where: str, findings: Findings) -> None:
-    """Take a variable of the environment over, if an image may set it."""
-    from pydantic import TypeAdapter, ValidationError
-
-    try:
-        TypeAdapter(dict[fields.Variable, fields.Text]).validate_python({name: value})
-    except ValidationError as error:
-        context = error.errors()[0].get("ctx") or {}
-        findings.leave(where, f"{name}={value}", str(context.get("what", "an image cannot set it")))
-    else:
-        findings.environment[name] = value
-        findings.taken.append(f"{where}: {name}={value}")
-
-
-def _take_command(words: Sequence[str], root: Path, where: str, findings: Findings) -> bool:
-    """Take the program over that a command starts: `python -m NAME` or `python FILE.py`."""
-    while words and re.fullmatch(
-        r"(.*/)?(python[\d.]*|uv|run|exec|accelerate|launch|-[uBO]+)", words[0]
-    ):
-        words = words[1:]
-    by_name = words[:1] == ["-m"]
-    start = ([*words, ""][by_name]).removeprefix("./").removeprefix("/app/")
-    steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
-    if not all(map(str.isidentifier, steps)) or not project.is_module(root.joinpath(*steps)):
-        return False
-    if not (root / steps[0]).is_dir():
-        findings.leave(
-            where, start, "an image holds one folder: move it into one, and name that as `program`"
-        )
-        return True
-    package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
-    findings.program = (package, module)
-    findings.taken.append(f"{where}: the program {module} in {package}/")
-    return True
 
 
 # --- the files ------------------------------------------------------------------------------------
@@ -241,16 +227,16 @@ def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ..
         elif entry.startswith("-"):
             findings.leave(where, entry, "an index or an option belongs to the machine that locks")
         elif entry:
-            _take(entry, where, findings)
+            findings.take(entry, where)
 
 
 def _pyproject(root: Path, findings: Findings) -> None:
     content = _toml(root / "pyproject.toml")
     table, tool = _mapping(content.get("project")), _mapping(content.get("tool"))
     if wanted := str(table.get("requires-python") or ""):
-        _take_python(wanted, "pyproject.toml: requires-python", findings)
+        findings.take_python(wanted, "pyproject.toml: requires-python")
     for entry in _strings(table.get("dependencies")):
-        _take(entry, "pyproject.toml: dependencies", findings)
+        findings.take(entry, "pyproject.toml: dependencies")
     poetry = [key for key in _mapping(tool.get("poetry")) if key in _POETRY]
     dynamic = [key for key in _strings(table.get("dynamic")) if key == "dependencies"]
     for what, names in (
@@ -274,7 +260,7 @@ def _uv_lock(root: Path, findings: Findings) -> None:
     for package in packages if isinstance(packages, list) else ():
         name, version = str(package.get("name")), str(package.get("version"))
         if name in distributions:
-            _take(f"{name}=={version.partition('+')[0]}", "uv.lock", findings)
+            findings.take(f"{name}=={version.partition('+')[0]}", "uv.lock")
         elif re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", findings.requirements.get(name, "")):
             findings.requirements[name] = f"{name}=={version}"
             findings.taken.append(f"uv.lock: {name}=={version}")
@@ -289,14 +275,13 @@ def _conda(root: Path, findings: Findings) -> None:
             where = f"{name}: dependencies[{number}]"
             if isinstance(entry, dict):
                 for requirement in _strings(entry.get("pip")):
-                    _take(requirement, f"{name}: pip", findings)
+                    findings.take(requirement, f"{name}: pip")
             elif match := re.fullmatch(r"python\s*([=<>!~].*)", str(entry)):
-                _take_python(match[1], where, findings)
+                findings.take_python(match[1], where)
             elif str(entry) not in {"pip", "python"}:
-                _asks(re.split(r"[\s=<>!~]", str(entry))[0], str(entry), where, findings)
-                findings.leave(
-                    where, str(entry), "a conda package: name it as a Python or Debian one"
-                )
+                findings.asks(re.split(r"[\s=<>!~]", str(entry))[0], str(entry), where)
+                why = "a conda package: name it as a Python or Debian one"
+                findings.leave(where, str(entry), why)
 
 
 def _cog(root: Path, findings: Findings) -> None:
@@ -305,14 +290,14 @@ def _cog(root: Path, findings: Findings) -> None:
     for key, value in (build if isinstance(build, dict) else {}).items():
         where = f"cog.yaml: build.{key}"
         if key == "python_version":
-            _take_python(str(value), where, findings)
+            findings.take_python(str(value), where)
         elif key == "python_packages":
             for entry in _strings(value):
-                _take(entry, where, findings)
+                findings.take(entry, where)
         elif key == "python_requirements":
             _requirements(root, str(value), findings)
         elif key == "system_packages":
-            _take_apt(_strings(value), where, findings)
+            findings.take_apt(_strings(value), where)
         elif key != "gpu":
             findings.leave(where, json.dumps(value), "the factory has no such step")
     for key in sorted(content.keys() - {"build"}):
@@ -330,15 +315,15 @@ def _dockerfile(root: Path, findings: Findings) -> None:
             pairs = _words(rest) if "=" in rest.partition(" ")[0] else [rest.replace(" ", "=", 1)]
             for pair in pairs:
                 variable, _, value = pair.partition("=")
-                _take_variable(variable, value, where, findings)
+                findings.take_variable(variable, value, where)
         elif name in {"CMD", "ENTRYPOINT"}:
             words = _strings(_json(rest)) or _words(rest)
-            if not _take_command(words, root, where, findings):
+            if not findings.take_command(words, root, where):
                 findings.leave(where, line, "starts no module of this repository by itself")
         elif name:
             if name == "FROM":
                 image = re.split("[:@ ]", rest.rpartition("/")[2])[0]
-                _asks(image, line, where, findings)
+                findings.asks(image, line, where)
             findings.leave(where, line, _NO_FIELD.get(name, "image.yaml has no field for it"))
 
 
@@ -348,7 +333,7 @@ def _run(command: str, root: Path, where: str, findings: Findings) -> None:
     if not command or _NOTHING.match(command):
         return
     if match := _DEBIAN.fullmatch(command):
-        _take_apt(_words(match[1]), where, findings)
+        findings.take_apt(_words(match[1]), where)
     elif match := _PACKAGES.fullmatch(command):
         words = iter(_words(match[1]))
         for word in words:
@@ -360,7 +345,7 @@ def _run(command: str, root: Path, where: str, findings: Findings) -> None:
                 if word not in {"--no-cache-dir", "--upgrade", "-U", "-q", "--quiet", "--system"}:
                     findings.leave(where, word, "an option or a folder, not a requirement")
             else:
-                _take(word, where, findings)
+                findings.take(word, where)
     else:
         findings.leave(where, f"RUN {command}", "no step of the factory does this")
 
@@ -377,14 +362,14 @@ def _guess_program(root: Path, findings: Findings) -> None:
     if len({folder for folder, _ in starts}) == 1:
         folder, name = starts[0]
         module = folder.name if name == "__main__" else f"{folder.name}.{name}"
-        _take_command(["-m", module], root, folder.name, findings)
+        findings.take_command(["-m", module], root, folder.name)
     elif starts:
         names = ", ".join(f"{folder.name}.{name}" for folder, name in starts)
         findings.leave("program", names, "name one of them as `program` of image.yaml")
     else:
         for path in sorted(root.glob("*.py")):
             if path.stem in _STARTS:
-                _take_command([path.name], root, path.name, findings)
+                findings.take_command([path.name], root, path.name)
 
 
 # --- reading --------------------------------------------------------------------------------------

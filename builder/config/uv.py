@@ -207,7 +207,11 @@ def uv_program() -> str:
 
 def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
     offered = package.get("wheels", ())
-    wheels = {_file_name(wheel): wheel for wheel in offered if "sha256" in wheel["hashes"]}
+    wheels = {
+        str(wheel.get("name") or unquote(wheel["url"].rpartition("/")[2])): wheel
+        for wheel in offered
+        if "sha256" in wheel["hashes"]
+    }
     name = best_wheel(wheels, platform)
     if name is None:
         raise InputError(
@@ -228,10 +232,6 @@ def _pin(package: Mapping[str, Any], platform: Platform) -> Pin:
             "name another index in UV_DEFAULT_INDEX",
         )
     return pin
-
-
-def _file_name(wheel: Mapping[str, Any]) -> str:
-    return str(wheel.get("name") or unquote(wheel["url"].rpartition("/")[2]))
 
 
 def best_wheel(names: Iterable[str], platform: Platform) -> str | None:

@@ -31,10 +31,7 @@ NAMES = {
     ".pypirc": "logins for a package index",
     "kaggle.json": "a Kaggle login",
     "application_default_credentials.json": "Google Cloud credentials",
-    "id_rsa": "an SSH key",
-    "id_dsa": "an SSH key",
-    "id_ecdsa": "an SSH key",
-    "id_ed25519": "an SSH key",
+    **dict.fromkeys(("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"), "an SSH key"),
 }
 
 # What a secret looks like, wherever it is: words of which one stands in each match, as these are

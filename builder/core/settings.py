@@ -64,10 +64,6 @@ def _repository(value: str) -> str:
     return value
 
 
-ACCOUNT: Final = r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com"
-ACCOUNT_EXAMPLE: Final = "its address: builder@my-project.iam.gserviceaccount.com"
-"""The shape of a service account's address, and an example."""
-
 _LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 _NAME: Final = rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*"
 
@@ -88,7 +84,14 @@ ProjectId = Annotated[
 Region = Annotated[
     str, matches(r"global|[a-z]+(-[a-z]+)+[0-9]+", "a region", "write a region: europe-west4")
 ]
-Account = Annotated[str, matches(ACCOUNT, "a service account", f"write {ACCOUNT_EXAMPLE}")]
+Account = Annotated[
+    str,
+    matches(
+        r"[^@\s]+@[a-z0-9.-]+\.gserviceaccount\.com",
+        "a service account",
+        "write its address: builder@my-project.iam.gserviceaccount.com",
+    ),
+]
 WorkerPool = Annotated[
     str,
     matches(

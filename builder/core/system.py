@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -59,17 +58,12 @@ def ending_with_parent(command: Sequence[str]) -> list[str]:
     return [*([sys.executable, "-I", "-S", "-c", _ENDING_WITH_PARENT] if LINUX else []), *command]
 
 
-@dataclass(frozen=True)
-class SecretFiles:
-    """Files for a child process. paths: by name. descriptors: those that it has to inherit."""
-
-    paths: Mapping[str, str]
-    descriptors: tuple[int, ...] = ()
-
-
 @contextlib.contextmanager
-def secret_files(contents: Mapping[str, bytes]) -> Iterator[SecretFiles]:
-    """Yield each content as a file that a child process can read.
+def secret_files(
+    contents: Mapping[str, bytes],
+) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """Yield each content as a file that a child process can read: the paths by name, and the
+    descriptors that it has to inherit.
 
     On Linux the files lie in memory: none stays on a disk, whatever ends this process. Elsewhere
     they lie in a folder that only this user may read, until the block ends.
@@ -80,7 +74,7 @@ def secret_files(contents: Mapping[str, bytes]) -> Iterator[SecretFiles]:
             for name, content in contents.items():
                 (folder / name).touch(0o600)
                 (folder / name).write_bytes(content)
-            yield SecretFiles({name: str(folder / name) for name in contents})
+            yield {name: str(folder / name) for name in contents}, ()
             return
         opened: dict[str, int] = {}
         for name, content in contents.items():
@@ -89,4 +83,4 @@ def secret_files(contents: Mapping[str, bytes]) -> Iterator[SecretFiles]:
             file.flush()
             opened[name] = file.fileno()
         paths = {name: f"/proc/self/fd/{number}" for name, number in opened.items()}
-        yield SecretFiles(paths, tuple(opened.values()))
+        yield paths, tuple(opened.values())

@@ -134,14 +134,16 @@ def _content(root: Node, where: str) -> Document:
             items = enumerate(node.value)
             return [read(item, (*path, n), item.start_mark.line + 1) for n, item in items]
         values: dict[str, Value] = {}
+        first: dict[str, int] = {}
         for key, item in node.value:
             line, name = key.start_mark.line + 1, str(key.value)
             if not isinstance(key, ScalarNode):
                 mistake(line, path, "a name must be text", "write `name: value`")
                 continue
             if name in values:
-                what = f"stands twice, first in line {lines[*path, name]}"
+                what = f"stands twice, first in line {first[name]}"
                 mistake(line, (*path, name), what, "keep one")
+            first.setdefault(name, line)
             values[name] = read(item, (*path, name), line)
         return values
 

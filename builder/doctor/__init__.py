@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from builder.core.errors import FactoryError, OutsideError, refusal
 
@@ -30,51 +30,39 @@ class Unknown(OutsideError):  # noqa: N818 - not a fault: a question without an 
     """A service that does not say what a check asks for; the finding is a warning."""
 
 
-@dataclass(frozen=True)
-class Check(Generic[T]):
-    """A check of one kind of subject. After an essential one that fails, no other can be asked."""
-
-    subject: type[T]
-    name: str
-    run: Callable[[T], Iterator[Finding]]
-    essential: bool
-
-    def findings(self, subject: T) -> Iterator[Finding]:
-        """Yield the findings. What the system or a service refuses is one, too."""
-        try:
-            yield from self.run(subject)
-        except Unknown as error:
-            yield Finding(self.name, "warning", f"not known: {error.message}", error.fix)
-        except FactoryError as error:
-            yield Finding(self.name, "error", error.message, error.fix)
-        except OSError as error:
-            refused = refusal(error)
-            fix = refused.fix if refused else "let this user read and write there"
-            yield Finding(self.name, "error", refused.message if refused else str(error), fix)
-
-
-CHECKS: Final[list[Check[Any]]] = []
-"""Every check of the modules that are imported, in the order in which they run."""
+CHECKS: Final[list[tuple[type[Any], str, Callable[[Any], Iterator[Finding]], bool]]] = []
+"""Every check of the modules that are imported, in the order in which they run: its subject, its
+name, itself, and whether it is essential."""
 
 
 def check(
     subject: type[T], name: str, essential: bool = False
 ) -> Callable[[Callable[[T], Iterator[Finding]]], Callable[[T], Iterator[Finding]]]:
-    """Return a decorator that registers a check. name: of the finding where the check fails."""
+    """Return a decorator that registers a check. name: of the finding where the check fails. After
+    an essential one that fails, no other can be asked."""
 
     def register(run: Callable[[T], Iterator[Finding]]) -> Callable[[T], Iterator[Finding]]:
-        CHECKS.append(Check(subject, name, run, essential))
+        CHECKS.append((subject, name, run, essential))
         return run
 
     return register
 
 
 def examine(subject: object) -> tuple[Finding, ...]:
-    """Return all findings about a subject."""
+    """Return all findings about a subject. What the system or a service refuses is one, too."""
     findings: list[Finding] = []
-    for each in CHECKS:
-        if isinstance(subject, each.subject):
-            findings += each.findings(subject)
-            if each.essential and any(finding.severity == "error" for finding in findings):
-                break
+    for _, name, run, essential in (each for each in CHECKS if isinstance(subject, each[0])):
+        try:
+            findings += run(subject)
+        except Unknown as error:
+            findings.append(Finding(name, "warning", f"not known: {error.message}", error.fix))
+        except FactoryError as error:
+            findings.append(Finding(name, "error", error.message, error.fix))
+        except OSError as error:
+            refused = refusal(error)
+            fix = refused.fix if refused else "let this user read and write there"
+            why = refused.message if refused else str(error)
+            findings.append(Finding(name, "error", why, fix))
+        if essential and any(finding.severity == "error" for finding in findings):
+            break
     return tuple(findings)

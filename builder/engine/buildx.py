@@ -93,11 +93,11 @@ def build(engine: Engine, request: BuildRequest, on_event: OnEvent = ignore) -> 
     with (
         step(f"build {request.tags[0]}", on_event) as building,
         tempfile.TemporaryDirectory(prefix="build-") as scratch,
-        system.secret_files(request.secrets) as secrets,
+        system.secret_files(request.secrets) as (paths, descriptors),
     ):
         metadata = Path(scratch) / "metadata.json"
-        line = command(engine, request, metadata, secrets.paths)
-        code, printed = _run(engine, line, secrets.descriptors, building)
+        line = command(engine, request, metadata, paths)
+        code, printed = _run(engine, line, descriptors, building)
         if code:
             raise _failed(engine, request, printed)
         return _built(engine, request, json.loads(metadata.read_text()))

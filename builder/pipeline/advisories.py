@@ -43,14 +43,14 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
     }
     versions = frozenset[PackageVersion]().union(*locked.values())
     findings = advisories.look_up(versions, address)
-    judged = {
-        spec.name: {
-            finding: _acceptance(finding, spec.advisories, today)
+    judged: dict[str, dict[Finding, AcceptedAdvisory | None]] = {}
+    for spec in specs:
+        accepted = [entry for entry in spec.advisories if entry.until >= today]
+        judged[spec.name] = {
+            finding: next((entry for entry in accepted if finding.is_named_by(entry)), None)
             for finding in findings
             if finding.package in locked[spec.name]
         }
-        for spec in specs
-    }
     expired = [
         f"{text} was accepted until {entry.until}"
         for _, entry, text in _entries(specs)
@@ -67,13 +67,6 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
         (*_lines(judged, accepted=False), *expired),
         (*_lines(judged, accepted=True), *unused),
     )
-
-
-def _acceptance(
-    finding: Finding, entries: Sequence[AcceptedAdvisory], today: date
-) -> AcceptedAdvisory | None:
-    named = (entry for entry in entries if entry.until >= today and finding.is_named_by(entry))
-    return next(named, None)
 
 
 def _lines(
