@@ -5,7 +5,6 @@ A test that runs as root takes a uid that nobody has. A test that does not is or
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -26,15 +25,6 @@ UID: Final = 54_321
 
 _OURS: Final = ("HOME", "USER", "LOGNAME", "PATH", "PYTHONPATH", "XDG_", "DOCKER_", "BUILDER_")
 """Variables of whoever runs the tests that say nothing of the machine."""
-
-_FACTS: Final = """
-import json, os, shutil
-print(json.dumps({
-    "uid": os.getuid(), "groups": os.getgroups(),
-    "writes": [path for path in ("/var/lib", "/etc", "/usr") if os.access(path, os.W_OK)],
-    "programs": [name for name in ("sudo", "apt-get", "dpkg") if shutil.which(name)],
-}))
-"""
 
 
 @dataclass(frozen=True)
@@ -64,14 +54,6 @@ class User:
     def builder(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """The clone's own command line."""
         return self.run(self.python, "-m", "builder", *words, **environment)
-
-    def facts(self) -> dict[str, Any]:
-        """Who the user is, which folders of the system and which programs the user may use."""
-        return dict(json.loads(self.run(self.python, "-c", _FACTS).stdout))
-
-    def owns(self, folder: Path) -> None:
-        """Give the folders below one to the user; the files stay whose they are."""
-        owns(folder)
 
 
 def owns(folder: Path) -> None:

@@ -64,20 +64,6 @@ def test_a_document_names_files_that_exist(document: Path) -> None:
     assert not missing
 
 
-def test_paths_are_found_in_backticks_and_expanded() -> None:
-    text = "`builder/cli/` and `images/<target>/{cuda,image}.lock`, `make help`, see docs/jobs.md."
-    assert paths(text) == ["builder/cli/", "images/<target>/{cuda,image}.lock", "docs/jobs.md"]
-    assert paths("[one](data.md#sounds), [two](https://a.b/c.md)") == ["data.md"]
-    assert exists("data.md") and not exists("no-such-document.md")
-    assert expanded("images/<target>/{cuda,image}.lock") == [
-        "images/<target>/cuda.lock",
-        "images/<target>/image.lock",
-    ]
-    assert exists("images/<target>/image.lock")
-    assert exists("builder/cli/") and exists("build/v100/receipt.json")
-    assert not exists("builder/no_such_module.py")
-
-
 def test_every_field_of_image_yaml_is_explained() -> None:
     text = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
     _, _, table = text.partition("\n## What image.yaml may say\n")
@@ -103,21 +89,10 @@ def test_every_document_is_reached_from_the_readme() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_lines_are_wrapped(document: Path) -> None:
-    """At 100 columns; tables and code stand as they are."""
+def test_a_document_is_wrapped_and_read_in_ten_minutes(document: Path) -> None:
+    """At 100 columns; tables and code stand as they are. At 240 words a minute (Brysbaert 2019, How
+    many words do we read per minute?), without the code."""
     lines = document.read_text(encoding="utf-8").splitlines()
-    long = [
-        f"{number}: {line[:60]}"
-        for number, line in enumerate(lines, 1)
-        if len(line) > 100 and not line.startswith(("|", "    "))
-    ]
-    assert not long
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_a_document_is_read_in_ten_minutes(document: Path) -> None:
-    """At 240 words a minute (Brysbaert 2019, How many words do we read per minute?), without the
-    code."""
-    lines = document.read_text(encoding="utf-8").splitlines()
-    words = [word for line in lines if not line.startswith("    ") for word in line.split()]
-    assert len([word for word in words if re.search(r"\w", word)]) <= 2400
+    text = [line for line in lines if not line.startswith("    ")]
+    assert [line for line in text if len(line) > 100 and not line.startswith("|")] == []
+    assert len([word for line in text for word in line.split() if re.search(r"\w", word)]) <= 2400

@@ -49,30 +49,10 @@ def test_nothing_is_too_long(rule: Callable[[Path], list[str]], folder: Path) ->
     assert rule(folder) == []
 
 
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        (long_modules, "x = 1\n" * (MODULE_LINES + 1)),
-        (long_functions, "def f():\n" + "    x = 1\n" * FUNCTION_LINES),
-    ],
-)
-def test_each_rule_finds_one_line_too_many(
-    rule: Callable[[Path], list[str]], text: str, tmp_path: Path
-) -> None:
-    (tmp_path / "module.py").write_text(text)
-    assert len(rule(tmp_path)) == 1
-    (tmp_path / "module.py").write_text("\n".join(text.splitlines()[:-1]))
-    assert rule(tmp_path) == []
-
-
 def top() -> tuple[set[str], set[str]]:
     """Return the names of the folders and of the modules at the top of builder/."""
     folders = {path.parent.name for path in BUILDER.glob("*/__init__.py")}
     return folders, {path.stem for path in BUILDER.glob("*.py")} - {"__init__", "__main__"}
-
-
-def test_the_top_of_builder_holds_folders() -> None:
-    assert len(top()[1]) <= TOP_MODULES
 
 
 def test_the_import_contract_orders_every_folder() -> None:
@@ -80,7 +60,7 @@ def test_the_import_contract_orders_every_folder() -> None:
     layers = [line for contract in settings["contracts"] for line in contract.get("layers", [])]
     ordered = set(re.findall(r"\bbuilder\.(\w+)", " ".join(layers)))
     folders, modules = top()
-    assert folders | modules <= ordered
+    assert folders | modules <= ordered and len(modules) <= TOP_MODULES
 
 
 def test_the_architecture_names_every_folder() -> None:

@@ -126,22 +126,12 @@ def test_cloud_build_gets_the_wheel_that_was_installed_and_a_second_run_changes_
 
 
 @pytest.mark.engine
-def test_an_empty_repository_gets_a_proven_image(installed: Installed, engine: Engine) -> None:
-    linked(installed.home / ".cache")  # the layers that this machine has made
-    ordinary.owns(installed.home / ".cache")
-    repository = installed.repository("proven")
-    installed.run(repository, "builder", "init")
-    shown = installed.run(repository, "builder", "image", engine=engine)
-    assert "cpu: proven on CPU" in shown
-    assert "no size_budget" in shown
-    assert "nothing to do" in installed.run(repository, "builder", "image", engine=engine)
-
-
-@pytest.mark.engine
 def test_a_program_becomes_a_jobset_in_four_commands(
     installed: Installed, engine: Engine, tmp_path: Path
 ) -> None:
     """The fourth is `kubectl apply`. Nobody has written a digest, an image.yaml or a Dockerfile."""
+    linked(installed.home / ".cache")  # the layers that this machine has made
+    ordinary.owns(installed.home / ".cache")
     repository = installed.repository("program")
     test_your_program.write(repository)
     (repository / "jobs").mkdir()
@@ -151,6 +141,7 @@ def test_a_program_becomes_a_jobset_in_four_commands(
         where = {"BUILDER_REGISTRY": f"{server.host}/team/digits"}
         installed.run(repository, "builder", "init")
         shown = installed.run(repository, "builder", "image", "--push", engine=engine, **where)
+        assert "cpu: proven on CPU" in shown and "no size_budget" in shown
         assert "not asked: steps, checkpoints, a saved result" in shown
         words = ("job", "render", "digits", "--on", "kubernetes", "--pushed", "-o", "job.yaml")
         installed.run(repository, "builder", *words, **where)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,19 +39,18 @@ def refused(accelerator: str, **fields: Any) -> tuple[str, str]:
 # What works
 
 
-def test_a_v100_gets_what_tensorflow_was_tested_with() -> None:
+def test_a_gpu_gets_what_tensorflow_was_tested_with_and_a_cpu_and_a_tpu_no_cuda() -> None:
     stack = resolve("V100")
     assert stack.requirement == "tensorflow[and-cuda]==2.21.0"
     assert (stack.python, stack.cuda, stack.cudnn) == ("3.11", "12.5", "9.3.0.75")
     assert (stack.compute_capability, stack.runs) == ("7.0", "native")
     assert len(stack.constraints) == 12
     assert stack.constraints["nvidia-cudnn-cu12"] == "9.3.0.75"
-
-
-def test_a_cpu_and_a_tpu_get_no_cuda() -> None:
     cpu, tpu = resolve("CPU"), resolve("TPU", tensorflow="2.20.0")
-    assert cpu.requirement == "tensorflow-cpu==2.21.0"
-    assert tpu.requirement == "tensorflow-tpu==2.20.0"
+    assert (cpu.requirement, tpu.requirement) == (
+        "tensorflow-cpu==2.21.0",
+        "tensorflow-tpu==2.20.0",
+    )
     assert (cpu.cuda, cpu.cudnn, cpu.compute_capability, cpu.constraints) == (None, None, None, {})
     assert tpu.constraints == {"libtpu": "0.0.14"}
 
@@ -63,10 +60,9 @@ def test_a_newer_cudnn_may_be_asked_for_within_tensorflow_s_range() -> None:
     assert stack.cudnn == stack.constraints["nvidia-cudnn-cu12"] == "9.10.2.21"
     fact = next(fact for fact in stack.facts if fact.statement == "nvidia-cudnn-cu12")
     assert (fact.value, fact.source) == ("9.10.2.21", "image.yaml")
-    assert resolve("T4", cuda={"cudnn": "9.28.0.42"}).cudnn == "9.28.0.42"
 
 
-def test_what_a_published_base_holds_is_left_to_it() -> None:
+def test_what_a_published_base_holds_is_left_to_it_and_ptx_is_taken_when_it_is_said() -> None:
     stack = resolve("T4", base=PUBLISHED, tensorflow="2.13.1")
     assert (stack.release, stack.cuda, stack.constraints) == ("2.13.1", "11.8", {})
     nvidia_s_own = resolve("B200", base=NVIDIA, tensorflow="2.17.0", python="3.12")
@@ -74,14 +70,8 @@ def test_what_a_published_base_holds_is_left_to_it() -> None:
     assert any(
         each.value == "read in the image" and not each.verified for each in nvidia_s_own.facts
     )
-
-
-def test_ptx_may_be_taken_when_it_is_said() -> None:
     assert resolve("H100", base=PUBLISHED, tensorflow="2.13.1", allow_ptx=True).runs == "ptx"
     assert resolve("H100", tensorflow="2.15.1", allow_ptx=True).runs == "ptx"
-    old = "docker.io/tensorflow/tensorflow:2.11.1-gpu" + DIGEST
-    stack = resolve("L4", base=old, tensorflow="2.11.1", python="3.8", allow_ptx=True)
-    assert stack.runs == "native"
 
 
 # What cannot work: what is said, and the nearest that does
@@ -90,7 +80,6 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     # V100
     ("V100", {"cuda": {"cudnn": "9.11.0.98"}}, "cuDNN 9.11.0.98 has no machine code for V100 (7.0)",
      "write 9.10.2.21, or leave it out"),
-    ("P100", {"cuda": {"cudnn": "9.11.1.4"}}, "no machine code for P100 (6.0)", "write 9.10.2.21"),
     # PTX, and libraries older than the device
     ("H100", {"tensorflow": "2.13.1"}, "only PTX, compiled at the first start, which takes minutes,"
      " for H100 (9.0)", "write tensorflow: 2.16.1, or allow_ptx: true"),
@@ -108,28 +97,22 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
     ("GB200", {}, "accelerator: GB200 has an arm64 host", "write accelerator: H100"),
     # TPU
     ("TPU", {}, "TensorFlow 2.21.0 has no TPU wheel that can be", "write tensorflow: 2.20.0"),
-    ("TPU", {"tensorflow": "2.15.1"}, "2.15.1 has no TPU wheel", "write tensorflow: 2.19.1"),
     ("TPU-v6e", {}, "TPU-v6e runs JAX only", "write accelerator: TPU"),
-    ("TPU", {"tensorflow": "2.20.0", "cuda": {"nccl": "2.27.7"}}, "TPU has no CUDA", "remove cuda"),
     ("CPU", {"cuda": {"nccl": "2.27.7"}}, "cuda.nccl: a CPU has no CUDA libraries", "remove cuda"),
     ("K80", {}, "K80 is no longer offered", "write accelerator: T4"),
     # Python
     ("V100", {"python": "3.12"}, "our own base has no Python 3.12: it has 3.11 and 3.13",
      "write python: 3.11"),
     ("V100", {"python": "3.9"}, "2.21.0 does not run on Python 3.9", "write python: 3.11"),
-    ("V100", {"python": "3.13", "tensorflow": "2.19.1"}, "2.19.1 does not run on Python 3.13",
-     "write python: 3.11"),
     ("T4", {"tensorflow": "2.9.3", "base": PUBLISHED}, "2.9.3 does not run on Python 3.11",
      "write python: 3.10"),
     # TensorFlow
     ("V100", {"tensorflow": "2.99.0"}, "no TensorFlow 2.99.0 is known", "write tensorflow: 2.21.0"),
-    ("CPU", {"tensorflow": "1.15.5"}, "no TensorFlow 1.15.5 is known", "write tensorflow: 2.12.0"),
     ("T4", {"tensorflow": "2.13.1"}, "2.13.1 has no CUDA wheels to make our own base from",
      "write tensorflow: 2.15.1, or base: docker.io/tensorflow/tensorflow:2.13.1-gpu@sha256:"),
     # pins of CUDA libraries
     ("T4", {"cuda": {"cudnn": "9.1.0.70"}}, "takes cudnn from 9.3.0.75 to below 10, not 9.1.0.70",
      "remove it: TensorFlow 2.21.0 was tested with 9.3.0.75"),
-    ("T4", {"cuda": {"cublas": "13.0.0.19"}}, "cublas from 12.5.3.2 to below 13", "remove it"),
     ("T4", {"tensorflow": "2.19.1", "cuda": {"cudnn": "9.10.2.21"}}, "takes cudnn 9.3.0.75 only",
      "remove it: TensorFlow 2.19.1 was tested with 9.3.0.75"),
     ("T4", {"cuda": {"cudn": "9.10.2.21"}}, "no CUDA library is called 'cudn'", "write cudnn; "),
@@ -205,30 +188,21 @@ def test_every_version_is_explained_with_its_source() -> None:
     facts = compatibility.resolve(spec("V100")).facts
     values = {fact.statement: fact.value for fact in facts}
     assert values["V100's compute capability (Volta)"] == "7.0"
-    assert values["CUDA that knows Volta"] == "9.0 to 12"
-    assert values["last driver branch that knows Volta"] == "R580"
     assert values["CUDA that TensorFlow 2.21.0 was built for"] == "12.5"
-    assert values["oldest driver for CUDA 12"] == "525"
-    assert values["mixed precision computes in"] == "float16"
-    assert values["nvidia-nccl-cu12"] == "2.27.7"
-    for package, version in resolve("V100").constraints.items():
-        assert values[package] == version
+    assert values.items() >= resolve("V100").constraints.items()
     assert all(fact.source and fact.verified for fact in facts)
 
 
 # The tables, joined
 
 
-def test_the_table_of_accelerators_has_no_gap() -> None:
-    known = accelerators.accelerators()
-    for accelerator in known.values():
-        if accelerator.kind == "gpu":
-            assert accelerator.compute_capability and accelerator.architecture, accelerator.name
-        if accelerator.refused:
-            assert accelerator.instead in known and accelerator.refused_source, accelerator.name
-
-
-def test_the_tables_of_tensorflow_and_cuda_have_no_gap() -> None:
+def test_the_tables_have_no_gap() -> None:
+    devices = accelerators.accelerators()
+    for device in devices.values():
+        if device.kind == "gpu":
+            assert device.compute_capability and device.architecture, device.name
+        if device.refused:
+            assert device.instead in devices and device.refused_source, device.name
     tables, known = cuda.cuda(), releases.releases()
     assert ImageSpec.model_fields["release"].default in {release.version for release in known}
     assert sum(bool(release.libtpu) for release in known) == 2
@@ -245,27 +219,3 @@ def test_the_tables_of_tensorflow_and_cuda_have_no_gap() -> None:
         packages = {f"nvidia-{part}-cu{release.wheel.cuda}" for part in tables.packages.values()}
         assert release.libraries.keys() == packages, name
         assert cuda.cudnn(release.libraries[f"nvidia-cudnn-cu{release.wheel.cuda}"]), name
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("python", OWN_PYTHON)
-def test_every_set_of_libraries_can_be_installed(python: str, tmp_path: Path) -> None:
-    """PyPI has them, and TensorFlow accepts them: the tables hold no typing error."""
-    compile = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--only-binary=:all:"]
-    compile += ["--python-platform", "x86_64-manylinux_2_36"]
-    for release in releases.releases():
-        if not release.libraries or python not in release.wheel.python:
-            continue
-        stack = resolve("T4", tensorflow=release.version, python=python)
-        constraints = tmp_path / "constraints.txt"
-        constraints.write_text("".join(f"{p}=={v}\n" for p, v in stack.constraints.items()))
-        done = subprocess.run(
-            [*compile, "--python-version", python, "--constraint", str(constraints), "-"],
-            input=stack.requirement,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        for package, version in stack.constraints.items():
-            assert f"{package}=={version}\n" in done.stdout

@@ -55,27 +55,22 @@ def exported(network: BuildNetwork) -> dict[str, str]:
 # --- certificates
 
 
-def test_the_ca_bundle_is_named_by_the_environment_then_pip_then_the_system(host: Host) -> None:
+def test_every_client_gets_the_bundle_of_the_environment_then_pips_then_the_systems(
+    host: Host,
+) -> None:
     assert host.discover() == BuildNetwork() and host.discover().secrets() == {}
-    system = host.write("etc/ssl/certs/ca-certificates.crt", PEM)
-    assert host.discover().ca == system
-    piped = host.write("pip.pem", PEM)
-    host.write("etc/pip.conf", f"[global]\ncert = {piped}\n")
-    assert host.discover().ca == piped
-    named = host.write("named.pem", PEM)
-    assert host.discover(REQUESTS_CA_BUNDLE=str(named)).ca == named
-
-
-def test_every_client_is_pointed_at_the_secret(host: Host) -> None:
-    host.write("etc/ssl/certs/ca-certificates.crt", f"a comment\n{PEM}")
+    system = host.write("etc/ssl/certs/ca-certificates.crt", f"a comment\n{PEM}")
     network = host.discover()
-    assert network.secrets()["ca"].decode() == PEM
+    assert network.ca == system and network.secrets()["ca"].decode() == PEM
     assert 'Acquire::https::CaInfo "/run/secrets/ca";' in network.secrets()["apt"].decode()
     seen = exported(network)
-    assert {seen[name] for name in ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")} == {
-        "/run/secrets/ca"
-    }
+    for name in ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE"):
+        assert seen[name] == "/run/secrets/ca"
     assert network.host_environment()["SSL_CERT_FILE"] == str(network.ca)
+    piped, named = host.write("pip.pem", PEM), host.write("named.pem", PEM)
+    host.write("etc/pip.conf", f"[global]\ncert = {piped}\n")
+    assert host.discover().ca == piped
+    assert host.discover(REQUESTS_CA_BUNDLE=str(named)).ca == named
 
 
 def test_a_bundle_that_cannot_be_one(host: Host, tmp_path: Path) -> None:
@@ -108,7 +103,7 @@ def test_proxies_reach_the_build_in_both_spellings(host: Host) -> None:
 # --- Python indexes
 
 
-def test_pips_files_in_their_order(host: Host) -> None:
+def test_uvs_configuration_wins_over_pips_whose_files_have_their_order(host: Host) -> None:
     host.write("etc/pip.conf", "[global]\nindex-url = https://global/simple\n")
     assert host.discover().index == "https://global/simple"
     host.write(".config/pip/pip.conf", "[global]\nindex-url = https://user/simple\n", host.home)
@@ -117,10 +112,6 @@ def test_pips_files_in_their_order(host: Host) -> None:
     assert host.discover(PIP_CONFIG_FILE=str(own)).index == "https://own/simple"
     assert host.discover(PIP_INDEX_URL="https://env/simple").index == "https://env/simple"
     assert host.discover(PIP_CONFIG_FILE=os.devnull).index is None
-
-
-def test_uvs_configuration_wins_over_pips_for_a_build_and_the_host(host: Host) -> None:
-    host.write("etc/pip.conf", "[global]\nindex-url = https://pip/simple\n")
     host.write(
         ".config/uv/uv.toml",
         '[[index]]\nname = "corp"\nurl = "https://corp/simple"\ndefault = true\n'
@@ -136,12 +127,8 @@ def test_uvs_configuration_wins_over_pips_for_a_build_and_the_host(host: Host) -
     seen, on_host = exported(network), network.host_environment()
     assert seen["UV_DEFAULT_INDEX"] == seen["PIP_INDEX_URL"] == on_host["UV_DEFAULT_INDEX"]
     assert seen["PIP_EXTRA_INDEX_URL"] == on_host["UV_INDEX"] == "https://b/s https://c/s"
-
-
-def test_an_index_on_the_hosts_own_disk_stays_on_the_host(host: Host) -> None:
-    host.write("etc/pip.conf", "[global]\nextra-index-url = file:///srv/simple https://b/simple\n")
-    network = host.discover(UV_DEFAULT_INDEX="/srv/simple")
-    assert (network.index, network.extra_indexes) == (None, ("https://b/simple",))
+    network = host.discover(UV_DEFAULT_INDEX="/srv/simple", UV_INDEX="file:///srv https://b/s")
+    assert (network.index, network.extra_indexes) == (None, ("https://b/s",))
 
 
 @pytest.mark.parametrize("url", ["http://bob:pw@[::1/simple", "https://bob:pw@host:99999/simple"])

@@ -1,31 +1,21 @@
 """What may pass is tried again, with pauses, and not for ever."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.retry import Retry, TransientError
 
 
-class Flaky:
-    """Fails `times` times, then answers."""
-
-    def __init__(self, times: int, error: Exception) -> None:
-        self.times, self.error, self.called = times, error, 0
-
-    def __call__(self) -> str:
-        self.called += 1
-        if self.called <= self.times:
-            raise self.error
-        return "there"
-
-
 def test_pauses_double_up_to_the_longest_and_the_other_sides_own_pause_is_kept() -> None:
     messages, slept = list[str](), list[float]()
-    flaky = Flaky(3, TransientError("busy"))
+    flaky = Mock(side_effect=[*[TransientError("busy")] * 3, "there"])
     assert Retry(4, first=1.0, longest=3.0).run(flaky, messages.append, slept.append) == "there"
     assert [0.8 <= slept[0] <= 1.2, 1.6 <= slept[1] <= 2.4, slept[2]] == [True, True, 3.0]
     assert messages[0] == f"busy; trying again in {slept[0]:.1f} s" and len(messages) == 3
-    Retry(2, first=1.0).run(Flaky(1, TransientError("busy", after=7.0)), sleep=slept.append)
+    flaky = Mock(side_effect=[TransientError("busy", after=7.0), "there"])
+    Retry(2, first=1.0).run(flaky, sleep=slept.append)
     assert slept[-1] == 7.0
 
 
@@ -38,8 +28,8 @@ def test_pauses_double_up_to_the_longest_and_the_other_sides_own_pause_is_kept()
     ],
 )
 def test_the_last_failure_is_raised(failure: Exception, raised: Exception, called: int) -> None:
-    flaky = Flaky(9, failure)
+    flaky = Mock(side_effect=failure)
     with pytest.raises(type(raised)) as caught:
         Retry(3).run(flaky, sleep=lambda _: None)
-    assert str(caught.value) == str(raised) and flaky.called == called
+    assert str(caught.value) == str(raised) and flaky.call_count == called
     assert getattr(caught.value, "fix", "") == getattr(raised, "fix", "")

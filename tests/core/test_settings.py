@@ -26,16 +26,11 @@ def refused(project: Path, toml: str = "", **how: object) -> InputError:
     return raised.value
 
 
-def test_nothing_set(project: Path) -> None:
-    chosen = load(project)
-    assert chosen == Settings(registry=None, engine="auto")
-    assert (chosen.repository, chosen.cloud.project) == ("training", None)
-    assert load(project, 'registry = "h.test/team/images"').repository == "h.test/team/images"
-
-
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert load(project) == Settings(registry=None, engine="auto")
+    assert (load(project).repository, load(project).cloud.project) == ("training", None)
     toml = 'registry = "file/x"\nengine = "machine"\n[cloud]\nproject = "of-file"\n'
     environ = {"BUILDER_REGISTRY": "environment/x", "BUILDER_CLOUD_PROJECT": "of-environment"}
     assert load(project, toml).registry == "file/x"
@@ -61,8 +56,6 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ("debian_mirror = 3", ":1: debian_mirror: expected one text, found 3", ' = "'),
         ('cloud = "x"', ":1: cloud: expected a table", "write [cloud]"),
         ('[cloud]\n\nprojct = "x"', ":3: cloud.projct: unknown key", "did you mean project?"),
-        ('[cloud]\nregion = "Europe"', ":2: cloud.region: 'Europe'", "europe-west4"),
-        ("cloud.region = 1", ":1: cloud.region: expected one text", ' = "'),
         ('[cloud]\nservice_account = "me"', ":2: cloud.service_account", "gserviceaccount.com"),
         ('[cloud]\ntrigger = "main"', ":2: cloud.trigger: expected a list", "[[cloud.trigger]]"),
         ('[job]\nregion = "us-central1-a"', ":2: job.region: 'us-central1-a'", "write a region"),
@@ -71,7 +64,6 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ('[trust]\nprove = "a.pub"', ":2: trust.prove: expected a list", "keys/prover.pub"),
         ("[trust]\nprove = []", ":1: trust: prove names nobody", "keys/prover.pub"),
         ('[trust]\nprove = [""]', "expected a key or an identity, found ''", "keys/prover.pub"),
-        ('[trust]\nprove = ["a.pub", 7]', "expected a key or an identity, found 7", "identity ="),
         ('[trust]\nprove = [{ identity = "a" }]', "expected a key or an identity", "issuer ="),
     ],
 )
@@ -104,7 +96,6 @@ def test_what_a_registry_may_be(project: Path) -> None:
     ):  # fmt: skip
         error = refused(project, registry=name)
         assert error.message == f"--registry: {name!r} is not a repository's name"
-        assert "registry.example.com/training" in error.fix
     error = refused(project, registry="me:hid/den@h/x")
     assert "holds a user and a password" in error.message and "docker login" in error.fix
     assert "hid" not in f"{error.message} {error.fix}"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.core import system
+from tests import clock
 
 HERE, ELSEWHERE = pytest.param(True, id="linux"), pytest.param(False, id="elsewhere")
 
@@ -20,10 +20,10 @@ def test_a_child_reads_what_it_is_handed_and_nothing_is_left(
 ) -> None:
     monkeypatch.setattr(system, "LINUX", linux)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with system.secret_files({"a": b"first", "b": b"second"}) as files:
+    with system.secret_files({"a": b"first", "b": b"second"}) as (paths, descriptors):
         done = subprocess.run(
-            ["cat", *files.paths.values()],
-            pass_fds=files.descriptors,
+            ["cat", *paths.values()],
+            pass_fds=descriptors,
             capture_output=True,
             check=True,
         )
@@ -59,12 +59,7 @@ def test_a_child_ends_with_its_parent() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
     pid = int(printed)
-    for _ in range(100):
-        if system.started(pid) == "0" or _is_zombie(pid):
-            return
-        subprocess.run(["sleep", "0.05"], check=True)
-    os.kill(pid, signal.SIGKILL)
-    pytest.fail("the child lives on")
+    clock.until(lambda: system.started(pid) == "0" or _is_zombie(pid), 10)
 
 
 def _is_zombie(pid: int) -> bool:
@@ -72,8 +67,3 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return True
-
-
-def test_the_names_of_architectures() -> None:
-    names = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "riscv64": "riscv64"}
-    assert {name: system.architecture(name) for name in names} == names

@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,15 +33,11 @@ def engine(**changes: Any) -> Engine:
 
 def examined(monkeypatch: pytest.MonkeyPatch, answer: Engine | OutsideError) -> dict[str, Finding]:
     """Return the findings by name where this engine answers, or this refusal does."""
-
-    def connect(settings: Settings, start: bool) -> Engine:
-        assert not start
-        if isinstance(answer, OutsideError):
-            raise answer
-        return answer
-
+    refusal = {"side_effect": answer} if isinstance(answer, OutsideError) else {}
+    connect = Mock(return_value=answer, **refusal)
     monkeypatch.setattr(machine, "connect", connect)
     findings = examine(machine.Machine(Settings()))
+    assert all(call.kwargs == {"start": False} for call in connect.call_args_list)
     return {finding.name: finding for finding in findings}
 
 
@@ -75,35 +72,27 @@ def test_engines_of_every_kind(
 
 
 def test_data_that_this_user_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
+    refused = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", "/x"))
     monkeypatch.setattr(docker.shutil, "disk_usage", refused)
     disk = examined(monkeypatch, engine(data=Path("/var/lib/docker")))["disk"]
     assert disk.severity == "warning" and "/var/lib/docker" in disk.message and disk.remedy
 
 
-def test_no_engine_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    why = NoEngine("no Docker engine at /var/run/docker.sock; the private engine does not run", "x")
+def test_what_the_engine_or_the_system_refuses_is_a_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    none = NoEngine("no Docker engine at /x; the private engine does not run", "x")
     for user, severity, remedy in (
         (0, "warning", "to start it"),
         (1000, "error", "install Docker"),
     ):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        finding = examined(monkeypatch, why)["engine"]
+        finding = examined(monkeypatch, none)["engine"]
         assert finding.severity == severity and finding.remedy.startswith(remedy)
-
-
-def test_what_the_engine_or_the_system_refuses_is_a_finding(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     why = OutsideError("the engine does not answer: denied", "let this user reach it")
     finding = examined(monkeypatch, why)["engine"]
     assert (finding.severity, finding.message, finding.remedy) == ("error", why.message, why.fix)
-
-    def refused() -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", "/etc/thing")
-
+    refused = Mock(side_effect=PermissionError(errno.EACCES, "Permission denied", "/etc/thing"))
     monkeypatch.setattr(machine.network, "discover", refused)
     finding = examined(monkeypatch, engine())["network"]
     assert (finding.severity, finding.message) == ("error", "/etc/thing: Permission denied")

@@ -48,42 +48,22 @@ def job_in(whole: emulator.Loopback, text: str = JOB, image: Image | None = None
     return Vertex(service, replace(ready, image=image or ready.image))
 
 
-def test_nothing_is_missing(whole: emulator.Loopback) -> None:
+def test_each_thing_that_is_missing_has_its_remedy(whole: emulator.Loopback) -> None:
+    names = ("credentials", "right to run jobs", "right to read logs")
+    acting = f"right to act as {ACCOUNT}"
     findings = by_name(examine(job_in(whole)))
-    names = (
-        *("credentials", "right to run jobs", "right to read logs"),
-        f"right to act as {ACCOUNT}",
-        "bucket",
-    )
-    assert severities(findings) == dict.fromkeys(names, "ok")
+    assert severities(findings) == dict.fromkeys((*names, acting, "bucket"), "ok")
+    act_as = f"gcloud iam service-accounts add-iam-policy-binding {ACCOUNT} --member=user:YOU "
+    for permission, name, fix in (
+        ("aiplatform.customJobs.create", "right to run jobs", "roles/aiplatform.user"),
+        ("logging.logEntries.list", "right to read logs", "roles/logging.viewer"),
+        ("iam.serviceAccounts.actAs", acting, f"{act_as}--role=roles/iam.serviceAccountUser"),
+    ):
+        whole.service.access.missing = {permission}
+        findings = examine(job_in(whole))
+        (error,) = [finding for finding in findings if finding.severity == "error"]
+        assert error.name == name and permission in error.message and fix in error.remedy
     assert not whole.service.jobs  # it only asked
-
-
-@pytest.mark.parametrize(
-    ("check", "permission", "name", "fix"),
-    [
-        ("rights", "aiplatform.customJobs.create", "right to run jobs", "roles/aiplatform.user"),
-        ("rights", "logging.logEntries.list", "right to read logs", "roles/logging.viewer"),
-        (
-            "acts_as",
-            "iam.serviceAccounts.actAs",
-            f"right to act as {ACCOUNT}",
-            f"gcloud iam service-accounts add-iam-policy-binding {ACCOUNT} --member=user:YOU "
-            "--role=roles/iam.serviceAccountUser",
-        ),
-    ],
-)
-def test_a_right_that_is_missing(
-    whole: emulator.Loopback, check: str, permission: str, name: str, fix: str
-) -> None:
-    whole.service.access.missing = {permission}
-    findings = getattr(vertex, check)(job_in(whole))
-    errors = [finding for finding in findings if finding.severity == "error"]
-    assert [error.name for error in errors] == [name]
-    assert permission in errors[0].message and fix in errors[0].remedy
-
-
-def test_the_bucket_is_in_the_jobs_region(whole: emulator.Loopback) -> None:
     whole.service.buckets["my-bucket"] = ("us", "multi-region")
     (finding,) = vertex.job_folder(job_in(whole))
     assert finding.severity == "error" and "is in us, and the job in us-central1" in finding.message
@@ -101,28 +81,26 @@ def person(token_uri: str) -> Any:
     return login.Credentials(None, **words)  # type: ignore[no-untyped-call]
 
 
-def test_a_persons_login_says_until_when_it_holds() -> None:
-    token = json.dumps({"access_token": "t", "expires_in": 3600}).encode()
-    subject = Vertex(Service("my-project", "us-central1"))
-    with answers.serving({"/token": (200, {"Content-Type": "application/json"}, token)}) as server:
-        subject.__dict__["credentials"] = person(f"{server.address}/token")
-        (finding,) = vertex.credentials(subject)
-    assert "is accepted; this token holds until" in finding.message
-
-
-def test_credentials_that_do_not_hold_are_the_only_finding(
+def test_a_login_says_until_when_it_holds_and_one_that_does_not_is_the_only_finding(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    subject = Vertex(Service("my-project", "us-central1"))
-    (only,) = examine(subject)
-    assert (only.name, only.severity) == ("credentials", "error") and "none.json" in only.message
+    subject, kind = (
+        Vertex(Service("my-project", "us-central1")),
+        {"Content-Type": "application/json"},
+    )
+    token = json.dumps({"access_token": "t", "expires_in": 3600}).encode()
     gone = b'{"error": "invalid_grant", "error_description": "Token has been expired or revoked."}'
-    with answers.serving({"/token": (400, {"Content-Type": "application/json"}, gone)}) as server:
+    with answers.serving({"/token": (200, kind, token), "/gone": (400, kind, gone)}) as server:
         subject.__dict__["credentials"] = person(f"{server.address}/token")
+        (finding,) = vertex.credentials(subject)
+        assert "is accepted; this token holds until" in finding.message
+        subject.__dict__["credentials"] = person(f"{server.address}/gone")
         (only,) = examine(subject)
     assert only.remedy.endswith("run: gcloud auth application-default login")
     assert "the credentials are not accepted: invalid_grant" in only.message
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    (only,) = examine(Vertex(Service("my-project", "us-central1")))
+    assert (only.name, only.severity) == ("credentials", "error") and "none.json" in only.message
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -26,36 +27,21 @@ def test_where_the_registry_cannot_tell_a_target_counts_as_changed(copy: Path) -
     (copy / "images/cpu/cuda.lock").write_text("")
     changed, why = change(ELSEWHERE)
     assert changed and why.startswith("cannot be prepared: images/cpu/")
+    with pytest.raises(InputError, match="no target is called 'v10'"):
+        changes.changed(copy, Settings(), ["v10"])
 
 
-@pytest.mark.parametrize(
-    ("receipt", "changed", "why"),
-    [
-        ("same", False, "the registry has it"),
-        ("other", True, "made from other files"),
+def test_the_receipt_in_the_registry_decides(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = make.prepare(root, "cpu").inputs
+    monkeypatch.setattr(registry.Registry, "head", lambda *_: "sha256:x")
+    for receipt, changed, why in (
+        (SimpleNamespace(inputs=inputs, made_at="today"), False, "the registry has it"),
+        (SimpleNamespace(inputs="x", made_at="today"), True, "made from other files"),
         (CheckFailed("no receipt refers to it"), True, "not proven in the registry"),
         (OutsideError("no answer"), True, "the registry cannot say"),
-    ],
-)
-def test_the_receipt_in_the_registry_decides(
-    root: Path, monkeypatch: pytest.MonkeyPatch, receipt: object, changed: bool, why: str
-) -> None:
-    inputs = make.prepare(root, "cpu").inputs
-
-    def verified(*_: object, **__: object) -> object:
-        if isinstance(receipt, Exception):
-            raise receipt
-        known = SimpleNamespace(inputs=inputs if receipt == "same" else "x", made_at="today")
-        return SimpleNamespace(receipt=known)
-
-    monkeypatch.setattr(registry.Registry, "head", lambda *_: "sha256:x")
-    monkeypatch.setattr(verify, "verify", verified)
-    (change,) = changes.changed(root, ELSEWHERE, ["cpu"])
-    assert change.changed is changed
-    assert change.why.startswith(why)
-
-
-def test_a_target_that_there_is_not(root: Path) -> None:
-    with pytest.raises(InputError, match="no target is called 'v10'") as caught:
-        changes.changed(root, Settings(), ["v10"])
-    assert caught.value.fix.startswith("write v100")
+    ):
+        raised = receipt if isinstance(receipt, Exception) else None
+        answer = Mock(return_value=SimpleNamespace(receipt=receipt), side_effect=raised)
+        monkeypatch.setattr(verify, "verify", answer)
+        (change,) = changes.changed(root, ELSEWHERE, ["cpu"])
+        assert change.changed is changed and change.why.startswith(why)

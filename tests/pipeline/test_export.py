@@ -67,6 +67,11 @@ def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, 
 def test_a_code_change_is_one_layer_on_the_base_in_the_registry(
     copy: Path, repository: Repository
 ) -> None:
+    with pytest.raises(InputError, match="no registry is set"):
+        to_registry(copy, Settings())
+    with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
+        to_registry(copy, repository.settings())
+    assert caught.value.fix.endswith(f"builder build {TARGET} --base-only --to-registry")
     put_base(repository, copy)
     (first,) = to_registry(copy, repository.settings())
     assert trained(repository, first) == "print('trained')\n"
@@ -79,17 +84,6 @@ def test_a_code_change_is_one_layer_on_the_base_in_the_registry(
     (copy / f"images/{TARGET}/Dockerfile").write_text("FROM scratch\n")
     with pytest.raises(CheckFailed, match="is not what image"):
         to_registry(copy, repository.settings())
-
-
-@pytest.mark.network
-def test_without_a_base_or_with_another_kind_it_is_told_how_it_gets_there(
-    copy: Path, repository: Repository
-) -> None:
-    with pytest.raises(InputError, match="no registry is set"):
-        to_registry(copy, Settings())
-    with pytest.raises(OutsideError, match="the registry does not have the base") as caught:
-        to_registry(copy, repository.settings())
-    assert caught.value.fix.endswith(f"builder build {TARGET} --base-only --to-registry")
 
 
 @pytest.mark.network

@@ -142,36 +142,23 @@ def test_an_engine_without_the_containerd_store_knows_the_digest_only_afterwards
 # Without proof ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (None, "there is no receipt"),
-        ({"digest": "sha256:" + "0" * 64, "image_id": "sha256:" + "1" * 64}, "for another image"),
-        (
-            {"checks": (CheckResult(name="loader", version=1, passed=False, seconds=1),)},
-            "the check loader did not pass",
-        ),
-        (
-            {"checks": tuple(check for check in results(REQUIRED) if check.name != "training")},
-            "holds no check training",
-        ),
-    ],
-)
-def test_nothing_is_sent_without_a_receipt_that_holds(
-    engine: Engine, repository: Repository, change: dict[str, object] | None, reason: str
-) -> None:
-    image = LocalImage("training:v100", "sha256:" + "a" * 64, "sha256:" + "a" * 64)
-    receipt = None if change is None else proof(image, **change)
-    with pytest.raises(CheckFailed, match=reason) as caught:
-        push(engine, image, receipt, repository.settings(), ("v100",))
-    assert caught.value.fix == f"run: builder smoke {'v100' if receipt else 'TARGET'}"
-    assert repository.client.tags(repository.path, "") == ()
-
-
-def test_no_registry_and_a_bad_tag_are_the_users_to_mend(
+def test_nothing_is_sent_without_a_receipt_that_holds_a_registry_and_good_tags(
     engine: Engine, repository: Repository
 ) -> None:
     image = LocalImage("training:v100", "sha256:" + "a" * 64, "sha256:" + "a" * 64)
+    other = {"digest": "sha256:" + "0" * 64, "image_id": "sha256:" + "1" * 64}
+    failed = CheckResult(name="loader", version=1, passed=False, seconds=1)
+    fewer = tuple(check for check in results(REQUIRED) if check.name != "training")
+    for receipt, reason in (
+        (None, "there is no receipt"),
+        (proof(image, **other), "for another image"),
+        (proof(image, checks=(failed,)), "the check loader did not pass"),
+        (proof(image, checks=fewer), "holds no check training"),
+    ):
+        with pytest.raises(CheckFailed, match=reason) as caught:
+            push(engine, image, receipt, repository.settings(), ("v100",))
+        assert caught.value.fix == f"run: builder smoke {'v100' if receipt else 'TARGET'}"
+    assert repository.client.tags(repository.path, "") == ()
     with pytest.raises(InputError, match="no registry is set"):
         push(engine, image, proof(image), Settings(), ("v100",))
     with pytest.raises(InputError, match="a tag is"):

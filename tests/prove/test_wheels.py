@@ -90,7 +90,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     lock, read = with_another_cudnn(copy, tmp_path / "site")
     device_code.write(copy, read)
     before = {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
-    monkeypatch.setattr(locking, "_make", lambda *_: lock)
+    monkeypatch.setattr(locking, "_made", lambda *_: lock)
     chosen = stack(copy)
     with pytest.raises(
         InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
