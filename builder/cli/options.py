@@ -85,40 +85,29 @@ class Cluster:
 
 
 def expanded(command: Callable[..., T]) -> Callable[..., T]:
-    """Return the command with a parameter for each field of its option groups.
+    """Return the command with an option for each field of its groups, and after them its own.
 
-    An option group is a parameter whose type is a dataclass. Two groups of one command may not
-    share a field's name: ValueError.
+    Two groups of one command may not share a field's name: ValueError.
     """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, tuple[type, tuple[str, ...]]] = {}
-    parameters: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        hint = hints[parameter.name]
-        if isinstance(hint, type) and is_dataclass(hint):
-            groups[parameter.name] = (hint, tuple(field.name for field in fields(hint)))
-            types = get_type_hints(hint, include_extras=True)
-            parameters += [
-                inspect.Parameter(
-                    field.name,
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=field.default,
-                    annotation=types[field.name],
-                )
-                for field in fields(hint)
-            ]
-        else:
-            parameters.append(
-                parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
-            )
+    hints, named = get_type_hints(command), inspect.Parameter.KEYWORD_ONLY
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = [
+        inspect.Parameter(item.name, named, default=item.default, annotation=item.type)
+        for group in groups.values()
+        for item in fields(group)
+    ]
+    parameters += [
+        parameter.replace(annotation=hints[parameter.name], kind=named)
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name not in groups
+    ]
 
     @functools.wraps(command)
     def run(**values: Any) -> T:
-        for name, (group, members) in groups.items():
-            values[name] = group(**{member: values.pop(member) for member in members})
+        for name, group in groups.items():
+            values[name] = group(**{item.name: values.pop(item.name) for item in fields(group)})
         return command(**values)
 
-    signature = inspect.Signature(parameters)
-    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {item.name: item.annotation for item in parameters}
     return run
