@@ -46,10 +46,11 @@ def environment(
     driver: the oldest for its libraries; None: the oldest for its CUDA. A published base may have a
     PYTHONPATH of its own, which BuildKit puts behind the hook's.
     """
-    if not files(stack):
+    on_cpu = stack.accelerator.kind == "cpu"
+    if on_cpu and not frameworks.of(stack.spec.framework).rendezvous:  # no file of `files`
         return {}
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
-    if stack.accelerator.kind == "cpu":
+    if on_cpu:
         return {"PYTHONPATH": path}
     return {
         contract.ACCELERATOR: expectation(stack.accelerator.name, driver or _for_cuda(stack)),
