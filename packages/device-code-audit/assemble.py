@@ -33,7 +33,7 @@ PARTS = (
     *("__init__.py", "contract.py", "config", "core", "devicecode", "engine", "facts", "registry"),
     "frameworks/__init__.py",
     *(f"frameworks/{name}/__init__.py" for name in ("jax", "tensorflow", "torch")),
-    *(f"cli/{name}.py" for name in ("__init__", "audit", "common", "console")),
+    *(f"cli/{name}.py" for name in ("__init__", "audit", "common", "console", "options")),
     *(f"image/{name}.py" for name in ("__init__", "download", "layer", "tarball")),
     *(f"prove/{name}.py" for name in ("__init__", "audit", "report", "ptxas")),
 )
