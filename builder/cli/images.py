@@ -47,7 +47,7 @@ def image(
         return
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
-    from builder.pipeline import committed, make
+    from builder.pipeline import committed, make, proof
     from builder.pipeline.push import push_target
 
     names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
@@ -57,7 +57,7 @@ def image(
             root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
         )
         how = make.BuildOptions(where, shown.on_event)
-        made = make.make(root(), names, how, docker)
+        made = make.make(root(), names, how, docker, proof.prove_once)
         pushed = [
             push_target(root(), where, docker(), name, tag or (), shown.on_event)
             for name in (names if push else ())

@@ -26,7 +26,7 @@ from builder.engine import Engine
 from builder.image import dockerfile, layers_lock
 from builder.image import program as programs
 from builder.image.apt import ContainerApt
-from builder.pipeline import make, push, records
+from builder.pipeline import make, proof, push, records
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
 
@@ -196,7 +196,7 @@ def build(
             raise _in_users_words(error, program, target) from None
         dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
         options = make.BuildOptions(settings, on_event)
-        (made,) = make.make(home, [name], options, lambda: engine)
+        (made,) = make.make(home, [name], options, lambda: engine, proof.prove_once)
     return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 
 

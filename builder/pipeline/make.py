@@ -81,6 +81,11 @@ class ProvenImage:
     unchanged: bool
 
 
+Prove = Callable[[Path, "Engine", Target, ImageRecord, OnEvent], "tuple[Receipt, bool]"]
+"""Returns the receipt of an image on the engine, and whether it was written now; proves the image
+where no receipt holds (builder/pipeline/proof.py)."""
+
+
 @dataclass(frozen=True)
 class BuildOptions:
     """How images are built. no_cache: make every layer again."""
@@ -126,14 +131,14 @@ def make(
     names: Sequence[str],
     options: BuildOptions,
     connect: Callable[[], Engine],
+    prove: Prove,
 ) -> tuple[ProvenImage, ...]:
     """Build and prove these targets; skip what the last build and its receipt still hold for.
 
     Of two runs at once, the second waits and finds the targets done. connect: called when every
-    target is prepared. Raises what `prepare` raises, CheckFailed, OutsideError.
+    target is prepared. prove: writes the receipt. Raises what `prepare` raises, CheckFailed,
+    OutsideError.
     """
-    from builder.pipeline.proof import prove_once
-
     targets = [prepare(root, name) for name in names]
     engine = connect()
     with contextlib.ExitStack() as locks:
@@ -147,7 +152,7 @@ def make(
         proven = []
         for target in targets:
             record = built[target.name] or build_image(root, target, bases, options, engine)
-            receipt, is_new = prove_once(root, engine, target, record, options.on_event)
+            receipt, is_new = prove(root, engine, target, record, options.on_event)
             proven.append(ProvenImage(record, receipt, record == built[target.name] and not is_new))
     return tuple(proven)
 
