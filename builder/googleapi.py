@@ -1,7 +1,7 @@
-"""Google's client libraries: credentials, their errors in two lines, which are transient.
+"""Google's services: credentials, their errors in two lines, which are transient, Cloud Logging.
 
-Signing (builder/trust), Cloud Build, Vertex AI and the doctor use it. None of these may import
-another, so the one table of errors stands below all of them.
+Cloud Build, Vertex AI and the doctor use it. None of these may import another, so the one table of
+errors stands below all of them. Everything goes over REST, which passes through HTTP proxies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from builder.core.errors import FactoryError, OutsideError
@@ -24,9 +25,6 @@ LOGIN: Final = "run: gcloud auth application-default login"
 SCOPE: Final = "https://www.googleapis.com/auth/cloud-platform"
 KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
-_PLUGIN: Final = "Getting metadata from plugin failed"
-"""How gRPC reports an error of the credentials: as a service that is not available."""
-_BROKEN: Final = re.compile(r"ConnectionPool|Connection aborted|Max retries|timed? ?out", re.I)
 _NO_QUOTA_PROJECT: Final = re.compile(r"requires a quota project|end user credentials", re.I)
 _DISABLED: Final = re.compile(
     r"has not been used in project|SERVICE_DISABLED|is disabled", re.IGNORECASE
@@ -39,8 +37,8 @@ class Advice:
 
     api: the service's own API. Each other field is the second line of one kind of error:
     forbidden: not allowed; missing: not found; quota: too many requests, or no quota left;
-    refused: a wrong request; precondition: the wrong moment for it; unreachable: no connection,
-    and any other error.
+    refused: a wrong request, or the wrong moment for it; unreachable: no connection, and any other
+    error.
     """
 
     api: str
@@ -48,7 +46,6 @@ class Advice:
     missing: str
     quota: str
     refused: str
-    precondition: str
     unreachable: str
 
 
@@ -71,8 +68,6 @@ def _meaning(error: BaseException, advice: Advice) -> tuple[str, str]:
     match error:
         case RefreshError() | OAuthError() | exceptions.Unauthorized():
             return "the credentials are not accepted", _login()
-        case exceptions.ServiceUnavailable() if bad_credentials(error):
-            return "the credentials are not accepted", _login()
         case GoogleAuthError() if not isinstance(error, TransportError):
             return "no credentials", _login()
         case exceptions.Forbidden() if _NO_QUOTA_PROJECT.search(str(error)):
@@ -83,12 +78,8 @@ def _meaning(error: BaseException, advice: Advice) -> tuple[str, str]:
             return "not allowed", advice.forbidden
         case exceptions.NotFound():
             return "not found", advice.missing
-        case exceptions.ResourceExhausted():
-            return "no quota left", advice.quota
         case exceptions.TooManyRequests():
             return "too many requests, or no quota left", advice.quota
-        case exceptions.FailedPrecondition():
-            return "refused", advice.precondition
         case exceptions.BadRequest() | exceptions.PreconditionFailed():
             return "refused", advice.refused
         case exceptions.GoogleAPICallError() if not isinstance(error, exceptions.ServerError):
@@ -105,16 +96,14 @@ def _disabled(text: str, api: str) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def explaining(what: str, advice: Advice, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Raise the errors of Google's clients as the factory's, except those of the types `but`."""
+def explaining(what: str, advice: Advice) -> Iterator[None]:
+    """Raise the errors of Google's clients as the factory's."""
     import requests
     from google.api_core.exceptions import GoogleAPIError
     from google.auth.exceptions import GoogleAuthError
 
     try:
         yield
-    except but:
-        raise
     except (GoogleAPIError, GoogleAuthError, requests.RequestException, ConnectionError) as error:
         raise explained(error, what, advice) from error
 
@@ -144,11 +133,7 @@ def read_retry() -> Retry:
 
     transient = transient_errors()
     return Retry(
-        predicate=lambda error: (
-            isinstance(error, transient)
-            and not isinstance(error, RetryError)
-            and not bad_credentials(error)
-        ),
+        predicate=lambda error: isinstance(error, transient) and not isinstance(error, RetryError),
         initial=0.2,
         maximum=15.0,
         multiplier=2.0,
@@ -171,14 +156,18 @@ def first_line(error: BaseException) -> str:
 # --- credentials ----------------------------------------------------------------------------------
 
 
-def credentials() -> tuple[Any, str | None]:
-    """Return this machine's credentials, and the project that they name.
+def credentials(endpoint: str | None = None) -> tuple[Any, str | None]:
+    """Return this machine's credentials, and the project that they name; an endpoint that is
+    reached by http:// is an emulator and gets none.
 
     Raises OutsideError where there are none, or where they cannot be read or used.
     """
     import google.auth
+    from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import DefaultCredentialsError, GoogleAuthError, TransportError
 
+    if (endpoint or "").startswith("http://"):
+        return AnonymousCredentials(), None  # type: ignore[no-untyped-call]
     file = os.environ.get(KEY_FILE)
     try:
         loaded, project = google.auth.default(scopes=[SCOPE])
@@ -216,16 +205,97 @@ def session(credentials: Any) -> requests.Session:
     return AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
 
 
-def bad_credentials(error: BaseException) -> bool:
-    """Return whether gRPC reports "unavailable" because the credentials were refused."""
-    text = str(error)
-    return _PLUGIN in text and not _BROKEN.search(text)
-
-
 def _login() -> str:
     if os.environ.get(KEY_FILE):
         return f"renew the file that {KEY_FILE} names; or unset it and {LOGIN}"
     return LOGIN
+
+
+# --- Cloud Logging --------------------------------------------------------------------------------
+
+OVERLAP: Final = timedelta(seconds=60)
+"""How much each read of a log begins before the newest entry that was read."""
+PAGE: Final = 1000
+"""The most entries of one answer. Source: Cloud Logging, quotas."""
+READ_SECONDS: Final = 60.0
+
+
+@dataclass
+class LogEntries:
+    """The entries of a log that fit a filter, read while they grow: each once.
+
+    An entry may be received minutes after its line was printed. So each read asks for what was
+    received since the last one, begins a little earlier, and skips what it has returned already.
+    google-cloud-logging cannot do that: it begins at the first page again after an error.
+
+    since: when the newest entry that was read was received. returned: when each entry that another
+    read may bring again was received.
+    """
+
+    session: requests.Session
+    host: str
+    project: str
+    conditions: tuple[str, ...]
+    since: datetime | None = None
+    returned: dict[str, datetime] = field(default_factory=dict)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the entries since the last call, by time. Raises the errors of Google's clients;
+        a transient one repeats one page."""
+        new = []
+        for entry in list(self._entries()):
+            received = entry_time(entry, "receiveTimestamp")
+            key = entry.get("insertId") or repr(entry)
+            if key not in self.returned:
+                self.returned[key] = received
+                new.append(entry)
+                self.since = max(self.since or received, received)
+        if self.since is not None:  # no later read returns entries from before the overlap
+            edge = self.since - 2 * OVERLAP
+            self.returned = {key: when for key, when in self.returned.items() if when > edge}
+        return new
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        conditions = list(self.conditions)
+        if self.since is not None:
+            back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
+            conditions.append(f'receiveTimestamp>="{back}"')
+        body: dict[str, Any] = {
+            "resourceNames": [f"projects/{self.project}"],
+            "filter": " AND ".join(conditions),
+            "orderBy": "timestamp asc",
+            "pageSize": PAGE,
+        }
+        ask = read_retry()(self._page)
+        while True:
+            answer = ask(body)
+            yield from answer.get("entries", ())
+            if not answer.get("nextPageToken"):
+                return
+            body = body | {"pageToken": answer["nextPageToken"]}
+
+    def _page(self, body: dict[str, Any]) -> dict[str, Any]:
+        from google.api_core import exceptions
+
+        url = f"{self.host or 'https://logging.googleapis.com'}/v2/entries:list"
+        answer = self.session.post(url, json=body, timeout=READ_SECONDS)
+        if not answer.ok:
+            raise exceptions.from_http_response(answer)  # type: ignore[no-untyped-call]
+        return dict(answer.json())
+
+
+def entry_time(entry: dict[str, Any], kind: str = "timestamp") -> datetime:
+    """Return when an entry's line was printed, or when the entry was received."""
+    text = entry.get(kind) or entry.get("timestamp") or entry.get("receiveTimestamp")
+    return datetime.fromisoformat(text) if text else datetime.now(UTC)
+
+
+def entry_payload(entry: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the text of an entry, and the fields of one that is a JSON object."""
+    kinds = ("textPayload", "jsonPayload", "protoPayload")
+    payload = next((entry[kind] for kind in kinds if kind in entry), "")
+    fields = payload if isinstance(payload, dict) else {}
+    return str(fields.get("message", payload)).rstrip("\n"), fields
 
 
 # --- service accounts -----------------------------------------------------------------------------

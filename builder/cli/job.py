@@ -60,18 +60,21 @@ def local(
     from builder.jobs.backends.local import prepare, run
     from builder.jobs.backends.local.study import run_study
 
-    how = prepare.LocalOptions(records, job_dir, env_file, tuple(arguments or ()), program)
-    where = settings(engine=engine)
+    where, described = settings(engine=engine), prepare.load(root(), job)
     with reporter() as shown:
         reached = partial(connect, where, on_event=shown.on_event)
-        docker, prepared, study = prepare.described(
-            root(), job, how, where, reached, shown.on_event
-        )
+        if program is None:
+            docker = reached()
+        else:
+            asked = (root(), described, program, where, reached, shown.on_event)
+            docker, described = prepare.packaged(*asked)
+        own = {"records": records, "job_dir": job_dir, "env_file": env_file}
+        prepared = prepare.prepare(root(), docker, described, arguments=arguments or (), **own)
     tell = line_writer(prepared.pools)
-    if study is None:
+    if described.study is None:
         end(run.run(docker, prepared, on_line=tell), as_json)
     else:
-        end(run_study(docker, prepared, study, on_line=tell), as_json)
+        end(run_study(docker, prepared, described.study, on_line=tell), as_json)
 
 
 @expanded

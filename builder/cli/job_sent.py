@@ -18,7 +18,7 @@ from builder.cli.options import Cluster, Where, argument, expanded, flag, option
 if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.jobs.backends.protocol import Backend, JobStatus, OnLine, RemoteBackend
-    from builder.jobs.pools import Pool
+    from builder.jobs.machines import Pool
     from builder.jobs.ready import Ready
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
@@ -110,7 +110,7 @@ def line_writer(pools: "Iterable[Pool]", only: str | None = None) -> "OnLine":
 
     from builder.core.display import plain
     from builder.jobs.backends.protocol import SERVICE, LogLine
-    from builder.jobs.pools import replica_names
+    from builder.jobs.machines import replica_names
 
     console = Console(stderr=True, highlight=False, quiet=OPTIONS.quiet)
     names = [*replica_names(pools), SERVICE]

@@ -90,7 +90,7 @@ def _jobs(
     if isinstance(backend, Kubernetes):
         return examine(kubernetes.ClusterJobs(backend, ready))
     assert isinstance(backend, VertexAI)
-    return examine(vertex.Vertex(backend.service.known(), ready))
+    return examine(vertex.Vertex(backend.known().where, ready))
 
 
 def cache(

@@ -1,31 +1,25 @@
 """Google's clients of one project, made from the settings, and the meaning of their errors.
 
 `cloud.endpoint` sets the address of Cloud Build (an emulator, private access). The address of Cloud
-Storage comes from STORAGE_EMULATOR_HOST, as in Google's own library. An endpoint on this machine
-gets no credentials. Everything goes over REST, which passes through HTTP proxies.
+Storage comes from STORAGE_EMULATOR_HOST, as in Google's own library. An http:// endpoint
+gets no credentials.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from builder import googleapi
 from builder.core.errors import FactoryError, InputError
-from builder.registry import is_loopback
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import CloudBuildClient
 
     from builder.core.settings import CloudSettings
-
-LOGGING_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING"
-"""gcloud's own variable for another endpoint of Cloud Logging."""
 
 ADVICE = googleapi.Advice(
     api="cloudbuild.googleapis.com",
@@ -33,7 +27,6 @@ ADVICE = googleapi.Advice(
     missing="correct its name, project and region",
     quota="wait a minute, or ask for more quota",
     refused="correct what it names, and run this again",
-    precondition="correct what it names, and run this again",
     unreachable="look at the network and status.cloud.google.com, retry",
 )
 
@@ -70,36 +63,13 @@ class Clients:
         storage: Any = importlib.import_module("google.cloud.storage")
         return storage.Client(project=self.project, credentials=self.credentials)
 
-    @cached_property
-    def logging(self) -> Any:
-        """Cloud Logging."""
-        from google.cloud import logging
-
-        endpoint = os.environ.get(LOGGING_VARIABLE)
-        client: Any = logging.Client(  # type: ignore[no-untyped-call]
-            project=self.project,
-            credentials=self.credentials,
-            _use_grpc=False,
-            client_options={"api_endpoint": endpoint.rstrip("/")} if endpoint else None,
-        )
-        # Else it looks for a metadata server before the first entry: 5 s outside Google's network.
-        client.logger = partial(client.logger, resource=logging.Resource("global", {}))
-        return client
-
 
 def connect(settings: CloudSettings) -> Clients:
     """Return the clients for these settings.
 
     Raises OutsideError without credentials, InputError without a project.
     """
-    from google.auth.credentials import AnonymousCredentials
-
-    host = urlsplit(settings.endpoint or "").netloc
-    credentials: Any
-    if host and is_loopback(host):
-        credentials, own = AnonymousCredentials(), None  # type: ignore[no-untyped-call]
-    else:
-        credentials, own = googleapi.credentials()
+    credentials, own = googleapi.credentials(settings.endpoint)
     project = settings.project or own
     if not project:
         raise InputError(

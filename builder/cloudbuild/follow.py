@@ -1,12 +1,17 @@
-"""Following a build to its end: its status and its log."""
+"""Following a build to its end: its status and its log, every line once.
+
+A log that cannot be read changes nothing about how the build went: its status alone counts.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder import googleapi
-from builder.cloudbuild import builds, logs
+from builder.cloudbuild import builds
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.outcome import ENDED, Outcome, outcome, status
 from builder.core.errors import OutsideError
@@ -18,6 +23,10 @@ PATIENCE = 900.0
 """Seconds without an answer about a build, after which it is no longer followed."""
 PAUSE = 1.0
 """Seconds between two looks at a build."""
+QUIET = 3
+"""Reads without a new entry, after the end of the build, that end a log."""
+LOGGING_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING"
+"""gcloud's own variable for another endpoint of Cloud Logging."""
 
 
 def watch(clients: Clients, build: Build, on_line: Callable[[str], object]) -> Outcome:
@@ -26,7 +35,7 @@ def watch(clients: Clients, build: Build, on_line: Callable[[str], object]) -> O
     How the build went comes from its status alone. A log that could not be read is a note. Raises
     OutsideError if there was no answer for a quarter of an hour; the build goes on then.
     """
-    log = logs.begin(clients, build)
+    log = _Log(*_begun(clients, build))
     while True:
         try:
             build = builds.get(clients, build.id, PATIENCE)
@@ -38,6 +47,51 @@ def watch(clients: Clients, build: Build, on_line: Callable[[str], object]) -> O
         ended = status(build) in ENDED
         for line in log.read(ended):
             on_line(line)
-        if ended and log.complete:
+        if ended and (log.quiet >= QUIET or log.note):
             return outcome(build, log.note)
         builds.wait(PAUSE)
+
+
+@dataclass
+class _Log:
+    """How far the log of a build was read.
+
+    quiet: reads in a row without a new entry. note: why it is not read any more, "" where it is.
+    """
+
+    entries: googleapi.LogEntries
+    note: str
+    quiet: int = 0
+
+    def read(self, ended: bool) -> list[str]:
+        """Return the lines that are new. ended: the build has ended, so its log is complete."""
+        from google.api_core.exceptions import ClientError
+
+        lines: list[str] = []
+        try:
+            if not self.note:
+                lines = [googleapi.entry_payload(entry)[0] for entry in self.entries.read()]
+        except ClientError as error:
+            self.note = f"Cloud Logging may not be read (HTTP {error.code})"
+        except googleapi.transient_errors() as error:
+            self.note = f"Cloud Logging could not be read ({error})" if ended else ""
+        self.quiet = 0 if lines else self.quiet + ended
+        return lines
+
+
+def _begun(clients: Clients, build: Build) -> tuple[googleapi.LogEntries, str]:
+    """Return the log of a build; one that goes elsewhere is not read, and a note says so."""
+    from google.cloud.devtools.cloudbuild_v1.types import BuildOptions
+
+    conditions = (
+        f'logName="projects/{clients.project}/logs/cloudbuild"',
+        'resource.type="build"',
+        f'resource.labels.build_id="{build.id}"',
+    )
+    host = os.environ.get(LOGGING_VARIABLE, "").rstrip("/")
+    session = googleapi.session(clients.credentials)
+    entries = googleapi.LogEntries(session, host, clients.project, conditions)
+    mode = BuildOptions.LoggingMode(build.options.logging)
+    elsewhere = mode in (BuildOptions.LoggingMode.NONE, BuildOptions.LoggingMode.GCS_ONLY)
+    note = f"its log is not in Cloud Logging (logging: {mode.name}): {build.log_url}"
+    return entries, note if elsewhere else ""

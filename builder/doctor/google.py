@@ -38,7 +38,7 @@ class Project:
         from google.api_core import exceptions
 
         fix = "look at the project's name, at your rights and at status.cloud.google.com"
-        names = ("forbidden", "missing", "quota", "refused", "precondition", "unreachable")
+        names = ("forbidden", "missing", "quota", "refused", "unreachable")
         advice = googleapi.Advice(host, **dict.fromkeys(names, fix))
         sent = {"permissions": list(permissions)}
         try:

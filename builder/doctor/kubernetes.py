@@ -53,9 +53,9 @@ class ClusterJobs:
 
 @check(ClusterJobs, "cluster", essential=True)
 def server(jobs: ClusterJobs) -> Iterator[Finding]:
-    access = jobs.backend.client.access
-    version = jobs.backend.client.get("/version").get("gitVersion", "of an unknown version")
-    what = f"{access.server} answers as {access.context}: Kubernetes {version}"
+    client = jobs.backend.client
+    version = client.get("/version").get("gitVersion", "of an unknown version")
+    what = f"{client.server} answers as {client.context}: Kubernetes {version}"
     yield Finding("cluster", "ok", what)
 
 

@@ -5,6 +5,7 @@ Source: Vertex AI, "Access control with IAM".
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +13,9 @@ from typing import Any, Final
 
 from builder import googleapi
 from builder.core.errors import OutsideError
+from builder.core.settings import JobSettings
 from builder.doctor import Finding, Unknown, check
 from builder.doctor.google import Project
-from builder.jobs.backends.vertex import service
-from builder.jobs.backends.vertex.service import Service
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.ready import Ready
 
@@ -32,19 +32,18 @@ RUNS_JOBS: Final = {
 class Vertex:
     """A project and region of the service, and with `ready` a job there."""
 
-    service: Service
+    where: JobSettings
     ready: Ready | None = None
 
     @cached_property
     def credentials(self) -> Any:
-        return service.credentials(self.service.endpoint)
+        return googleapi.credentials(self.where.endpoint)[0]
 
     @cached_property
     def project(self) -> Project:
-        own = self.service.endpoint or ""
-        # an emulator's gRPC has another port
-        base = self.service.logging_endpoint or own if own.startswith("http://") else None
-        return Project(self.service.project or "", googleapi.session(self.credentials), base)
+        own = self.where.endpoint or ""
+        base = own if own.startswith("http://") else None
+        return Project(self.where.project or "", googleapi.session(self.credentials), base)
 
     @property
     def caller(self) -> str:
@@ -95,7 +94,7 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
     create = "gcloud storage buckets create gs://{} --location=" + region
     try:
         with explaining(f"gs://{name}"):
-            bucket = service.storage_client(vertex.service).get_bucket(name)
+            bucket = _storage(vertex.where.project).get_bucket(name)
     except OutsideError as error:
         gone = isinstance(error.__cause__, exceptions.NotFound)
         if not gone:
@@ -108,3 +107,11 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
     else:
         what = f"gs://{name} is in {location}, and the job in {region}"
         yield Finding("bucket", "error", what, create.format(f"{name}-{region}"))
+
+
+def _storage(project: str | None) -> Any:
+    """Return a client of Cloud Storage; the library itself reads STORAGE_EMULATOR_HOST."""
+    from google.cloud.storage import Client  # type: ignore[import-untyped]
+
+    login, _ = googleapi.credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
+    return Client(project=project, credentials=login)

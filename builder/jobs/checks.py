@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from builder.core import confidential, filemodel
 from builder.core.errors import InputError
+from builder.core.yamlfile import Mistake
 from builder.facts import accelerators, frameworks
 from builder.jobs import description, machines
 from builder.jobs.description.job import ROLE_FIELDS, Job
@@ -17,9 +19,6 @@ from builder.jobs.ready import Image
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|SECRET|SECRET_KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE)$",
     re.IGNORECASE,
-)
-_SECRET_VALUE = re.compile(
-    r"-----BEGIN |gh[pousr]_\w{20}|hf_\w{20}|sk-\w{16}|AKIA\w{16}|AIza\w{30}"
 )
 _HARMLESS = re.compile(r"|/\S*|gs://\S+|true|false|[0-9]{1,3}", re.IGNORECASE)
 
@@ -32,7 +31,7 @@ class Problems:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._refusals: list[tuple[str, InputError]] = []
+        self._mistakes: list[Mistake] = []
 
     @contextlib.contextmanager
     def at(self, field: Field) -> Iterator[None]:
@@ -40,22 +39,12 @@ class Problems:
         try:
             yield
         except InputError as error:
-            self._refusals.append((description.where(self._job, *field), error))
+            self._mistakes.append(description.mistake(self._job, error, *field))
 
     def stop(self) -> None:
         """Raise InputError with every refusal; do nothing where there is none."""
-        if len(self._refusals) == 1:
-            where, error = self._refusals[0]
-            raise InputError(f"{where}: {error.message}", error.fix)
-        if self._refusals:
-            ordered = sorted(self._refusals, key=lambda refusal: _line_number(refusal[0]))
-            lines = [f"{where}: {error.message} -> {error.fix}" for where, error in ordered]
-            raise InputError("\n".join(lines), f"correct these {len(lines)} lines, then try again")
-
-
-def _line_number(where: str) -> int:
-    number = re.search(r":(\d+): ", where)
-    return int(number[1]) if number else 0
+        if self._mistakes:
+            raise filemodel.error(description.shown(self._job.source), self._mistakes)
 
 
 def common(
@@ -71,7 +60,11 @@ def common(
     with problems.at(("image",)):
         if len(placements) == len(job.pools):
             notes += check_image(image, placements, targets)
-    return problems, placements, [*notes, *advice(job)]
+    if job.job_dir is None:
+        notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
+    if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
+        notes.append("spot without restarts: the job ends when a machine is taken away")
+    return problems, placements, notes
 
 
 def place_pools(job: Job, problems: Problems) -> tuple[Placement, ...]:
@@ -92,7 +85,7 @@ def check_no_plain_secrets(job: Job, fix: str) -> None:
     would read it. fix: what to do instead; {name} is the variable's."""
     for name, value in job.variables.items():
         by_name = _SECRET_NAME.search(name) and not _HARMLESS.fullmatch(value)
-        if by_name or _SECRET_VALUE.match(value):
+        if by_name or confidential.secret_in(f"{name}={value}".encode(), configuration=True):
             raise InputError(
                 f"{name} looks like a secret, and its value would stand in the job",
                 fix.format(name=name),
@@ -113,7 +106,7 @@ def check_image(
         if carried.name != made_for.name:
             _refuse_image(image, made_for.name, carried, placement, targets)
     for placement in placements:
-        if placement.pod and image.one_host:
+        if placement.hosts > 1 and image.one_host:
             raise InputError(
                 f"{placement} is a slice of several hosts, and the framework of {called} trains on "
                 "one of them alone",
@@ -152,22 +145,6 @@ def _refuse_image(
     )
 
 
-def advice(job: Job) -> list[str]:
-    """Return what a person should know about a job that is right as it stands."""
-    notes = []
-    if job.job_dir is None:
-        notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
-    if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":
-        notes.append("spot without restarts: the job ends when a machine is taken away")
-    return notes
-
-
-def check_region(placements: tuple[Placement, ...], region: str) -> None:
-    """Raise InputError where a region does not offer one of the job's machines for training."""
-    for placement in dict.fromkeys(placements):
-        machines.check_region(placement, region)
-
-
 def committed(root: Path) -> tuple[str, ...]:
     """Return what is wrong with the files in jobs/: each job, its machines, and their schema.
 
@@ -180,7 +157,8 @@ def committed(root: Path) -> tuple[str, ...]:
             problems = Problems(job)
             placements = place_pools(job, problems)
             with problems.at(("region",)):
-                check_region(placements if job.region else (), job.region or "")
+                for placement in placements if job.region else ():
+                    machines.check_region(placement, str(job.region))
             problems.stop()
         except InputError as error:
             sentences.append(error.message)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -20,50 +20,43 @@ TABLE = "prices.yaml"
 UNKNOWN = "unknown"
 BILLED_SECONDS = 30
 """Training is billed in steps of this. General knowledge, not verified."""
+CLUSTER_REGION = "us-central1"
+"""The region that stands for a cluster, which tells none."""
 _SIZE = re.compile(r"(machine/.+)-([0-9]+)g?")
 
 Price = tuple[float, str]
 """The price of one unit in USD, and where it was read, and when."""
 
 
-@dataclass(frozen=True)
-class Prices:
-    """The table: prices by item, region ("all" for everywhere) and whether of spot machines.
-
-    region: the one that stands for a cluster, which tells none.
-    """
-
-    region: str
-    rows: Mapping[tuple[str, str, bool], Price]
-
-    def find(self, item: str, region: str, spot: bool) -> Price | None:
-        """Return the price of an item in a region, None where nobody has read it.
-
-        A machine without a row has the price of its family, which is linear in its size.
-        """
-        for place in ("all", region or self.region):
-            if (price := self.rows.get((item, place, spot))) is not None:
-                return price
-        if (sized := _SIZE.fullmatch(item)) and (family := self.find(sized[1], region, spot)):
-            return family[0] * int(sized[2]), family[1]
-        return None
-
-
 @cache
-def prices() -> Prices:
-    """Return builder/facts/prices.yaml, read once for each process."""
+def rows() -> Mapping[tuple[str, str, bool], Price]:
+    """Return builder/facts/prices.yaml, read once for each process: prices by item, region ("all"
+    for everywhere) and whether of spot machines."""
     table = read_table(DATA / TABLE)
     sources = {
         name: f"{row['text']} (read {row['read']})" for name, row in table["sources"].items()
     }
-    rows: dict[tuple[str, str, bool], Price] = {}
+    known: dict[tuple[str, str, bool], Price] = {}
     for entry in table["prices"]:
         for region, pair in entry["prices"].items():
             for text, spot in zip(pair, (False, True), strict=True):
                 if text != UNKNOWN:
                     price = float(text) / float(entry["of"]), sources[entry["source"]]
-                    rows.setdefault((entry["item"], region, spot), price)
-    return Prices(table["region"], rows)
+                    known.setdefault((entry["item"], region, spot), price)
+    return known
+
+
+def find(item: str, region: str, spot: bool) -> Price | None:
+    """Return the price of an item in a region, None where nobody has read it.
+
+    A machine without a row has the price of its family, which is linear in its size.
+    """
+    for place in ("all", region):
+        if (price := rows().get((item, place, spot))) is not None:
+            return price
+    if (sized := _SIZE.fullmatch(item)) and (family := find(sized[1], region, spot)):
+        return family[0] * int(sized[2]), family[1]
+    return None
 
 
 @dataclass(frozen=True)
@@ -92,17 +85,17 @@ class Bill:
     seconds: float
     lines: tuple[BillLine, ...]
     notes: tuple[str, ...]
-    on_spot: float | None
+    on_spot: float | None = None
 
     @property
     def usd(self) -> float:
         """Return the sum of the lines whose price is known."""
-        return _sum(self.lines)
+        return sum(line.usd or 0.0 for line in self.lines)
 
     @property
     def complete(self) -> bool:
         """Tell whether every line has a price."""
-        return _complete(self.lines)
+        return all(line.usd is not None for line in self.lines)
 
 
 def bill(ready: Ready, seconds: float, basis: str) -> Bill:
@@ -111,10 +104,10 @@ def bill(ready: Ready, seconds: float, basis: str) -> Bill:
     Machines and the fee of the service; a cluster pays none. Boot disks are cents an hour.
     """
     strategy, notes = ready.job.scheduling.strategy, list[str]()
-    lines, on_spot = (_lines(ready, seconds, spot) for spot in (strategy == "spot", True))
+    lines = _lines(ready, seconds, strategy == "spot")
     if not ready.region:
         notes.append(
-            f"the prices are Compute Engine's in {prices().region}; a cluster's nodes may differ"
+            f"the prices are Compute Engine's in {CLUSTER_REGION}; a cluster's nodes may differ"
         )
     if strategy == "flex-start":
         notes.append(
@@ -123,8 +116,10 @@ def bill(ready: Ready, seconds: float, basis: str) -> Bill:
     if missing := dict.fromkeys(line.item for line in lines if line.usd is None):
         kind = "spot price" if strategy == "spot" else "price"
         notes.append(f"no {kind} known: {', '.join(missing)}")
-    cheaper = _sum(on_spot) if _complete(on_spot) and strategy != "spot" else None
-    return Bill(ready.job.id, basis, seconds, lines, tuple(notes), cheaper)
+    made = Bill(ready.job.id, basis, seconds, lines, tuple(notes))
+    on_spot = replace(made, lines=_lines(ready, seconds, spot=True))
+    cheaper = on_spot.complete and strategy != "spot"
+    return replace(made, on_spot=on_spot.usd) if cheaper else made
 
 
 def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
@@ -133,29 +128,21 @@ def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
     hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
 
     def add(what: str, quantity: float, unit: str, item: str) -> None:
-        price, source = prices().find(item, ready.region, spot) or (None, "")
+        price, source = find(item, ready.region or CLUSTER_REGION, spot) or (None, "")
         usd = None if price is None else quantity * price
         lines.append(BillLine(what, quantity, unit, item, price, usd, source))
 
     for pool, placement in ready.pools:
         name, device = f"{pool.role}: {pool.count} x", placement.device
-        if device is None or device.kind != "tpu":  # the price of a TPU has its host
+        if not placement.on_tpu:  # the price of a TPU has its host
             item = f"machine/{placement.machine}"
             add(f"{name} {placement.machine}{suffix}", pool.count * hours, "h", item)
         if device is not None:
             what = f"{name} {placement.count} x {device.name}{suffix}"
             add(what, pool.count * hours * placement.count, "h", f"accelerator/{device.name}")
     if ready.region:
-        add("the fee of Vertex AI", _sum(lines), "USD", "fee/vertex")
+        add("the fee of Vertex AI", sum(line.usd or 0.0 for line in lines), "USD", "fee/vertex")
     return tuple(lines)
-
-
-def _sum(lines: Iterable[BillLine]) -> float:
-    return sum(line.usd or 0.0 for line in lines)
-
-
-def _complete(lines: Iterable[BillLine]) -> bool:
-    return all(line.usd is not None for line in lines)
 
 
 def as_text(bill: Bill) -> Iterator[str]:

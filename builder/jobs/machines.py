@@ -1,4 +1,5 @@
-"""Google's offer: which machine carries which accelerators, how many, and in which regions.
+"""The machines of a job: the roles and pools that ask for them, and what Google offers: which
+machine carries which accelerators, how many, and in which regions.
 
 builder/facts/machines.yaml holds the machines of Vertex AI's custom training. What is not on offer
 is refused with the nearest thing that is.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
@@ -21,6 +22,51 @@ from builder.core.errors import InputError
 from builder.facts import DATA, read_table
 from builder.facts.accelerators import expectation
 from builder.facts.cuda import OldestDriver
+
+Role = Literal["chief", "worker", "ps", "evaluator"]
+ROLES: tuple[Role, ...] = ("chief", "worker", "ps", "evaluator")
+"""The roles of TF_CONFIG. A role's position is that of its worker pool on Vertex AI."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The replicas of one role, all on the same kind of machine.
+
+    role: one of ROLES; another text only for a job that this factory did not describe.
+    machine: the machine type, "" where the backend does not choose one.
+    accelerators: how many of type `accelerator` each machine carries.
+    topology: of a TPU; it takes the place of a number of accelerators.
+    """
+
+    role: str
+    count: int = 1
+    machine: str = ""
+    accelerator: str | None = None
+    accelerators: int = 0
+    topology: str | None = None
+
+    @property
+    def position(self) -> int:
+        """Return the number of the worker pool on Vertex AI."""
+        return ROLES.index(self.role)
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        """Return the names of its replicas: worker-0, worker-1."""
+        return tuple(f"{self.role}-{index}" for index in range(self.count))
+
+
+def replica_names(pools: Iterable[Pool]) -> list[str]:
+    """Return the names of all replicas of a job: chief-0, worker-0, worker-1."""
+    return [name for pool in pools for name in pool.replicas]
+
+
+def role_of(position: int) -> str:
+    """Return the role of the worker pool at a position of Vertex AI."""
+    return ROLES[position] if position < len(ROLES) else f"workerpool{position}"
+
+
+# --- what is on offer -----------------------------------------------------------------------------
 
 _CORES, _HOST_CHIPS = 2, 4
 """Of TPU v2 and v3: cores of a chip, chips of a machine."""
@@ -62,9 +108,14 @@ class Placement:
         return f"{self.machine} with {self.count} x {self.device.name}"
 
     @property
-    def pod(self) -> bool:
-        """Tell whether it is a TPU of several machines."""
-        return self.topology is not None and self.count > self.chips
+    def on_tpu(self) -> bool:
+        """Tell whether the machine has a TPU."""
+        return self.device is not None and self.device.kind == "tpu"
+
+    @property
+    def hosts(self) -> int:
+        """Return how many machines one replica has: several for a larger slice of a TPU."""
+        return self.count // self.chips if self.topology and self.count > self.chips else 1
 
     @property
     def chips(self) -> int:
@@ -83,7 +134,7 @@ class Placement:
         """
         if self.device is None:
             return {contract.ACCELERATOR: contract.CPU}
-        count = self.count if self.device.kind == "gpu" else self.chips
+        count = self.chips if self.on_tpu else self.count
         value = expectation(self.device.name, driver, count, self.topology)
         return {contract.ACCELERATOR: value}
 

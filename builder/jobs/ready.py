@@ -11,8 +11,7 @@ from typing import Any
 from builder import contract
 from builder.facts.cuda import OldestDriver
 from builder.jobs.description.job import Job
-from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Placement, Pool
 
 KEY_LABEL, NAME_LABEL, RUN_LABEL = "builder-key", "builder-job", "builder-run"
 """The labels of a job: its key, the name of its description, and the number of its run."""
@@ -65,6 +64,20 @@ def arguments(job: Job, job_dir: str | None) -> tuple[str, ...]:
     """Return the arguments of a replica's container, `--job-dir` last where the job passes it."""
     passed = (f"{contract.JOB_DIR}={job_dir}",) if job.pass_job_dir and job_dir else ()
     return (*job.arguments, *passed)
+
+
+def output_variables(base: str) -> dict[str, str]:
+    """Return the variables that tell a program where it writes. Source: Vertex AI, Use custom
+    containers, AIP_MODEL_DIR."""
+    folders = {"MODEL": "model", "CHECKPOINT": "checkpoints", "TENSORBOARD_LOG": "logs"}
+    return {f"AIP_{name}_DIR": f"{base}/{folder}/" for name, folder in folders.items()}
+
+
+def tf_config(addresses: Mapping[str, list[str]], **task: Any) -> str:
+    """Return TF_CONFIG: the addresses of each role, and the task of the process that gets it."""
+    cluster = {role: hosts for role, hosts in addresses.items() if role != "evaluator"}
+    # the evaluator is never part of the cluster that trains
+    return json.dumps({"cluster": cluster, "environment": "cloud", "task": task})
 
 
 def given(**fields: Any) -> dict[str, Any]:

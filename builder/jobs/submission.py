@@ -98,18 +98,14 @@ def submit(
             run += 1
         reusable = [job for job in known if job.run == run and job.reusable]
         if reusable:
-            sent = _reused(min(reusable, key=by_age))
+            job = min(reusable, key=by_age)
+            done, state = job.state in SUCCEEDED, job.state.replace("_", " ")
+            sent = Submitted(job, f"it {state} before" if done else f"it is {state} already")
         else:
             sent = _created(backend, ready, run, key, known)
         memory.add(name, key, backend.name, sent.job)
         running.cached = not sent.created
     return sent
-
-
-def _reused(job: JobStatus) -> Submitted:
-    state = job.state.replace("_", " ")
-    done = job.state in SUCCEEDED
-    return Submitted(job, f"it {state} before" if done else f"it is {state} already")
 
 
 def _known(backend: RemoteBackend, key: str, newest: Sequence[str]) -> list[JobStatus]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
-from builder.jobs.backends.local import folder as local
+from builder.jobs.backends.local import backend as local
 
 
 def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ from builder.jobs.backends.protocol import (
     ReplicaStatus,
     refreshed,
 )
-from builder.jobs.pools import replica_names
+from builder.jobs.machines import replica_names
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

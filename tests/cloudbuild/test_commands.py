@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
@@ -67,32 +68,21 @@ def test_a_build_is_staged_followed_and_cleaned_up(
     assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
 
 
-def test_async_leaves_the_source_and_tells_the_build(
+def test_async_leaves_the_source_and_of_a_clean_tree_the_commit_is_sent_that_the_file_uses(
     checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
     cloud.faults.stay_queued = True
-    code, out, _ = run("build", "cpu", "--async", "--json")
-    assert code == 0
-    assert json.loads(out)["status"] == "QUEUED"
-    assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
-
-
-def test_the_registry_of_the_call_is_a_substitution(cloud: LoopbackCloud, run: Run) -> None:
-    code, _, err = run("build", "cpu", "--registry", "other.test/x", "--substitutions", "_GPU=a")
-    assert code == 0, err
-    assert only(cloud).substitutions == {"_GPU": "a", "_REGISTRY": "other.test/x"}
-
-
-def test_a_clean_tree_sends_only_what_the_file_uses_of_its_commit(
-    checkout: Path, cloud: LoopbackCloud, run: Run
-) -> None:
     (checkout / "cloudbuild.yaml").write_text(FILE.replace("'echo'", "'echo', '$SHORT_SHA'"))
     git = ["git", "-C", checkout, "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init"], ["add", "-A", "--force"], ["commit", "-m", "all"]):
         subprocess.run([*git, *words], check=True, capture_output=True)
-    code, _, err = run("build", "cpu")
-    assert code == 0, err
-    assert set(only(cloud).substitutions) == {"_GPU", "_REGISTRY", "SHORT_SHA"}
+    call = ("--registry", "other.test/x", "--substitutions", "_GPU=a")
+    code, out, err = run("build", "cpu", "--async", "--json", *call)
+    assert (code, json.loads(out)["status"]) == (0, "QUEUED"), err
+    assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
+    sent = dict(only(cloud).substitutions)
+    assert len(sent.pop("SHORT_SHA")) == 7
+    assert sent == {"_GPU": "a", "_REGISTRY": "other.test/x"}
 
 
 def test_a_dry_run_prints_the_very_request_and_writes_nothing(
@@ -124,16 +114,6 @@ def test_a_dry_run_prints_the_very_request_and_writes_nothing(
     assert [step.args for step in message.steps] == [step.args for step in sent.steps]
     code, out, err = run("build", "cpu", "--substitutions", "_NO=1", "--dry-run")
     assert (code, out) == (2, ""), "what would be refused is refused"
-
-
-def test_a_dry_run_needs_no_login(
-    checkout: Path, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    code, out, err = run("build", "cpu", "--dry-run")
-    assert code == 0, err
-    assert json.loads(out)["build"]["substitutions"]["_GPU"] == "cpu"
 
 
 def test_logs(cloud: LoopbackCloud, run: Run) -> None:
@@ -187,54 +167,37 @@ def one_error(result: tuple[int, str, str], code: int) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("args:", "arguments:", "cloudbuild.yaml:7: steps[0].arguments: unknown field"),
-        ("${_REGISTRY}", "${_MISSING}", "cloudbuild.yaml:3: substitutions._REGISTRY: _REGISTRY"),
-        ("'echo'", "'" + "x" * 10_001 + "'", "cloudbuild.yaml:7"),
-        ("logging: CLOUD_LOGGING_ONLY", "diskSizeGb: 5000", "cloudbuild.yaml:9"),
-        ("options:", "timeout: 90000s\noptions:", "cloudbuild.yaml:8"),
-    ],
-)
-def test_a_file_that_cannot_be_is_refused_before_anything_is_sent(
-    checkout: Path, cloud: LoopbackCloud, run: Run, old: str, new: str, message: str
+def test_what_is_wrong_here_is_refused_before_anything_is_sent(
+    checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
-    assert old in FILE
-    (checkout / "cloudbuild.yaml").write_text(FILE.replace(old, new))
-    assert message in one_error(run("build", "cpu"), 2)
-    assert cloud.build.calls == []
-
-
-def test_an_unknown_target(cloud: LoopbackCloud, run: Run) -> None:
     assert "no target is called 'cup'" in one_error(run("build", "cup"), 2)
+    (checkout / "cloudbuild.yaml").write_text(FILE.replace("args:", "arguments:"))
+    message = "cloudbuild.yaml:7: steps[0].arguments: unknown field"
+    assert message in one_error(run("build", "cpu"), 2)
     assert cloud.build.calls == []
 
 
 def test_a_project_without_the_api_leaves_nothing_behind(cloud: LoopbackCloud, run: Run) -> None:
     cloud.faults.disabled = True
     code, _, err = run("build", "cpu")
-    assert code == 3
     error, fix = err.splitlines()[-2:]
     assert error.startswith("error: the build was not created: the API cloudbuild.googleapis.com")
-    assert (
-        fix == f"fix:   run: gcloud services enable cloudbuild.googleapis.com --project {PROJECT}"
-    )
+    assert "gcloud services enable cloudbuild.googleapis.com --project" in fix and code == 3
     assert cloud.storage.objects() == []
 
 
-def test_without_credentials(
-    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_without_credentials_a_dry_run_alone_works(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from google.auth import exceptions
-
     def none(**_: object) -> None:
-        raise exceptions.DefaultCredentialsError("none were found")
+        raise DefaultCredentialsError("none were found")
 
     monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
     monkeypatch.setattr("google.auth.default", none)
     error = one_error(run("build", "cpu"), 3)
     assert error == "error: there are no credentials for Google Cloud"
+    code, out, _ = run("build", "cpu", "--dry-run")
+    assert code == 0 and json.loads(out)["build"]["substitutions"]["_GPU"] == "cpu"
     assert cloud.build.calls == []
 
 

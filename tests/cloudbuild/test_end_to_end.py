@@ -18,11 +18,17 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
+from builder.config import debian, locking
+from builder.core import files, system
+from builder.core.events import ignore
 from builder.core.settings import Settings
-from builder.engine import Engine, discovery
+from builder.engine import BuildRequest, Engine, buildx, discovery
+from builder.image import cloudbuild, content_store, loading, rootfs
+from builder.image.apt import ContainerApt
+from builder.image.layer import Compression, assemble
+from builder.image.plan import Rootfs
 from builder.prove import smoke
 from tests import commands, containers
-from tests.cloudbuild import builder_image
 from tests.commands import ROOT
 from tests.emulators.cloud_build import (
     PROJECT,
@@ -42,6 +48,7 @@ pytestmark = [
     pytest.mark.root,
 ]
 
+GZIP = "--output=type=image,compression=gzip,force-compression=true,store=true,unpack=true"
 TARGET = "cloud-test"
 """The CPU target under a name of its own: no tag of the person whose engine this is moves."""
 
@@ -137,7 +144,7 @@ def cloud(project: Path, registry: RegistryServer, engine: Engine) -> Iterator[C
     the first step pulls, and the layers of the base. The image of that step cannot be had here: the
     builder image stands in."""
     settings = Settings(registry=f"{registry.host}/team/training")
-    image = builder_image.build(project, settings, engine)
+    image = builder_image(project, settings, engine)
     api: Any = engine.client.api
     lines = list(api.push(image, stream=True, decode=True))
     assert not [line for line in lines if "error" in line]
@@ -149,6 +156,41 @@ def cloud(project: Path, registry: RegistryServer, engine: Engine) -> Iterator[C
         environment = {**running.environment, "BUILDER_REGISTRY": str(settings.registry)}
         yield Cloud(running, environment, runner)
     engine.client.images.remove(image, force=True)
+
+
+def builder_image(root: Path, settings: Settings, engine: Engine) -> str:
+    """Return the name of the image that the steps run in, built if the engine does not have it.
+
+    In the cloud, the first step builds it with docker's own client. Here the image of that step and
+    Docker Hub may be out of reach, so the root is made from locked packages, as that of a base is
+    (images/os-<suite>.lock). Its layers are packed with gzip: a worker of Cloud Build pulls no
+    others.
+    """
+    text = cloudbuild.cloud_files(root)[cloudbuild.BUILDER_DOCKERFILE]
+    name = f"{settings.repository}:{cloudbuild.builder_tag(root, text)}"
+    if engine.image(name):
+        return name
+    locked = locking.rootfs(root, cloudbuild.BUILDER_SUITE, ContainerApt(root, settings, ignore))
+    store, compression = content_store.of_this_machine(), Compression.of("gzip")
+    packages, archives = Rootfs(locked.suite, locked.packages), debian.archives(settings)
+    layer = rootfs.make(packages, engine, archives, store, compression, ignore)
+    start = f"{rootfs.REPOSITORY}:{locked.suite}-{layer.key[:12]}"
+    image = assemble([(layer, locked.origin)], {"Cmd": ["bash"]})
+    loading.load(engine, image, store, start, ignore)
+    dockerfile = root / "build" / "cloud" / cloudbuild.BUILDER_DOCKERFILE
+    files.write(dockerfile, text)
+    context = root / Path(cloudbuild.BUILDER_REQUIREMENTS).parent
+    request = BuildRequest(dockerfile, context, (name,), build_args={"ROOT": start})
+    contents = debian.build_secrets("".join(archives.sources(locked.suite)))
+    metadata = root / "build" / "cloud" / "metadata.json"
+    with system.secret_files(contents) as secrets:
+        command = buildx.command(engine, request, metadata, secrets.paths)
+        command = [GZIP if word.startswith("--output=") else word for word in command]
+        environment, descriptors = dict(engine.environment), secrets.descriptors
+        subprocess.run(
+            command, env=environment, pass_fds=descriptors, check=True, capture_output=True
+        )
+    return name
 
 
 def builder(root: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

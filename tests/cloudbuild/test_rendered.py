@@ -85,16 +85,10 @@ def test_a_target_is_pushed_after_all_that_it_needs_and_heavy_steps_take_turns(r
     heavy = [name for name in waits if name.startswith(("base-", "smoke-"))]
     assert all(a in waits[b] or b in waits[a] for a in heavy for b in heavy if a != b)
     bases = sum(name.startswith("base-") for name in waits)
-    assert build.options.disk_size_gb == cloud.disk_gb(bases, 0)
+    assert build.options.disk_size_gb == cloud.disk_gb(bases, 0) < cloud.disk_gb(1000, 0) == 4000
 
 
 # --- what changes it ------------------------------------------------------------------------------
-
-
-def test_the_disk_grows_with_the_bases_that_it_keeps() -> None:
-    sizes = [cloud.disk_gb(bases, published) for bases, published in ((1, 0), (11, 0), (1, 3))]
-    assert sizes == [100, 150, 150]
-    assert cloud.disk_gb(1000, 0) == 4000, "the most that the service gives"
 
 
 def test_targets_share_a_base_s_step_and_the_builder_image_is_named_by_what_it_is_made_from(

@@ -45,20 +45,20 @@ def test_an_include_stands_where_it_is_written(tmp_path: Path) -> None:
     assert files(tmp_path) == ["b", "keep.log"]
     (tmp_path / ".gcloudignore").write_text("!keep.log\n#!include:.gitignore\n")
     assert "keep.log" not in files(tmp_path), "what comes later wins"
+    (tmp_path / ".gcloudignore").write_text("/b\n!/b/keep\n.*\n*.log\n")
+    (tmp_path / "b").unlink()
+    assert files(tree(tmp_path, "b/keep", "c")) == ["c"], "a folder that is left out stays out"
 
 
-@pytest.mark.parametrize("line", ["#!include:../x", "#!include:missing"])
-def test_an_include_that_cannot_be_names_its_line(tmp_path: Path, line: str) -> None:
-    (tmp_path / ".gcloudignore").write_text(f"# ours\n{line}\n")
-    with pytest.raises(InputError, match="no such file in this folder") as raised:
-        files(tmp_path)
-    assert raised.value.message.startswith(f".gcloudignore:2: {line}")
-
-
-def test_a_folder_that_is_left_out_stays_out(tmp_path: Path) -> None:
-    tree(tmp_path, "data/keep", "a")
-    (tmp_path / ".gcloudignore").write_text("/data\n!/data/keep\n.gcloudignore\n")
-    assert files(tmp_path) == ["a"]
+def test_rules_that_cannot_be_and_nothing_left_of_a_source(tmp_path: Path) -> None:
+    for line in ("#!include:../x", "#!include:missing"):
+        (tmp_path / ".gcloudignore").write_text(f"# ours\n{line}\n")
+        with pytest.raises(InputError, match="no such file in this folder") as raised:
+            files(tmp_path)
+        assert raised.value.message.startswith(f".gcloudignore:2: {line}")
+    (tmp_path / ".gcloudignore").write_text("*\n")
+    with pytest.raises(InputError, match="nothing is left of the source"):
+        packed(tmp_path)
 
 
 def test_links_are_followed_and_a_loop_is_an_error(tmp_path: Path) -> None:
@@ -118,12 +118,6 @@ def test_the_same_tree_is_the_same_archive(tmp_path: Path) -> None:
     assert (members["a"].mode, members["run"].mode) == (0o644, 0o755)
     (second / "a").write_text("other")
     assert packed(first) != packed(second)
-
-
-def test_nothing_left_of_a_source_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / ".gcloudignore").write_text("*\n")
-    with pytest.raises(InputError, match="nothing is left of the source"):
-        packed(tmp_path)
 
 
 def test_this_repository_may_leave_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 
-from builder.cloudbuild import buildfile, builds, follow, logs, outcome, submit
+from builder.cloudbuild import buildfile, builds, follow, outcome, submit
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.outcome import Outcome, PushedImage
 from builder.cloudbuild.staging import staged
 from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.settings import CloudSettings
+from tests.clock import until
 from tests.cloudbuild.conftest import Connect
 from tests.cloudbuild.test_source import packed, tree
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status
@@ -40,13 +41,6 @@ def run(clients: Clients, message: api.Build | None = None) -> tuple[Outcome, li
 # Following ----------------------------------------------------------------------------------------
 
 
-def test_a_build_is_created_followed_and_ends(cloud: LoopbackCloud, connected: Connect) -> None:
-    cloud.build.executor = Script(LINES, seconds=0.0005)
-    done, lines = run(connected())
-    assert (done.status, done.note) == ("SUCCESS", "")
-    assert lines == list(LINES)
-
-
 def test_a_log_that_may_not_be_read_is_never_a_failed_build(
     cloud: LoopbackCloud, connected: Connect
 ) -> None:
@@ -54,31 +48,21 @@ def test_a_log_that_may_not_be_read_is_never_a_failed_build(
     done, lines = run(connected(), build(GCS))
     assert (outcome.judged(done).status, lines) == ("SUCCESS", [])
     assert "not in Cloud Logging (logging: GCS_ONLY)" in done.note
-    cloud.faults.logging_status = 403
+    cloud.faults.bursts = [("entries:list", 403, 1)]
     done, lines = run(connected())
     assert (outcome.judged(done).status, lines) == ("SUCCESS", [])
     assert done.note == "Cloud Logging may not be read (HTTP 403)"
 
 
-def test_entries_that_come_late_out_of_order_and_long_ago_are_shown_once(
+def test_late_entries_and_transient_errors_cost_nothing_but_time(
     cloud: LoopbackCloud, connected: Connect
 ) -> None:
-    clients = connected()
-    done, lines = run(clients)
-    first, last = cloud.build.entries
-    first["timestamp"], last["timestamp"] = "2020-01-01T00:00:00Z", "2020-01-01T00:00:01Z"
-    cloud.build.entries = [last]
-    log = logs.begin(clients, builds.get(clients, done.id))
-    assert log.read(ended=False) == lines[1:]
-    cloud.build.entries = [last, first, last]
-    assert [log.read(ended=True) for _ in range(4)] == [lines[:1], [], [], []]
-    assert log.complete
-
-
-def test_transient_errors_cost_nothing_but_time(cloud: LoopbackCloud, connected: Connect) -> None:
-    cloud.build.executor = Script(LINES)
+    cloud.build.executor, clients, lines = Script(LINES), connected(), list[str]()
+    started = builds.create(clients, build())
+    until(lambda: cloud.build.builds[started.id].status == Status.SUCCESS)
+    cloud.faults.late_entries, cloud.faults.double_entries = 3, True
     cloud.faults.bursts = [("GET /v1/.*builds/", 503, 2), ("POST .*entries:list", 503, 1)]
-    done, lines = run(connected())
+    done = follow.watch(clients, started, lines.append)
     assert (done.status, done.note) == ("SUCCESS", "")
     assert lines == list(LINES)
     assert [left for *_, left in cloud.faults.bursts] == [0, 0]
@@ -98,22 +82,17 @@ def test_a_service_that_does_not_answer_any_more_is_left_and_the_build_goes_on(
     assert cloud.build.builds[started.id].status not in (Status.CANCELLED, Status.FAILURE)
 
 
-def test_a_build_that_nobody_knows(connected: Connect) -> None:
-    with pytest.raises(OutsideError, match="build no-such: not found"):
-        builds.get(connected(), "no-such")
-
-
 # Submitting ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", ["cut_create", "bursts"])
 def test_a_create_is_repeated_until_one_build_is_there(
-    cloud: LoopbackCloud, connected: Connect, fault: str
+    cloud: LoopbackCloud, connected: Connect
 ) -> None:
-    value = {"cut_create": 1, "bursts": [("POST .*/builds$", 503, 2)]}[fault]
-    setattr(cloud.faults, fault, value)
-    done, _ = run(connected())
-    assert list(cloud.build.builds) == [done.id]
+    cloud.faults.cut_create = 1
+    first, _ = run(connected())
+    cloud.faults.bursts = [("POST .*/builds$", 503, 2)]
+    second, _ = run(connected())
+    assert list(cloud.build.builds) == [first.id, second.id]
 
 
 def test_what_the_service_refuses_is_explained(cloud: LoopbackCloud, connected: Connect) -> None:
@@ -124,32 +103,10 @@ def test_what_the_service_refuses_is_explained(cloud: LoopbackCloud, connected: 
         builds.create(clients, build(substitutions={"_NO_ONE": "reads this"}))
 
 
-COMMIT = {"COMMIT_SHA": "a" * 40, "SHORT_SHA": "a" * 7}
-
-
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("steps: [{name: a, args: [x]}]", set()),
-        ("steps: [{name: a, args: [$SHORT_SHA]}]\ntags: ['${COMMIT_SHA}']", set(COMMIT)),
-    ],
-)
-def test_of_a_commit_only_what_the_file_uses_is_sent(
-    text: str, names: set[str], tmp_path: Path, connected: Connect
-) -> None:
-    (tmp_path / "c.yaml").write_text(text)
-    file = buildfile.load(tmp_path / "c.yaml")
-    sent = submit.substitutions(file, (), None, "global", COMMIT, {})
-    assert sent == {name: COMMIT[name] for name in names}
-    file.substitutions.update(sent)
-    builds.create(connected(), file)  # the service takes them
-
-
 @pytest.mark.parametrize(
     ("text", "what"),
     [
         ("steps: [{nam: a}]", 'no field named "nam"'),
-        ("steps: [{name: 1}]", "expected string"),
         ("steps: [", ":2: not YAML"),
         ("- a", "not a build"),
         ("a: &a [x, x]\n" + "".join(f"b{n}: [*a, *a]\n" for n in range(4000)), "more than 20000"),

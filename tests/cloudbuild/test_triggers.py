@@ -63,10 +63,12 @@ def test_they_are_made_changed_and_left_alone(
 ) -> None:
     clients = connected()
     written(project)
+    cloud.build.make_trigger(api.BuildTrigger(name="somebody-s"))
     names = ["main", "release", "pull-request"]
     assert carry_out(project, clients) == [(name, "create") for name in names]
     assert carry_out(project, clients) == [(name, "unchanged") for name in names]
     known = {trigger.name: trigger for trigger in cloud.build.triggers.values()}
+    assert known.keys() == {*names, "somebody-s"}, "what no table names is left alone"
     assert known["main"].github.push.branch == "^main$"
     assert known["main"].github.owner == "acme"
     assert list(known["main"].included_files) == ["images/**", "trainer/**"]
@@ -117,19 +119,12 @@ def test_the_difference_is_what_the_request_changes(
     clients = connected()
     written(project)
     clients = with_tables(project, clients)
-    build = api.Build(steps=[api.BuildStep(name="busybox")])
-    topic = api.PubsubConfig(topic="projects/p/topics/t")
-    cloud.build.make_trigger(
-        api.BuildTrigger(name="release", build=build, filter="x", pubsub_config=topic)
-    )
+    other = {"build": {"steps": [{"name": "busybox"}]}, "filter": "x"}
+    topic = {"topic": "projects/p/topics/t"}
+    cloud.build.make_trigger(api.BuildTrigger(name="release", pubsub_config=topic, **other))
     release = triggers.plan(project, clients)[1]
     assert release.mask == (
-        "filename",
-        "pubsubConfig",
-        "build",
-        "github.owner",
-        "github.name",
-        "github.push",
+        *("filename", "pubsubConfig", "build", "github.owner", "github.name", "github.push"),
         "approvalConfig.approvalRequired",
     )
     assert [line for line in release.diff if line.startswith("-")] == [
@@ -142,15 +137,6 @@ def test_the_difference_is_what_the_request_changes(
     assert (known.filename, known.filter, known.github.push.tag) == ("cloudbuild.yaml", "x", "^v")
     assert not known.build.steps
     assert not known.pubsub_config.topic
-
-
-def test_one_that_builder_toml_does_not_name_is_left_alone(
-    project: Path, cloud: LoopbackCloud, connected: Connect
-) -> None:
-    cloud.build.make_trigger(api.BuildTrigger(name="somebody-s"))
-    written(project)
-    carry_out(project, connected())
-    assert len(cloud.build.triggers) == 4
 
 
 def test_a_pull_request_is_not_built_with_the_account_that_pushes(project: Path) -> None:
@@ -173,12 +159,7 @@ def test_a_pull_request_is_not_built_with_the_account_that_pushes(project: Path)
         ('branch = "^main$"\n', "", "builder.toml:2: cloud.trigger: nothing starts it"),
         ('"acme/training"', '"acme"', "builder.toml:4: cloud.trigger.repository: 'acme' is not a"),
         ('"release"', '"main"', "builder.toml:11: cloud.trigger.name: a second trigger is called"),
-        ("approval = true", "approval = 7", "builder.toml:14: cloud.trigger.approval: expected"),
-        (
-            '"^v"',
-            '"^v"\nservice_account = "me"',
-            "builder.toml:14: cloud.trigger.service_account: 'm",
-        ),
+        ("approval = true", 'service_account = "me"', "builder.toml:14: cloud.trigger.service_acc"),
         ('"^v"', '"^v"\nfile = "no.yaml"', "builder.toml:14: cloud.trigger.file: there is no"),
     ],
 )

@@ -59,6 +59,8 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ('[cloud]\nservice_account = "me"', ":2: cloud.service_account", "gserviceaccount.com"),
         ('[cloud]\ntrigger = "main"', ":2: cloud.trigger: expected a list", "[[cloud.trigger]]"),
         ('[job]\nregion = "us-central1-a"', ":2: job.region: 'us-central1-a'", "write a region"),
+        ('[kubernetes]\nservice_account = "a@b.iam"', "'a@b.iam'", "not Google's"),
+        ('[kubernetes]\nnodes = "eks"', ":2: kubernetes.nodes: 'eks'", "gke | any"),
         ('[kubernetes]\nqueues = "a"', ":2: kubernetes.queues: unknown key", "mean queue?"),
         ('[trust]\nkey = "prover.key"', "prover.key is a private key inside of", "move it out"),
         ('[trust]\nprove = "a.pub"', ":2: trust.prove: expected a list", "keys/prover.pub"),

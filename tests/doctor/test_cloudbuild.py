@@ -32,7 +32,7 @@ def test_each_right_that_the_caller_lacks_has_the_command_that_grants_it(
         ("iam.serviceAccounts.actAs", "account", "iam.serviceAccountUser"),
         ("storage.objects.create", "staging", "storage.objectAdmin"),
     ):
-        cloud.access.missing = {permission}
+        cloud.build.missing = {permission}
         findings = examine(build_in(cloud, worker_pool=pool))
         (error,) = [finding for finding in findings if finding.severity == "error"]
         assert error.name == name and permission in error.message
@@ -46,7 +46,7 @@ def test_the_command(cloud: LoopbackCloud, project: Path, run: Run) -> None:
     )
     code, out, _ = run("doctor", "--cloud")
     assert code == 0 and "ok       staging: granted: " in out and "warning  account: none is" in out
-    cloud.access.missing = {"cloudbuild.builds.create"}
+    cloud.build.missing = {"cloudbuild.builds.create"}
     code, out, err = run("doctor", "--cloud")
     assert code == 4 and "error    right to build: missing: cloudbuild.builds.create\n" in out
     assert "error: 1 errors prevent the work" in err and "fix:   gcloud projects add-iam" in err

@@ -12,7 +12,7 @@ from builder.core.settings import KubernetesSettings as Cluster
 from builder.doctor import Finding, examine, kubernetes
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from tests.doctor.conftest import by_name, severities
-from tests.emulators.kubernetes import server
+from tests.emulators import kubernetes as server
 from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run, here, loopback, run  # noqa: F401
 from tests.jobs.test_kubernetes_backend import cats  # noqa: F401

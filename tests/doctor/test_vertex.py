@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from google.oauth2 import credentials as login
 
+from builder.core.settings import JobSettings
 from builder.doctor import examine, vertex
 from builder.doctor.vertex import Vertex
-from builder.jobs.backends.vertex.service import Service
 from builder.jobs.ready import Image
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators import answers
@@ -38,12 +38,12 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
     with emulator.running() as loopback:
         service = loopback.service
         service.buckets["my-bucket"] = ("us-central1", "region")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.rest)
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", loopback.url)
         yield loopback
 
 
 def job_in(whole: emulator.Loopback, text: str = JOB, image: Image | None = None) -> Vertex:
-    service = Service(emulator.PROJECT, "us-central1", whole.grpc, whole.rest)
+    service = whole.where
     ready = jobfiles.ready(text, project=emulator.PROJECT)
     return Vertex(service, replace(ready, image=image or ready.image))
 
@@ -59,7 +59,7 @@ def test_each_thing_that_is_missing_has_its_remedy(whole: emulator.Loopback) -> 
         ("logging.logEntries.list", "right to read logs", "roles/logging.viewer"),
         ("iam.serviceAccounts.actAs", acting, f"{act_as}--role=roles/iam.serviceAccountUser"),
     ):
-        whole.service.access.missing = {permission}
+        whole.service.missing = {permission}
         findings = examine(job_in(whole))
         (error,) = [finding for finding in findings if finding.severity == "error"]
         assert error.name == name and permission in error.message and fix in error.remedy
@@ -85,7 +85,7 @@ def test_a_login_says_until_when_it_holds_and_one_that_does_not_is_the_only_find
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     subject, kind = (
-        Vertex(Service("my-project", "us-central1")),
+        Vertex(JobSettings(project="my-project", region="us-central1")),
         {"Content-Type": "application/json"},
     )
     token = json.dumps({"access_token": "t", "expires_in": 3600}).encode()
@@ -99,7 +99,7 @@ def test_a_login_says_until_when_it_holds_and_one_that_does_not_is_the_only_find
     assert only.remedy.endswith("run: gcloud auth application-default login")
     assert "the credentials are not accepted: invalid_grant" in only.message
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    (only,) = examine(Vertex(Service("my-project", "us-central1")))
+    (only,) = examine(Vertex(JobSettings(project="my-project", region="us-central1")))
     assert (only.name, only.severity) == ("credentials", "error") and "none.json" in only.message
 
 
@@ -108,11 +108,11 @@ def test_a_login_says_until_when_it_holds_and_one_that_does_not_is_the_only_find
 
 def test_the_command(run: Run, whole: emulator.Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ENDPOINT", "LOGGING_ENDPOINT"):
-        monkeypatch.setenv(f"BUILDER_JOB_{name}", whole.rest)
+        monkeypatch.setenv(f"BUILDER_JOB_{name}", whole.url)
     place = ("--on", "vertex", "--project", emulator.PROJECT, "--region", "us-central1")
     code, out, _ = run("doctor", *place, "--json")
     assert code == 0 and {finding["severity"] for finding in json.loads(out)} == {"ok"}
-    whole.service.access.missing = {"logging.logEntries.list"}
+    whole.service.missing = {"logging.logEntries.list"}
     code, out, err = run("doctor", *place)
     assert code == 4 and "error    right to read logs" in out
     assert "error: 1 errors prevent the work" in err

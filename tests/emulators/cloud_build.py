@@ -1,9 +1,7 @@
 """Loopback Cloud Build and Cloud Logging over REST, with the loopback Cloud Storage.
 
 The messages are the product's own (google.cloud.devtools.cloudbuild_v1). An `Executor` carries out
-a submitted build; its log is written to the loopback Cloud Storage. There are faults on demand: a
-closed log bucket, bursts of 503, a connection cut in the middle of a log or of a submission, QUEUED
-for ever, another end than the steps', the API switched off.
+a submitted build.
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ import contextlib
 import io
 import json
 import re
-import socket
-import struct
 import tarfile
 import tempfile
 import threading
@@ -25,14 +21,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
 
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
-from tests.emulators.access import Access, Refused
+from tests.emulators import google
 from tests.emulators.cloud_storage import PROJECT, Storage, StorageHandler
-from tests.emulators.web import LoopbackServer
+from tests.emulators.google import Refused
+from tests.emulators.web import LoopbackServer, answering
 
 PARENT = f"projects/{PROJECT}/locations/global"
 Status = api.Build.Status
@@ -44,18 +40,12 @@ ENDED = {
 
 
 @dataclass
-class Faults:
+class Faults(google.Faults):
     """What goes wrong, set by a test at any time.
 
-    logging_status: of Cloud Logging. bursts: (pattern of `METHOD path`, HTTP status, how often).
-    cut_create: a build is created, and the connection breaks before the answer. stay_queued: for
-    ever. end_as: how a build ends, whatever its steps did. disabled: the API is off.
+    end_as: how a build ends, whatever its steps did. disabled: the API is off.
     """
 
-    logging_status: int | None = None
-    bursts: list[tuple[str, int, int]] = field(default_factory=list)
-    cut_create: int = 0
-    stay_queued: bool = False
     end_as: Status | None = None
     disabled: bool = False
 
@@ -115,20 +105,18 @@ class Script:
 # --- the services ---------------------------------------------------------------------------------
 
 
-class CloudBuild:
+class CloudBuild(google.Service):
     """The builds and triggers of one project, and their entries in Cloud Logging."""
 
     def __init__(self, storage: Storage, faults: Faults, executor: Executor) -> None:
-        self.storage, self.faults, self.executor = storage, faults, executor
-        self.lock = threading.RLock()
+        super().__init__(faults)
+        self.storage, self.executor = storage, executor
         self.builds: dict[str, api.Build] = {}
         self.triggers: dict[str, api.BuildTrigger] = {}
         self.unknown: dict[str, dict[str, Any]] = {}
         """Of each trigger, the fields that the installed client does not know."""
-        self.entries: list[dict[str, Any]] = []
         self.cancels: dict[str, threading.Event] = {}
         self.workers = ThreadPoolExecutor(4)
-        self.calls: list[str] = []
 
     def create(self, build: api.Build, parent: str = PARENT) -> Any:
         """Accept a build. Returns the operation."""
@@ -224,7 +212,7 @@ class CloudBuild:
                 "logName": f"projects/{PROJECT}/logs/cloudbuild",
                 "resource": {"type": "build", "labels": {"build_id": build.id}},
                 "insertId": f"{build.id}-{len(self.entries)}",
-                "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z"),
+                **dict.fromkeys(("timestamp", "receiveTimestamp"), datetime.now(UTC).isoformat()),
                 "textPayload": line,
             }
             if build.options.logging != Mode.NONE:
@@ -240,81 +228,42 @@ _REFERENCE = re.compile(r"\$(?:\$|(\w+)|\{#?(\w+))")
 def _refuse(build: api.Build) -> None:
     """Raise Refused for what the service does not take, in its words. These are the refusals that
     the factory's own request could run into."""
+    bad, options = "", build.options
     if len(build.steps) > 300:
-        raise Refused(400, "INVALID_ARGUMENT", "invalid build: too many build steps: (max: 300)")
-    options = build.options
-    regional = options.default_logs_bucket_behavior == 1
+        bad = "invalid build: too many build steps: (max: 300)"
     silent = options.logging in (Mode.CLOUD_LOGGING_ONLY, Mode.NONE, Mode.STACKDRIVER_ONLY)
-    if build.service_account and not (build.logs_bucket or regional or silent):
-        what = (
-            "if 'build.service_account' is specified, the build must either (a) specify "
-            "'build.logs_bucket', (b) use the REGIONAL_USER_OWNED_BUCKET option, or (c) use either "
-            "CLOUD_LOGGING_ONLY / NONE logging options"
-        )
-        raise Refused(400, "INVALID_ARGUMENT", what)
+    if build.service_account and not (build.logs_bucket or silent):
+        bad = "if 'build.service_account' is specified, the build must say where its log goes"
     if options.pool.name and (options.machine_type or options.disk_size_gb):
-        raise Refused(400, "INVALID_ARGUMENT", "invalid build: a private pool's machine type ...")
+        bad = "invalid build: a private pool's machine type ..."
     value = json_format.MessageToDict(api.Build.pb(build))
     for step in value.get("steps", ()):
         step.pop("script", None)
     if not options.dynamic_substitutions:
         value.pop("substitutions", None)
     used = {name for pair in _REFERENCE.findall(json.dumps(value)) for name in pair}
-    unmatched = [key for key in build.substitutions if key not in used]
-    if unmatched and options.substitution_option != 1:  # ALLOW_LOOSE
-        what = f'key "{unmatched[0]}" in the substitution data is not matched in the template'
-        raise Refused(400, "INVALID_ARGUMENT", f"generic::invalid_argument: {what}")
+    for key in build.substitutions:
+        if key not in used and options.substitution_option != 1:  # ALLOW_LOOSE
+            bad = f'key "{key}" in the substitution data is not matched in the template'
+    if bad:
+        raise Refused(400, "INVALID_ARGUMENT", bad)
 
 
 # --- REST -----------------------------------------------------------------------------------------
 
 
-class _Handler(StorageHandler):
+class _Handler(StorageHandler, google.Handler):
     cloud: LoopbackCloud
+    service: CloudBuild
 
-    def _serve(self) -> None:
-        self.body = self.content()
-        parts = urlsplit(self.path)
-        path, queries = parts.path, parse_qs(parts.query)
-        self.query = {name: values[0] for name, values in queries.items()}
-        call = f"{self.command} {path}"
-        self.cloud.build.calls.append(call)
-        try:
-            self._burst(call)
-            if "/storage/" in path and "/iam" not in path:
-                self.serve_storage(path)
-            elif path == "/v2/entries:list":
-                self._entries()
-            elif self.cloud.access.answers(path):
-                body = json.loads(self.body or b"{}")
-                self.json(self.cloud.access.answer(unquote(path), queries, body))
-            else:
-                self._build(unquote(path))
-        except Refused as refused:
-            error = {"code": refused.code, "message": refused.message, "status": refused.status}
-            self.json({"error": error}, refused.code)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
-
-    def _burst(self, call: str) -> None:
-        faults = self.cloud.faults
-        with self.cloud.storage.lock:
-            for number, (pattern, status, count) in enumerate(faults.bursts):
-                if count and re.search(pattern, call):
-                    faults.bursts[number] = (pattern, status, count - 1)
-                    raise Refused(status, "UNAVAILABLE", "The service is currently unavailable.")
-
-    def _message(self, message: Any) -> None:
-        with self.cloud.build.lock:
-            text = type(message).to_json(message, use_integers_for_enums=False)
-        self.reply(200, text.encode(), {"Content-Type": "application/json"})
-
-    # Cloud Build and Cloud Logging
+    def route(self, path: str) -> None:
+        if "/storage/" in path:
+            self.serve_storage(path)
+        else:
+            self._build(path)
 
     def _build(self, path: str) -> None:
-        shape = r"/v1/projects/([^/]+)/locations/([^/]+)/(builds|triggers)(?:/([^/:]+))?(?::(\w+))?"
+        shape = r"/v1/projects/([^/]+)/locations/([^/]+)/(builds|triggers)(?:/([^/:]+))?"
         match = re.fullmatch(shape, path)
         if not match or match[1] != PROJECT or self.cloud.faults.disabled:
             what = (
@@ -325,70 +274,40 @@ class _Handler(StorageHandler):
             raise Refused(403, "PERMISSION_DENIED", what)
         parent = f"projects/{match[1]}/locations/{match[2]}"
         serve = self._builds if match[3] == "builds" else self._triggers
-        serve(match[4] or "", match[5] or "", parent)
+        serve(match[4] or "", parent)
 
-    def _builds(self, key: str, verb: str, parent: str) -> None:
-        service, faults = self.cloud.build, self.cloud.faults
+    def _builds(self, key: str, parent: str) -> None:
+        service = self.service
         if key:
-            self._message(service.find(key))
+            self.message(service.find(key))
         elif self.command == "GET":
             size = int(self.query.get("pageSize", 0))
-            self._message(service.listed(self.query.get("filter", ""), size))
+            self.message(service.listed(self.query.get("filter", ""), size))
         else:
-            operation = service.create(self._read(api.Build), parent)
-            if faults.cut_create:  # as a broken line would: with a reset
-                faults.cut_create -= 1
-                linger = struct.pack("ii", 1, 0)
-                self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-                self.close_connection = True
-                self.connection.close()
-                return
-            self.json(operation)
+            operation = service.create(self.read(api.Build), parent)
+            if self.created():
+                self.json(operation)
 
-    def _triggers(self, key: str, verb: str, _parent: str) -> None:
-        service = self.cloud.build
+    def _triggers(self, key: str, _parent: str) -> None:
+        service = self.service
         if self.command == "POST":
-            self._message(service.make_trigger(self._read(api.BuildTrigger)))
+            self.message(service.make_trigger(self.read(api.BuildTrigger)))
         elif self.command == "PATCH":
             mask = self.query.get("updateMask", "")
-            self._message(service.update_trigger(key, self._read(api.BuildTrigger), mask))
+            self.message(service.update_trigger(key, self.read(api.BuildTrigger), mask))
         else:
             triggers = [api.BuildTrigger.pb(known) for known in service.triggers.values()]
             rows = [json_format.MessageToDict(known) for known in triggers]
             self.json({"triggers": [{**row, **service.unknown.get(row["id"], {})} for row in rows]})
-
-    def _read(self, kind: Any) -> Any:
-        message = kind.pb(kind())
-        try:
-            json_format.Parse(self.body.decode(), message)
-        except json_format.ParseError as error:
-            what = f"Invalid JSON payload received. {error}"
-            raise Refused(400, "INVALID_ARGUMENT", what) from None
-        return kind.wrap(message)
-
-    def _entries(self) -> None:
-        if status := self.cloud.faults.logging_status:
-            raise Refused(status, "PERMISSION_DENIED", "not you")
-        query = json.loads(self.body)["filter"]
-        (key,) = re.findall(r'build_id="([^"]+)"', query)
-        since = datetime.fromisoformat(re.findall(r'timestamp>="([^"]+)"', query)[0])
-        with self.cloud.build.lock:
-            entries = [
-                entry
-                for entry in self.cloud.build.entries
-                if entry["resource"]["labels"]["build_id"] == key
-                and datetime.fromisoformat(entry["timestamp"]) >= since
-            ]
-        self.json({"entries": entries})
 
 
 class LoopbackCloud:
     """Everything on one port."""
 
     def __init__(self, executor: Executor) -> None:
-        self.faults, self.access, self.storage = Faults(), Access(), Storage()
+        self.faults, self.storage = Faults(), Storage()
         self.build = CloudBuild(self.storage, self.faults, executor)
-        handler = type("Handler", (_Handler,), {"cloud": self})
+        handler = type("Handler", (_Handler,), {"cloud": self, "service": self.build})
         self.server = LoopbackServer(("127.0.0.1", 0), handler)
 
     @property
@@ -410,13 +329,10 @@ class LoopbackCloud:
 def loopback_cloud(executor: Executor | None = None) -> Iterator[LoopbackCloud]:
     """Run the service for the time of the block. executor: carries out its builds."""
     cloud = LoopbackCloud(executor or Script())
-    thread = threading.Thread(target=cloud.server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
     try:
-        yield cloud
+        with answering(cloud.server):
+            yield cloud
     finally:
         for event in cloud.build.cancels.values():
             event.set()
-        cloud.server.shutdown()
-        cloud.server.server_close()
         cloud.build.workers.shutdown(wait=True, cancel_futures=True)

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import google_crc32c
 
-from tests.emulators.access import Refused
+from tests.emulators.google import Refused
 from tests.emulators.web import QuietHandler
 
 PROJECT = "loopback-project"

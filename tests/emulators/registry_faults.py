@@ -11,7 +11,6 @@ import http.client
 import re
 import socket
 import ssl
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,10 +127,7 @@ class FaultHandler(QuietHandler):
                     break
         self.close_connection = True
         if fault.status is None:
-            # SO_LINGER 0: a reset, not an orderly end
-            linger = struct.pack("ii", 1, 0)
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.connection.close()
+            self.cut()
             return
         self._answer(fault.status, {**fault.headers, "Connection": "close"}, fault.body)
 

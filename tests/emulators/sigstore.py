@@ -36,6 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.emulators.web import LoopbackServer, QuietHandler, answering
 
 AUDIENCE = "sigstore"
+SINCE = {"start": "2020-01-01T00:00:00Z"}
 SCT_LIST = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
 ISSUER_V1, ISSUER_V2 = (x509.ObjectIdentifier(f"1.3.6.1.4.1.57264.1.{n}") for n in (1, 8))
 
@@ -202,13 +203,8 @@ class Log:
         note = f"{self.origin}\n2\n{b64(root)}\n"
         signature = b64(self.name[:4] + self.sign(note.encode()))
         checkpoint = f"{note}\n— {self.origin.split()[0]} {signature}\n"
-        return {
-            "checkpoint": checkpoint,
-            "hashes": [other.hex()],
-            "logIndex": 1,
-            "rootHash": root.hex(),
-            "treeSize": 2,
-        }
+        tree = {"hashes": [other.hex()], "logIndex": 1, "rootHash": root.hex(), "treeSize": 2}
+        return {"checkpoint": checkpoint, **tree}
 
 
 # The services ------------------------------------------------------------------------------------
@@ -240,13 +236,8 @@ class Sigstore(LoopbackServer):
     def token(self, identity: str, **changes: Any) -> str:
         """What an OIDC provider gives to a job for the audience `sigstore`."""
         now = int(time.time())
-        claims = {
-            "iss": self.issuer,
-            "sub": identity,
-            "aud": AUDIENCE,
-            "iat": now,
-            "exp": now + 600,
-        }
+        claims = {"iss": self.issuer, "sub": identity, "aud": AUDIENCE, "iat": now}
+        claims["exp"] = now + 600
         return jwt.encode({**claims, **changes}, self.oidc, algorithm="ES256")
 
     def files(self, folder: Path) -> tuple[Path, Path]:
@@ -257,46 +248,27 @@ class Sigstore(LoopbackServer):
         return root, config
 
     def _trusted_root(self) -> dict[str, Any]:
-        since = {"start": "2020-01-01T00:00:00Z"}
-
         def log(key: Key) -> dict[str, Any]:
-            return {
-                "baseUrl": self.address,
-                "hashAlgorithm": "SHA2_256",
-                "publicKey": {
-                    "rawBytes": b64(der_of(key)),
-                    "keyDetails": "PKIX_ECDSA_P256_SHA_256",
-                    "validFor": since,
-                },
-                "logId": {"keyId": b64(hashlib.sha256(der_of(key)).digest())},
-            }
+            public = {"rawBytes": b64(der_of(key)), "keyDetails": "PKIX_ECDSA_P256_SHA_256"}
+            known = {"baseUrl": self.address, "hashAlgorithm": "SHA2_256"}
+            known["logId"] = {"keyId": b64(hashlib.sha256(der_of(key)).digest())}
+            return {**known, "publicKey": {**public, "validFor": SINCE}}
 
-        def chain(*certificates: x509.Certificate) -> dict[str, Any]:
-            raw = [{"rawBytes": b64(each.public_bytes(Encoding.DER))} for each in certificates]
-            return {
-                "subject": {"organization": "example.com", "commonName": "sigstore"},
-                "uri": self.address,
-                "certChain": {"certificates": raw},
-                "validFor": since,
-            }
-
+        chain = (self.authority.certificate, self.authority.root)
+        raw = [{"rawBytes": b64(each.public_bytes(Encoding.DER))} for each in chain]
+        subject = {"organization": "example.com", "commonName": "sigstore"}
+        authority = {"subject": subject, "uri": self.address, "validFor": SINCE}
         return {
             "mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1",
             "tlogs": [log(self.log.key)],
-            "certificateAuthorities": [chain(self.authority.certificate, self.authority.root)],
+            "certificateAuthorities": [{**authority, "certChain": {"certificates": raw}}],
             "ctlogs": [log(self.authority.log)],
         }
 
     def _signing_config(self) -> dict[str, Any]:
         def service(path: str) -> list[dict[str, Any]]:
-            return [
-                {
-                    "url": f"{self.address}{path}",
-                    "majorApiVersion": 1,
-                    "validFor": {"start": "2020-01-01T00:00:00Z"},
-                    "operator": "example.com",
-                }
-            ]
+            where = {"url": f"{self.address}{path}", "operator": "example.com"}
+            return [{**where, "majorApiVersion": 1, "validFor": SINCE}]
 
         return {
             "mediaType": "application/vnd.dev.sigstore.signingconfig.v0.2+json",
@@ -333,31 +305,20 @@ class Sigstore(LoopbackServer):
         """Rekor: an entry for a DSSE envelope, with the promise that it will be in the log."""
         content = body["spec"]["proposedContent"]
         envelope, (verifier,) = json.loads(content["envelope"]), content["verifiers"]
-        payload = base64.b64decode(envelope["payload"])
-        body = canonical(
-            {
-                "apiVersion": "0.0.1",
-                "kind": "dsse",
-                "spec": {
-                    "envelopeHash": _hash(content["envelope"].encode()),
-                    "payloadHash": _hash(payload),
-                    "signatures": [
-                        {"signature": each["sig"], "verifier": verifier}
-                        for each in envelope["signatures"]
-                    ],
-                },
-            }
-        )
-        log = self.log
-        entry = {
-            "body": b64(body),
-            "integratedTime": int(time.time()),
-            "logID": log.name.hex(),
-            "logIndex": 1,
+        signatures = [
+            {"signature": each["sig"], "verifier": verifier} for each in envelope["signatures"]
+        ]
+        spec = {
+            "envelopeHash": _hash(content["envelope"].encode()),
+            "payloadHash": _hash(base64.b64decode(envelope["payload"])),
+            "signatures": signatures,
         }
+        logged, log = canonical({"apiVersion": "0.0.1", "kind": "dsse", "spec": spec}), self.log
+        entry = {"body": b64(logged), "integratedTime": int(time.time())}
+        entry |= {"logID": log.name.hex(), "logIndex": 1}
         promise = b64(log.sign(canonical(entry)))
-        verification = {"inclusionProof": log.proof(body), "signedEntryTimestamp": promise}
-        uuid = "108e9186e8c5677a" + hashlib.sha256(b"\0" + body).hexdigest()
+        verification = {"inclusionProof": log.proof(logged), "signedEntryTimestamp": promise}
+        uuid = "108e9186e8c5677a" + hashlib.sha256(b"\0" + logged).hexdigest()
         return {uuid: {**entry, "verification": verification}}
 
 
@@ -374,27 +335,18 @@ class _Handler(QuietHandler):
         if there.status != 200:
             self.json({"code": 3, "message": "not now"}, there.status)
             return
+        bearer = (self.headers["Authorization"] or "").removeprefix("Bearer ")
         try:
-            data = self._answer(body)
+            if self.path == "/api/v2/signingCert":
+                self.json(there.certificate(json.loads(body), bearer))
+            elif self.path == "/api/v1/log/entries":
+                made = there.entry(json.loads(body))
+                headers = {"Content-Type": "application/json", "ETag": next(iter(made))}
+                self.reply(201, json.dumps(made).encode(), headers)
+            else:
+                raise Refused(f"no such path: {self.path}")
         except Refused as error:
             self.json({"code": 3, "message": str(error)}, 400)
-            return
-        headers = {"Content-Type": "application/json"}
-        created = self.path.endswith("/log/entries")
-        if created:
-            (uuid,) = json.loads(data)
-            headers |= {"ETag": uuid, "Location": f"{self.path}/{uuid}"}
-        self.reply(201 if created else 200, data, headers)
-
-    def _answer(self, body: bytes) -> bytes:
-        there = self.server
-        match self.path:
-            case "/api/v2/signingCert":
-                bearer = (self.headers["Authorization"] or "").removeprefix("Bearer ")
-                return json.dumps(there.certificate(json.loads(body), bearer)).encode()
-            case "/api/v1/log/entries":
-                return json.dumps(there.entry(json.loads(body))).encode()
-        raise Refused(f"no such path: {self.path}")
 
 
 @contextmanager

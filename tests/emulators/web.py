@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import socket
+import struct
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,9 +52,28 @@ class QuietHandler(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(data)
 
+    def cut(self) -> None:
+        """Break the connection, as a broken line would: with a reset."""
+        linger = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        self.close_connection = True
+        self.connection.close()
+
     def json(self, value: Any, status: int = 200) -> None:
         """Answer with JSON."""
         self.reply(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+
+def burst(bursts: list[tuple[str, int, int]], call: str) -> int | None:
+    """Return the status with which a call is refused, None where it is not its turn.
+
+    bursts: (pattern of `METHOD path`, HTTP status, how often), which this counts down.
+    """
+    for number, (pattern, status, count) in enumerate(bursts):
+        if count and re.search(pattern, call):
+            bursts[number] = (pattern, status, count - 1)
+            return status
+    return None
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from builder.frameworks import suites
 from builder.image import content_store, program
 from builder.pipeline.make import prepare
 from tests.conftest import Run
-from tests.emulators.kubernetes import server as cluster
+from tests.emulators import kubernetes as cluster
 from tests.registry import server
 from tests.registry.server import RegistryServer
 

@@ -15,7 +15,7 @@ from builder.config import compatibility, image_yaml
 from builder.image import start
 from builder.image.start.training_image_rendezvous import variables
 from builder.jobs.backends.local.replicas import LocalJob, replicas
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
 from tests.jobs.test_kubernetes import CHIEF, environment, rendered, roles
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from builder.core.settings import KubernetesSettings as Cluster
-from builder.jobs.backends.kubernetes import checks, jobset
+from builder.jobs.backends.kubernetes import jobset
+from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.ready import Image, Ready
 from tests.jobs import jobfiles, jobset_rules
 
@@ -18,7 +19,7 @@ JOB = "image: v100\nmachine: n1-standard-8\naccelerators: 2 x V100\njob_dir: gs:
 def ready(text: str, cluster: Cluster = GKE, image: Image | None = None) -> Ready:
     """Return the job of this text, through every check."""
     job = jobfiles.job(text)
-    return checks.ready(job, image or jobfiles.image(job.image), cluster, jobfiles.TARGETS)
+    return Kubernetes(cluster).check(job, image or jobfiles.image(job.image), jobfiles.TARGETS)
 
 
 def rendered(text: str, on: Cluster = GKE, image: Image | None = None) -> dict[str, Any]:

@@ -3,7 +3,6 @@ image with a shell."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ from builder.core.settings import KubernetesSettings as Cluster
 from builder.engine import BuildRequest, Engine, buildx
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.local.replicas import LocalJob
-from tests.emulators.kubernetes import server
+from tests.emulators import kubernetes as server
 
 ROOT = project.find_root(Path(__file__).parent)
 JOB = """\
@@ -90,15 +89,8 @@ def shell(engine: Engine, busybox: Path, tmp_path_factory: pytest.TempPathFactor
         'RUN ["/bin/busybox", "--install", "/bin"]\nRUN mkdir -m 1777 /tmp\n'
         'ENTRYPOINT ["/bin/sh", "-c"]\n'
     )
-    with built(engine, dockerfile, folder, "job-test") as tag:
-        yield tag
-
-
-@contextlib.contextmanager
-def built(engine: Engine, dockerfile: str, folder: Path, name: str) -> Iterator[str]:
-    """The tag of an image of this Dockerfile, removed at the end."""
     (folder / "Dockerfile").write_text(dockerfile)
-    tag = f"{name}:{os.getpid()}"
+    tag = f"job-test:{os.getpid()}"
     buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (tag,)))
     yield tag
     engine.client.images.remove(tag, force=True)

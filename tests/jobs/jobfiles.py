@@ -7,36 +7,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from builder.core import project as projects
+from builder.core.settings import JobSettings
 from builder.facts.cuda import OldestDriver
-from builder.jobs import description
-from builder.jobs.backends.local import folder as folders
+from builder.jobs import description, images
+from builder.jobs.backends.local import backend as folders
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.backends.vertex.backend import VertexAI
-from builder.jobs.backends.vertex.service import Service
 from builder.jobs.description.job import Job
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
 from builder.jobs.ready import Image, Ready
 
 DIGEST = "sha256:" + "a" * 64
 REPOSITORY = "us-central1-docker.pkg.dev/my-project/training/images"
-TARGETS = {
-    "cpu": "CPU",
-    "v100": "V100",
-    "t4": "T4",
-    "a100": "A100",
-    "l4": "L4",
-    "h100": "H100",
-    "tpu": "TPU",
-    "v100-torch": "V100",
-    "v100-jax": "V100",
-    "h100-jax": "H100",
-    "tpu-jax": "TPU",
-    "cpu-jax": "CPU",
-    "t4-torch": "T4",
-    "h100-torch": "H100",
-    "b200-torch": "B200",
-}
+TARGETS = images.targets(projects.find_root(Path(__file__).parent))
+"""The accelerator of each target of this project."""
 
 
 def job(text: str, name: str = "cats") -> Job:
@@ -72,7 +58,7 @@ def checked(
     endpoint: str | None = None,
 ) -> Ready:
     """The job with this image, through every check for Vertex AI."""
-    backend = VertexAI(Service(project, read.region, endpoint))
+    backend = VertexAI(JobSettings(project=project, region=read.region, endpoint=endpoint))
     return backend.check(read, made, targets)
 
 

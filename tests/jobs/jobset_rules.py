@@ -1,6 +1,6 @@
 """What an API server and JobSet's webhook refuse: by schemas, and by rules beside.
 
-Schemas: the fields of a JobSet (v1alpha2), which test_jobset_valid.py compares with JobSet's own
+Schemas: the fields of a JobSet (v1alpha2), which test_kubernetes.py compares with JobSet's own
 models in `kubeflow-trainer-api`, and those of Kubernetes for each role's Job, as
 `kubernetes-validate` brings them, strict. Rules: jobset_webhook.go, and Kubernetes' of labels.
 """

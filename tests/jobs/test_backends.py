@@ -22,14 +22,14 @@ from builder.jobs import submission, watch
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.protocol import JobStatus, LogLine, RemoteBackend
 from builder.jobs.backends.vertex.backend import VertexAI
-from builder.jobs.backends.vertex.service import Service
+from tests.emulators import kubernetes as cluster
 from tests.emulators import vertex as emulator
-from tests.emulators.kubernetes import server as cluster
-from tests.emulators.kubernetes.objects import Script
+from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import ready as kubernetes_job
-from tests.jobs.test_submission import JOB
+from tests.jobs.conftest import JOB
 
+WORKER = "replicas: {workers: 1}\n"
 DONE, FAILS, STAYS = "done", "fails", "stays"
 """What a request's replica does: print `hello` and end, end with 7, or run until it is stopped."""
 
@@ -47,15 +47,15 @@ def vertex() -> Iterator[Case]:
     with ExitStack() as open_:
         server = open_.enter_context(emulator.running())
 
-        def request(does: str, argument: str = "1", text: str = JOB, target: str = "v100") -> Any:
+        def request(does: str, argument: str = "1") -> Any:
             hello = (("workerpool0-0", "hello"),)
             wait = threading.Event() if does == STAYS else None
             code = 7 if does == FAILS else 0
             server.service.executor = emulator.Script(lines=hello, code=code, wait=wait)
-            ready = jobfiles.ready(text, target, project=emulator.PROJECT)
+            ready = jobfiles.ready(JOB + WORKER, project=emulator.PROJECT)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
-        where = Service(emulator.PROJECT, "us-central1", server.grpc, server.rest)
+        where = server.where
         yield Case(VertexAI(where), request)
 
 
@@ -64,10 +64,10 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case
     with cluster.running(tmp_path) as server:
         monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
 
-        def request(does: str, argument: str = "1", text: str = JOB, target: str = "v100") -> Any:
+        def request(does: str, argument: str = "1") -> Any:
             code = {DONE: 0, FAILS: 7, STAYS: None}[does]
             server.objects.script = lambda pod: Script(code=code)
-            ready = kubernetes_job(text, image=jobfiles.image(target))
+            ready = kubernetes_job(JOB + WORKER)
             return replace(ready, job=ready.job.model_copy(update={"arguments": (argument,)}))
 
         yield Case(Kubernetes(Cluster()), request)
@@ -83,24 +83,28 @@ def send(case: Case, does: str, tmp_path: Path, **more: Any) -> submission.Submi
     return submission.submit(case.backend, case.request(does, **more), submission.Memory(tmp_path))
 
 
-def ended(case: Case, job: JobStatus) -> JobStatus:
-    """Return the job after its end."""
-    return watch.follow(case.backend, job, lambda line: None, pause=lambda: time.sleep(0.05))
+def ended(case: Case, job: JobStatus, lines: list[LogLine] | None = None) -> JobStatus:
+    """Return the job after its end. lines: gets what it prints."""
+    write = [].append if lines is None else lines.append
+    return watch.follow(case.backend, job, write, pause=lambda: time.sleep(0.05))
 
 
-def test_what_is_rendered_names_image_and_arguments_and_starts_nothing(case: Case) -> None:
+def test_what_is_rendered_starts_nothing_and_a_job_is_found_by_all_its_names(
+    case: Case, tmp_path: Path
+) -> None:
     request = case.request(DONE, "only-here")
-    text = json.dumps(case.backend.render(request))
-    assert "only-here" in text
+    rendered = json.dumps(case.backend.render(request))
+    assert "only-here" in rendered and "V100:2,capab" in rendered
     assert case.backend.with_key(case.backend.key(request)) == () and case.backend.list() == ()
-
-
-def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_path: Path) -> None:
     sent = send(case, DONE, tmp_path)
     assert sent.created
-    job = ended(case, sent.job)
+    lines: list[LogLine] = []
+    job = ended(case, sent.job, lines)
+    assert [line.text for line in lines if line.replica == "chief-0"] == ["hello"]
+    log = case.backend.logs(job)
+    assert "hello" in [each.text for each in log.read()] and log.read() == ()
     assert (job.state, job.exit_code, job.active) == ("succeeded", 0, False)
-    assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
+    assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1), ("worker", 1)]
     assert job.image == f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}"  # by digest, never by tag
     assert job.output == f"gs://my-bucket/jobs/{job.display_name}"
     for name in ("cats", job.name):
@@ -112,29 +116,6 @@ def test_a_job_runs_to_its_end_and_is_found_by_all_its_names(case: Case, tmp_pat
     ]
 
 
-@pytest.mark.parametrize(
-    ("target", "machine", "count"),
-    [
-        ("v100-torch", "n1-standard-8", 2),
-        ("v100-jax", "n1-standard-8", 2),
-        ("b200-torch", "a4-highgpu-8g", 8),
-    ],
-)
-def test_a_cluster_of_any_framework_runs_to_its_end(
-    case: Case, tmp_path: Path, target: str, machine: str, count: int
-) -> None:
-    gpu = jobfiles.TARGETS[target]
-    text = f"image: {target}\nregion: us-central1\nmachine: {machine}\n"
-    text += f"accelerators: {count} x {gpu}\nreplicas: {{workers: 1}}\n"
-    request = case.request(DONE, text=text, target=target)
-    sent = submission.submit(case.backend, request, submission.Memory(tmp_path))
-    job = ended(case, sent.job)
-    assert job.state == "succeeded"
-    assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1), ("worker", 1)]
-    rendered = json.dumps(case.backend.render(request))
-    assert jobfiles.image(target).reference in rendered and f"{gpu}:{count},capab" in rendered
-
-
 def test_a_job_that_failed_has_its_replicas_exit_code_and_is_made_anew_in_its_folder(
     case: Case, tmp_path: Path
 ) -> None:
@@ -143,16 +124,6 @@ def test_a_job_that_failed_has_its_replicas_exit_code_and_is_made_anew_in_its_fo
     second = send(case, FAILS, tmp_path)
     assert second.created and second.job.name != job.name
     assert second.job.output == job.output  # where the trainer finds its checkpoints
-
-
-def test_each_line_once_with_its_replica(case: Case, tmp_path: Path) -> None:
-    job = send(case, DONE, tmp_path).job
-    lines: list[LogLine] = []
-    pause = lambda: time.sleep(0.05)  # noqa: E731
-    watch.follow(case.backend, job, lines.append, pause=pause)
-    assert [line.text for line in lines if line.replica == "chief-0"] == ["hello"]
-    log = case.backend.logs(job)
-    assert "hello" in [each.text for each in log.read()] and log.read() == ()
 
 
 def test_a_job_that_runs_is_found_and_not_made_again_until_it_is_asked_for(

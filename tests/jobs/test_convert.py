@@ -93,8 +93,15 @@ def test_the_posts_config(tmp_path: Path) -> None:
     jobfiles.ready(result.text)  # every check of a job that is sent
 
 
-def test_everything_of_a_large_job(tmp_path: Path) -> None:
-    result = converted(tmp_path, LARGE)
+def test_everything_of_a_large_job_is_taken_over_or_named_with_its_line(tmp_path: Path) -> None:
+    result = converted(tmp_path, LARGE.replace("labels:", "colour: red\nlabels:"))
+    lines = {line.split(": ")[1].removeprefix("trainingInput."): line for line in result.left_out}
+    assert set(lines) == {
+        *("runtimeVersion", "pythonModule", "packageUris", "scheduling.maxWaitTime", "colour"),
+    }
+    assert "config.yaml:13: " in lines["runtimeVersion"] and "image" in lines["runtimeVersion"]
+    assert lines["colour"].endswith("colour: not known")
+    assert all(f"# not taken over: {line}" in result.text for line in result.left_out)
     now = job(result)
     assert pools(result) == {
         "chief": (1, "n1-standard-16", 4),
@@ -107,52 +114,25 @@ def test_everything_of_a_large_job(tmp_path: Path) -> None:
     assert (now.labels, now.service_account) == ({"team": "vision"}, "a@b.iam.gserviceaccount.com")
     study = now.study
     assert study is not None
-    assert (study.metric, study.goal, study.trials, study.parallel) == (
-        *("accuracy", "maximize"),
-        *(30, 3),
-    )
-    assert (study.algorithm, study.early_stopping) == ("random", "curve")
+    assert (study.metric, study.goal, study.trials) == ("accuracy", "maximize", 30)
+    assert (study.parallel, study.algorithm, study.early_stopping) == (3, "random", "curve")
     kinds = {name: parameter.kind for name, parameter in study.parameters.items()}
     assert list(kinds.values()) == ["double", "integer", "discrete", "discrete", "categorical"]
     assert study.parameters["same"].values == ("5",)  # a range of one value is that value
     assert study.parameters["rate"].scale == "log"
 
 
-def test_what_is_not_taken_over_is_named_with_its_line_and_the_reason(tmp_path: Path) -> None:
-    result = converted(tmp_path, LARGE.replace("labels:", "colour: red\nlabels:"))
-    lines = {line.split(": ")[1].removeprefix("trainingInput."): line for line in result.left_out}
-    assert set(lines) == {
-        *("runtimeVersion", "pythonModule", "packageUris", "scheduling.maxWaitTime", "colour"),
-    }
-    assert "config.yaml:13: " in lines["runtimeVersion"] and "image" in lines["runtimeVersion"]
-    assert lines["colour"].endswith("colour: not known")
-    assert all(f"# not taken over: {line}" in result.text for line in result.left_out)
-
-
-@pytest.mark.parametrize(
-    ("tier", "expected"),
-    [
-        ("BASIC_GPU", {"chief": (1, "n1-standard-8", 1)}),
+def test_scale_tiers_and_machines_that_ended_become_those_of_today(tmp_path: Path) -> None:
+    cpu = (4, "n1-standard-8", 0)
+    three = {"chief": (1, "n1-standard-8", 0), "worker": cpu, "ps": (3, "n1-standard-4", 0)}
+    for tier, expected in (
         ("BASIC_TPU", {"chief": (1, "cloud-tpu", 8)}),
-        (
-            "STANDARD_1",
-            {
-                "chief": (1, "n1-standard-8", 0),
-                "worker": (4, "n1-standard-8", 0),
-                "ps": (3, "n1-standard-4", 0),
-            },
-        ),
-    ],
-)
-def test_a_scale_tier_becomes_machines_of_today(
-    tmp_path: Path, tier: str, expected: object
-) -> None:
-    result = converted(tmp_path, f"trainingInput: {{scaleTier: {tier}, workerType: large_model}}\n")
-    assert pools(result) == expected
-    assert any("workerType" in line and "its own machines" in line for line in result.changes)
-
-
-def test_machines_and_accelerators_that_ended_become_the_nearest(tmp_path: Path) -> None:
+        ("STANDARD_1", three),
+    ):
+        text = f"trainingInput: {{scaleTier: {tier}, workerType: large_model}}\n"
+        result = converted(tmp_path, text)
+        assert pools(result) == expected
+        assert any("workerType" in line and "its own machines" in line for line in result.changes)
     result = converted(tmp_path, f"{CUSTOM}, masterType: complex_model_l_gpu}}\n")
     assert job(result).accelerators == "4 x T4"
     assert any("complex_model_l_gpu" in line and "nearest" in line for line in result.changes)
@@ -247,19 +227,13 @@ def test_what_is_wrong_is_told(tmp_path: Path, text: str, problem: str, fix: str
     assert fix in caught.value.fix
 
 
-@pytest.mark.parametrize(
-    ("words", "problem"),
-    [
+def test_a_wrong_flag_and_no_image_that_fits(tmp_path: Path) -> None:
+    for words, problem in (
         ("gcloud --master-accelerator nvidia-tesla-v100", "not what gcloud took"),
         ("gcloud --region", "--region: has no value"),
-    ],
-)
-def test_a_flag_that_is_wrong_is_named(words: str, problem: str) -> None:
-    with pytest.raises(InputError, match=problem):
-        convert(None, words.split(), targets=TARGETS)
-
-
-def test_no_image_that_fits(tmp_path: Path) -> None:
+    ):
+        with pytest.raises(InputError, match=problem):
+            convert(None, words.split(), targets=TARGETS)
     (tmp_path / "config.yaml").write_text(POST)
     with pytest.raises(InputError, match="no target of the project is for V100") as caught:
         convert(tmp_path / "config.yaml", targets={"cpu": "CPU"})

@@ -5,68 +5,40 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from builder import registry
 from builder.config import image_yaml
-from builder.core import project
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
-from builder.core.settings import Settings
+from builder.core.settings import KubernetesSettings, Settings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import images, machines
+from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.pipeline import verify
-from builder.prove.receipts import CheckResult, Receipt
+from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Registry
 from tests.jobs import jobfiles
+from tests.pipeline.pushing import results
 from tests.prove.reading import TRAINER
+from tests.prove.test_receipts import receipt as receipt_of
 from tests.registry import server as registry_server
 from tests.registry.making import put_image
 from tests.registry.server import RegistryServer
 from tests.trust import signing
 
-ROOT = project.find_root(Path(__file__).parent)
 BASE = "region: us-central1\nmachine: n1-standard-8\naccelerators: V100\n"
 REPOSITORY = "team/training"
-
-
-@pytest.fixture
-def here(tmp_path: Path) -> Path:
-    (tmp_path / "builder.toml").write_text('[job]\nproject = "toml-project"\n')
-    folder = tmp_path / "images" / "v100"
-    folder.mkdir(parents=True)
-    (folder / image_yaml.FILE).write_text((ROOT / "images" / "v100" / image_yaml.FILE).read_text())
-    (tmp_path / "trainer").mkdir()
-    (tmp_path / "trainer" / "task.py").write_text("")
-    return tmp_path
 
 
 # --- the image on this machine --------------------------------------------------------------------
 
 
-def receipt(manifest: Manifest | None = None, **changes: object) -> Receipt:
-    """A receipt that holds every check of today."""
-    digest = manifest.digest if manifest else jobfiles.DIGEST
-    config = manifest.content["config"]["digest"] if manifest else "sha256:" + "b" * 64
-    made = Receipt(
-        target="v100",
-        accelerator="V100",
-        reference="training:v100",
-        digest=digest,
-        image_id=config,
-        inputs="0123",
-        made_by="0.1.0",
-        made_at="2026-11-21T12:00:00+00:00",
-        device="CPU",
-        suite=TRAINER.name,
-        checks=(),
-    )
-    checks = tuple(
-        CheckResult(name=name, version=version, passed=True, seconds=1.0)
-        for name, version in TRAINER.required("V100").items()
-    )
-    return made.model_copy(update={"checks": checks, **changes})
+def receipt(manifest: Manifest) -> Receipt:
+    """A receipt of an image that holds every check of today."""
+    return receipt_of(*results(TRAINER.required("V100")), digest=manifest.digest)
 
 
 def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Path) -> None:
@@ -81,35 +53,23 @@ def test_the_cuda_of_a_target_is_known_and_so_the_oldest_driver_for_it(here: Pat
     assert value == "V100:1,capability=7.0"
 
 
-def test_a_target_is_known_by_its_tag_until_the_registry_is_asked(here: Path) -> None:
+def test_an_image_is_known_by_its_tag_until_the_registry_is_asked(here: Path) -> None:
     job = jobfiles.job("image: v100\n" + BASE)
     settings = Settings(registry="us-central1-docker.pkg.dev/p-1/t/i")
     image, notes = images.local_image(here, job, settings)
-    assert (image.reference, image.digest, image.proven) == (
-        f"{settings.registry}:v100",
-        None,
-        False,
-    )
+    assert image.reference == f"{settings.registry}:v100" and not (image.digest or image.proven)
     assert "sends what the registry holds" in notes[0]
     image, notes = images.local_image(here, job, Settings())
     assert not image.in_registry and "builder image v100 --push" in notes[0]
-
-
-def test_an_image_that_is_no_target(here: Path) -> None:
     image, notes = images.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
     assert (image.reference, image.target) == ("docker.io/team/x:1", None)
     assert "sends its digest" in notes[0]
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="neither a target nor the reference") as caught:
         images.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
-    assert "neither a target nor the reference" in caught.value.message
     assert "v100" in caught.value.fix
-
-
-def test_targets_and_what_they_are_for(here: Path) -> None:
-    assert images.targets(here) == {"v100": "V100"}
     (here / "images" / "bad").mkdir()
     (here / "images" / "bad" / image_yaml.FILE).write_text("accelerator: X\n")
-    assert images.targets(here) == {"v100": "V100"}
+    assert images.targets(here) == {"cpu": "CPU", "v100": "V100"}
 
 
 # --- the image in a registry ----------------------------------------------------------------------
@@ -150,9 +110,10 @@ def test_a_tag_of_any_other_image_becomes_its_digest(here: Path, server: Registr
     image, notes = images.pushed_image(here, job, Settings())
     assert image.reference == f"{server.host}/others/image@{manifest.digest}"
     assert image.accelerator is None and manifest.digest in notes[0]
-    gone = jobfiles.job(f"image: {server.host}/others/image:2.0\n" + BASE)
-    with pytest.raises(OutsideError, match="no such image"):
-        images.pushed_image(here, gone, Settings())
+    for name in ("image:2.0", f"image@{jobfiles.DIGEST}"):
+        gone = jobfiles.job(f"image: {server.host}/others/{name}\n" + BASE)
+        with pytest.raises(OutsideError, match="has no such image"):
+            images.pushed_image(here, gone, Settings())
     by_digest = jobfiles.job(f"image: {server.host}/others/image@{manifest.digest}\n" + BASE)
     assert images.pushed_image(here, by_digest, Settings())[0].digest == manifest.digest
 
@@ -181,15 +142,6 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
     assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())
 
 
-@pytest.mark.network
-def test_a_digest_that_its_registry_does_not_hold_is_refused(
-    here: Path, server: RegistryServer
-) -> None:
-    gone = jobfiles.job(f"image: {server.host}/others/image@{jobfiles.DIGEST}\n" + BASE)
-    with pytest.raises(OutsideError, match="has no such image"):
-        images.pushed_image(here, gone, Settings())
-
-
 def test_a_registry_that_only_the_service_reaches_is_not_asked(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,3 +154,15 @@ def test_a_registry_that_only_the_service_reaches_is_not_asked(
     by_tag = jobfiles.job("image: 127.0.0.1:9/others/image:1.0\n" + BASE)
     with pytest.raises(OutsideError):
         images.pushed_image(here, by_tag, Settings())
+
+
+def test_a_program_is_checked_before_its_image_is_built(here: Path) -> None:
+    (here / "train.py").write_text("")
+
+    def connect() -> Any:
+        raise AssertionError("the engine was asked before the check")
+
+    job = jobfiles.job("image: v100\nmachine: n1-standard-8\naccelerators: T4\n")
+    ready = (here, job, Settings(), Kubernetes(KubernetesSettings()))
+    with pytest.raises(InputError, match=r"cats\.yaml:1: image"):
+        images.ready(*ready, program=f"{here}:train", connect=connect)

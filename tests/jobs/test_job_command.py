@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +31,9 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
     code, out, _ = run("job", "render", "cats", "-o", "job.json")
     assert (code, out) == (0, "")
     assert "workerPoolSpecs" in (here / "job.json").read_text()
+    (here / "builder.toml").write_text("")
+    code, out, err = run("job", "render", "cats")
+    assert code == 0 and '"imageUri": "training:v100"' in out and "builder image v100 --push" in err
 
 
 @pytest.mark.parametrize(
@@ -41,19 +46,7 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
         (("status", "cats"), 2, "no project is known", "--project"),
         (("status", "cats", "--on", "here"), 2, "--on here: no backend", "local, vertex"),
         (("list",), 2, "no project is known", "--project"),
-        (
-            ("status", "dogs", "--watch"),
-            2,
-            "dogs has not run on this machine",
-            "--project",
-        ),
-        (
-            ("why", "dogs"),
-            2,
-            "dogs has not run on this machine",
-            "--project",
-        ),
-        (("status", "cats", "--watch", "--on", "vertex"), 2, "no project is known", "--project"),
+        (("why", "dogs"), 2, "dogs has not run on this machine", "--project"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_the_way_out_another(
@@ -66,15 +59,12 @@ def test_what_is_wrong_is_one_line_and_the_way_out_another(
     assert way_out.startswith("fix:") and fix in way_out
 
 
-def test_an_image_of_this_machine_is_shown_with_a_note(run: Run, here: Path) -> None:
-    (here / "builder.toml").write_text("")
-    code, out, err = run("job", "render", "cats")
-    assert code == 0 and '"imageUri": "training:v100"' in out and "builder image v100 --push" in err
-    code, out, err = run("job", "render", "cats", "--on", "kubernetes")
-    assert code == 0 and "image: training:v100" in out and "note: v100 is a tag" in err
-
-
-def test_convert_writes_a_job_that_renders(run: Run, here: Path) -> None:
+def test_convert_writes_a_job_that_renders_and_schema_what_check_asks_for(
+    run: Run, here: Path
+) -> None:
+    assert "jobs/schema.json: not today's schema" in run("check")[2]
+    assert run("job", "schema")[0] == 0
+    assert "jobs/schema.json" not in run("check")[2]
     (here / "config.yaml").write_text(POST)
     output = ("--region", "us-central1", "-o", "jobs/my_post.yaml")
     code, _, err = run("job", "convert", "config.yaml", *output, "--", "--epochs", "10")
@@ -93,22 +83,14 @@ def test_cost_of_a_job(run: Run) -> None:
     assert answer["usd"] == pytest.approx(usd, abs=1e-4) and answer["complete"]
 
 
-def test_the_schema_is_written_and_checked(run: Run, here: Path) -> None:
-    assert "jobs/schema.json: not today's schema" in run("check")[2]
-    assert run("job", "schema")[0] == 0
-    assert "jobs/schema.json" not in run("check")[2]
-
-
 # --- against the loopback service -----------------------------------------------------------------
 
 
 @pytest.fixture
 def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
     with emulator.running() as server:
-        monkeypatch.setenv("BUILDER_JOB_ENDPOINT", server.grpc)
-        monkeypatch.setenv("BUILDER_JOB_LOGGING_ENDPOINT", server.rest)
-        monkeypatch.setenv("BUILDER_JOB_PROJECT", emulator.PROJECT)
-        monkeypatch.setenv("BUILDER_JOB_REGION", "us-central1")
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
         pushed = Image(
             f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}", jobfiles.DIGEST, "v100", "V100", True
         )
@@ -132,9 +114,17 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback, here
     assert code == 0 and "done" in err
 
 
-def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
+def test_ctrl_c_ends_the_watching_and_cancel_the_job(
+    run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
+        code, _, err = run("job", "logs", "cats", "--follow")
+    assert code == 130 and "goes on: builder job logs" in err
+    (job,) = loopback.service.jobs.values()
+    assert job.state.name == "JOB_STATE_QUEUED"
     code, _, err = run("job", "cancel", "cats")
     assert code == 0 and "cancelled" in err
     assert run("job", "logs", "cats", "--follow", "--poll", "0.05")[0] == 143
@@ -142,34 +132,8 @@ def test_cancel(run: Run, loopback: emulator.Loopback) -> None:
     assert code == 0 and "it has cancelled already" in err
 
 
-def test_ctrl_c_ends_the_watching_and_not_the_job(
-    run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from builder.jobs import watch
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    loopback.service.faults.stay_queued = True
-    assert run("job", "submit", "cats")[0] == 0
-    monkeypatch.setattr(watch, "follow", interrupted)
-    code, _, err = run("job", "logs", "cats", "--follow")
-    assert code == 130 and "goes on: builder job logs" in err
-    (job,) = loopback.service.jobs.values()
-    assert job.state.name == "JOB_STATE_QUEUED"
-
-
-def step_line(step: int, loss: float) -> str:
-    """A line of our trainer's."""
-    event = {"event": "step", "step": step, "steps": 50, "loss": loss, "eta_seconds": 60}
-    event |= {"examples_per_second": 1234.0}
-    return json.dumps({"severity": "INFO", "message": f"step {step}: loss {loss}", **event})
-
-
 def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback) -> None:
-    loopback.service.executor = emulator.Script(
-        (("workerpool0-0", step_line(10, 0.5)),), metric=lambda given: float(given["rate"])
-    )
+    loopback.service.executor = emulator.Script(metric=lambda given: float(given["rate"]))
     assert run("job", "submit", "tuned", "--logs", "--poll", "0.05")[0] == 0
     code, _, page = run("job", "status", "tuned", "--watch")
     assert code == 0 and "trial 1  succeeded: 0." in page

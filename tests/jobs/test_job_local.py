@@ -1,6 +1,5 @@
 """Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
 
-import json
 import os
 import random
 import signal
@@ -21,25 +20,25 @@ from builder.jobs import description
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.backends.local.stop import Stop
+from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.local.study import run_study
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
+from builder.jobs.why import logs
+from builder.jobs.why.diagnose import Diagnosis, diagnose
+from tests.clock import until
 
 pytestmark = [pytest.mark.engine]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def left(engine: Engine) -> list[str]:
-    """Containers and networks of jobs of this process."""
-    filters = {"label": f"{containers.OWNER}={containers.owner(os.getpid())}"}
+def left(engine: Engine, owner: str = "") -> list[Any]:
+    """Containers and networks of jobs of a process, by default of this one."""
+    filters = {"label": f"{containers.OWNER}={owner or containers.owner(os.getpid())}"}
     return [
-        str(each.name)
-        for each in (
-            *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
-            *engine.client.networks.list(filters=filters),
-        )
+        *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
+        *engine.client.networks.list(filters=filters),
     ]
 
 
@@ -108,29 +107,18 @@ def test_what_a_container_may_read_and_write_and_what_stays(
 # --- restarts -------------------------------------------------------------------------------------
 
 
-def test_a_replica_that_ends_by_a_signal_is_started_again(
-    engine: Engine, job: Callable[..., LocalJob]
+def test_a_signal_starts_a_replica_again_a_few_times_and_a_fault_does_not(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = "echo x >> /job/starts; case $(wc -l < /job/starts) in "
     script += "1) exit 134;; 2) exit 139;; 3) exit 143;; esac"
     outcome, printed = run(engine, job(script))
     assert (outcome.exit_code, outcome.replicas[0].restarts) == (0, 3)
     assert any("started again (restart 3 of 5)" in note for note in lines(printed, SERVICE))
-
-
-def test_an_error_of_the_program_ends_the_job_with_its_exit_code_and_last_words(
-    engine: Engine, job: Callable[..., LocalJob]
-) -> None:
     outcome, _ = run(engine, job("echo no such file >&2; exit 3"))
     assert (outcome.state, outcome.exit_code) == ("failed", 3)
     assert outcome.error == "chief-0 failed with exit code 3: no such file"
     assert outcome.replicas[0].restarts == 0
-
-
-def test_restarts_of_a_replica_are_counted(
-    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert local.RESTARTS == 5, "Vertex AI's"
     monkeypatch.setattr(local, "RESTARTS", 1)
     for restarts, count in (("worker", 1), ("never", 0)):
         outcome, _ = run(engine, job("exit 139", restarts=restarts))
@@ -233,7 +221,10 @@ from pathlib import Path
 from builder.engine import discovery
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
+from builder.jobs.why import logs
+from builder.jobs.why.diagnose import Diagnosis, diagnose
+from tests.clock import until
 from builder.core.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
@@ -252,14 +243,6 @@ def started(shell: str, folder: Path) -> subprocess.Popen[str]:
     return process
 
 
-def of(engine: Engine, owner: str) -> list[Any]:
-    filters = {"label": f"{containers.OWNER}={owner}"}
-    return [
-        *engine.client.containers.list(all=True, filters=filters, ignore_removed=True),
-        *engine.client.networks.list(filters=filters),
-    ]
-
-
 @pytest.mark.long
 def test_ctrl_c_at_ten_random_moments_leaves_nothing(
     engine: Engine, shell: str, tmp_path: Path
@@ -273,7 +256,7 @@ def test_ctrl_c_at_ten_random_moments_leaves_nothing(
         process.send_signal(number_of)  # SIGHUP: its terminal was closed
         code = process.wait(timeout=60)
         assert code in (128 + number_of, -number_of), number
-        assert of(engine, owner) == [], number
+        assert left(engine, owner) == [], number
         written = list((tmp_path / str(number)).rglob("*"))
         assert all(path.stat().st_uid == os.geteuid() for path in written)
 
@@ -283,13 +266,13 @@ def test_what_a_killed_builder_left_is_removed_by_the_next_run(
 ) -> None:
     process = started(shell, tmp_path / "killed")
     owner = containers.owner(process.pid)
-    while len([each for each in of(engine, owner) if getattr(each, "status", "") == "running"]) < 2:
-        time.sleep(0.1)
+    states = lambda: [getattr(one, "status", "") for one in left(engine, owner)]  # noqa: E731
+    until(lambda: states().count("running") == 2)
     process.kill()
     process.wait()
-    assert len(of(engine, owner)) == 3
+    assert len(left(engine, owner)) == 3
     run(engine, job("exit 0"))
-    assert of(engine, owner) == []
+    assert left(engine, owner) == []
 
 
 # --- studies --------------------------------------------------------------------------------------
@@ -336,49 +319,31 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
     assert run_study(engine, job(REPORT), study()).trials == outcome.trials
 
 
-# --- our own trainer ------------------------------------------------------------------------------
+# --- why ------------------------------------------------------------------------------------------
 
 
-def accuracy(outcome: JobStatus) -> float:
-    summary = json.loads((Path(outcome.name) / "summary.json").read_text())
-    return float(summary["evaluation"]["accuracy"])
+def why(engine: Engine, local_job: LocalJob) -> Diagnosis:
+    """Run a job to its end, and read its folder."""
+    local.run(engine, local_job)
+    place = ThisMachine(ROOT)
+    return diagnose(logs.of_job(place, place.find(str(local_job.folder))))
 
 
-@pytest.mark.long
-@pytest.mark.tensorflow
-def test_a_cluster_whose_worker_is_killed_is_as_good_as_one_machine(
-    engine: Engine, cpu_image: str, tmp_path: Path
+def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
+    engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
-    """Within 0.025 of the accuracy: at most five of the 200 pictures."""
-    alone = LocalJob(
-        "alone",
-        cpu_image,
-        tmp_path / "alone",
-        arguments=("--steps=200", "--batch-size=48", "--checkpoint-every=40", "--deterministic"),
-        records=ROOT / "builder/prove/records",
-        pass_job_dir=True,
-        shm=1 << 28,
+    script = ROLE + (
+        'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '
+        'sleep 1; echo "OOM when allocating tensor with shape[64]"; exit 1'
     )
-    pools = (Pool("chief"), Pool("worker", 2))
-    single, _ = run(engine, alone)
-    cluster = replace(alone, name="cluster", folder=tmp_path / "cluster", pools=pools)
-    printed: list[LogLine] = []
+    diagnosis = why(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
+    assert diagnosis.ending == "device-memory"
+    assert diagnosis.evidence[0].where.startswith("worker-0, ")
+    assert diagnosis.evidence[1].text == "exit code 1"
+    assert [each.ending for each in diagnosis.seen] == ["peer-lost"]
 
-    def kill_once(line: LogLine) -> None:
-        """Kill worker 1 at step 80, as a machine that breaks."""
-        printed.append(line)
-        if line.fields.get("step") == 80 and not (cluster.folder / "killed").exists():
-            (cluster.folder / "killed").touch()
-            mine = f"{containers.OWNER}={containers.owner(os.getpid())}"
-            filters = {"name": "-worker-1", "label": mine}
-            for container in engine.client.containers.list(filters=filters):
-                container.kill("SIGKILL")
 
-    several = local.run(engine, cluster, on_line=kill_once)
-    text = "\n".join(f"{line.replica} {line.text}" for line in printed[-90:])
-    assert (single.exit_code, several.exit_code) == (0, 0), text
-    results = {each.name: each for each in several.replicas}
-    assert results["worker-1"].restarts >= 1
-    assert any("resumed after step" in line for line in lines(printed, "worker-1"))
-    assert accuracy(single) > 0.95
-    assert abs(accuracy(several) - accuracy(single)) <= 0.0251
+def test_silent_ends(engine: Engine, job: Callable[..., LocalJob]) -> None:
+    assert why(engine, job("exit 0")).ending == "ended-well"
+    assert why(engine, job("exit 7")).ending == "unknown"
+    assert why(engine, job("exit 137", restarts="never")).ending == "killed"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from builder.core.errors import FactoryError
-from builder.jobs.backends.kubernetes import access
+from builder.jobs.backends.kubernetes import client as cluster
 
 PLUGIN = """\
 import json, os, pathlib, sys
@@ -95,7 +95,7 @@ def test_who_asks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, files: list[Any], expected: str | None
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", written(folder, *files))
-    client = access.load(None).connect()
+    client = cluster.load(None).connection
     assert login(client) == expected
     assert (client.configuration.cert_file is not None) == (files == [config(CERTIFICATE)])
 
@@ -103,9 +103,9 @@ def test_who_asks(
 def test_a_proxy_and_the_trust_of_an_entry(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proxied = config(TOKEN, **{"proxy-url": "http://me:pw@proxy.example:3128"})
     monkeypatch.setenv("KUBECONFIG", written(folder, proxied))
-    found = access.load(None)
+    found = cluster.load(None)
     assert (found.context, found.server, found.namespace) == ("c", "https://k8s.example", "c")
-    client = found.connect()
+    client = found.connection
     assert client.configuration.proxy == "http://proxy.example:3128"
     assert "Proxy-Authorization" in client.configuration.proxy_headers
     pool = client.rest_client.pool_manager.connection_pool_kw
@@ -132,5 +132,5 @@ def test_an_entry_that_cannot_be_used(
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", written(folder, content))
     with pytest.raises(FactoryError) as caught:
-        access.load(None).connect()
+        _ = cluster.load(None).connection
     assert caught.value.fix and "\n" not in caught.value.message

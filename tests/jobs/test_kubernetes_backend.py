@@ -14,16 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from builder.core import settings
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import OutsideError
 from builder.core.settings import KubernetesSettings as Cluster
-from builder.jobs import description, images, submission
+from builder.jobs import images, submission
 from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.jobs.backends.kubernetes.client import Client
 from builder.jobs.backends.protocol import LostAnswer
 from builder.jobs.ready import Image, Ready
-from tests.emulators.kubernetes import server
-from tests.emulators.kubernetes.objects import Script
+from tests.emulators import kubernetes as server
+from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run
@@ -53,20 +51,24 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 # --- what a cluster says --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [(2, "worker-1 ended with exit code 2; "), (137, "worker-1 ran out of memory; ")],
-)
-def test_a_failure_names_the_replica_that_began_it(
-    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path, code: int, error: str
+def test_a_failure_names_the_replica_that_began_it_and_attempts_have_numbers(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
 ) -> None:
-    def script(pod: Any) -> Script:
-        return Script(code=code if "-worker-0-1-" in pod["metadata"]["name"] else None)
-
-    loopback.objects.script = script
-    job = backend.get(send(backend, ready(CLUSTER), tmp_path).job.name)
-    assert (job.state, job.exit_code) == ("failed", code) and job.error.startswith(error)
-    assert "first failed job: " in job.error
+    for attempt, code, error in (
+        (1, 2, "worker-1 ended with exit code 2; "),
+        (2, 137, "worker-1 ran out of memory; "),
+    ):
+        loopback.objects.script = lambda pod, code=code: Script(
+            code=code if "-worker-0-1-" in pod["metadata"]["name"] else None
+        )
+        sent = send(backend, ready(CLUSTER), tmp_path / str(attempt))
+        job = backend.get(sent.job.name)
+        assert sent.created and (job.attempt, job.run) == (attempt, 1)
+        assert (job.state, job.exit_code) == ("failed", code) and job.error.startswith(error)
+        assert "first failed job: " in job.error
+    again = send(backend, ready(CLUSTER), tmp_path, again=True).job
+    first = job.display_name.removesuffix("-a2")
+    assert again.display_name == f"{first}-r2" and again.output == f"{job.output}-r2"
 
 
 def test_restarts_expiry_and_a_pod_that_finds_no_node(
@@ -135,40 +137,20 @@ def test_a_log_that_grows_is_read_once_within_one_second(
     assert log.read() == ()
 
 
-def test_a_long_list_is_read_page_by_page(
-    backend: Kubernetes,
-    loopback: server.Cluster,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+def test_a_long_list_is_read_page_by_page_and_another_namespace_has_its_own(
+    backend: Kubernetes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("builder.jobs.backends.kubernetes.client.PAGE", 2)
     for number in range(5):
-        send(backend, ready(f"{JOB}arguments: {{steps: {number}}}\n"), tmp_path)
+        job = send(backend, ready(f"{JOB}arguments: {{steps: {number}}}\n"), tmp_path).job
     assert len(backend.list()) == 5 and len(backend.list(limit=3)) == 3
-
-
-def test_another_namespace_knows_nothing_of_it(backend: Kubernetes, tmp_path: Path) -> None:
-    job = send(backend, ready(JOB), tmp_path).job
     other = Kubernetes(Cluster(namespace="training"))
-    assert other.list() == () and [known.name for known in backend.list()] == [job.name]
-    assert other.find(job.name).name == job.name  # by its whole name
+    assert other.list() == () and other.find(job.name).name == job.name  # by its whole name
     with pytest.raises(OutsideError, match="no job is called cats in the namespace training"):
         other.find("cats")
 
 
 # --- one job, whatever breaks ---------------------------------------------------------------------
-
-
-def test_attempts_and_runs_have_numbers(
-    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
-) -> None:
-    loopback.objects.script = lambda pod: Script(code=2)
-    first = backend.get(send(backend, ready(JOB), tmp_path).job.name)
-    second = send(backend, ready(JOB), tmp_path / "elsewhere")
-    assert second.created and second.job.display_name == f"{first.display_name}-a2"
-    third = send(backend, ready(JOB), tmp_path, again=True)
-    assert third.job.display_name == f"{first.display_name}-r2"
-    assert third.job.output == f"{first.output}-r2" and len(loopback.jobsets()) == 3
 
 
 def test_what_may_have_been_created_is_looked_for_and_not_sent_again(
@@ -260,7 +242,7 @@ def test_each_refusal_is_one_line_and_a_way_out(
     long = backend.render(ready(JOB))
     long["metadata"]["name"] = "n" * 60
     assert "63 characters" in refused(backend, long).message
-    away = Client(replace(backend.client.access, server="http://127.0.0.1:9"))
+    away = replace(backend.client, server="http://127.0.0.1:9")
     with pytest.raises(OutsideError, match=r"127.0.0.1:9 cannot be reached: .*refused") as caught:
         away.create("/", {})
     assert not isinstance(caught.value, LostAnswer)  # nothing was sent
@@ -280,21 +262,9 @@ def cats(here: Path, loopback: server.Cluster, monkeypatch: pytest.MonkeyPatch) 
 
 
 ON = ("--on", "kubernetes")
-FAST = ("--poll", "0.05")
 
 
-def test_submit_and_all_that_asks_about_it(run: Run, cats: Path, loopback: server.Cluster) -> None:
-    loopback.objects.script = lambda pod: Script(("step 3 of 3: loss 0.5",), code=2)
-    code, _, err = run("job", "submit", "cats", *ON, "--logs", *FAST)
-    assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
-    assert json.loads(run("job", "status", "cats", *ON, "--json")[1])["failed_code"] == 2
-    assert json.loads(run("job", "list", *ON, "--json")[1])[0]["exit_code"] == 2
-    assert run("job", "logs", "cats", "--follow", *ON, *FAST)[0] == 2
-    assert "loss 0.5" in run("job", "logs", "cats", *ON)[2]
-    assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
-
-
-def test_a_dry_run_is_checked_there_and_creates_nothing(
+def test_a_dry_run_creates_nothing_and_a_job_is_asked_about(
     run: Run, cats: Path, loopback: server.Cluster
 ) -> None:
     code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", "--", "--steps", "9")
@@ -302,22 +272,11 @@ def test_a_dry_run_is_checked_there_and_creates_nothing(
     assert code == 0 and manifest["kind"] == "JobSet" and loopback.jobsets() == []
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"] == ["--steps=3", "--steps", "9"]
+    loopback.objects.script = lambda pod: Script(("step 3 of 3: loss 0.5",), code=2)
+    code, _, err = run("job", "submit", "cats", *ON, "--logs", "--poll", "0.05")
+    assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
+    assert json.loads(run("job", "status", "cats", *ON, "--json")[1])["failed_code"] == 2
+    assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
     loopback.faults.missing = {server.JOBSETS}
     code, out, err = run("job", "submit", "cats", *ON, "--dry-run")
     assert (code, out) == (3, "") and "the cluster knows no JobSet" in err
-
-
-def test_a_package_is_checked_before_it_is_built(cats: Path) -> None:
-    text = "image: v100\nmachine: n1-standard-8\naccelerators: T4\n"
-    (cats / "jobs" / "cats.yaml").write_text(text)
-    (cats / "program").mkdir()
-    (cats / "program" / "train.py").write_text("")
-
-    def connect() -> Any:
-        raise AssertionError("the engine was asked before the check")
-
-    program = f"{cats / 'program'}:train"
-    kubernetes = Kubernetes(Cluster())
-    with pytest.raises(InputError, match=r"cats\.yaml:1: image"):
-        job, chosen = description.load(cats, "cats"), settings.load(cats)
-        images.ready(cats, job, chosen, kubernetes, program=program, connect=connect)

@@ -1,11 +1,8 @@
-"""A cluster of two of each framework's example on this machine, in containers of its image.
-
-trainer/ is TensorFlow's: tests/jobs/test_job_local.py has its cluster.
-"""
+"""A cluster of two on this machine of our trainer, and of the example of each other framework, in
+containers of its image."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -17,17 +14,21 @@ from builder import contract
 from builder.core import project
 from builder.engine import Engine, containers
 from builder.jobs.backends.local import run as local
+from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.protocol import LogLine
-from builder.jobs.pools import Pool
-from tests.conftest import Run
+from builder.jobs.machines import Pool
+from builder.jobs.why import logs
+from builder.jobs.why.diagnose import diagnose
 
 ROOT = project.find_root(Path(__file__).parent)
 RECORDS = ROOT / "builder/prove/records"
-MODELS = {"v100-torch": "model/model.pt2", "cpu-jax": "model/model.jax"}
+MODELS = {
+    "cpu": "model/saved_model.pb",
+    "v100-torch": "model/model.pt2",
+    "cpu-jax": "model/model.jax",
+}
 """Target -> what its example writes at its end. PyPI has no PyTorch for the CPU alone."""
-JOB = "image: {}\nmachine: n1-standard-8\njob_dir: gs://b-b/{{job}}\npass_job_dir: true\n"
-JOB += "arguments: {{steps: 20}}\n"
 WORDS = "import os; os.write(1, 'rank {RANK} of {WORLD_SIZE}\\n'.format(**os.environ).encode())"
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
@@ -85,24 +86,11 @@ def test_two_processes_train_together_and_go_on_when_one_is_killed(
         "worker-0": "succeeded",
     }
     assert killed and all(replica.restarts for replica in outcome.replicas), said
+    place = ThisMachine(tmp_path)
+    assert diagnose(logs.of_job(place, place.find(str(tmp_path)))).ending == "ended-well", said
     reported = {line.fields.get("event"): line.fields for line in lines}
     assert contract.RESUMED in reported and reported[contract.EVALUATED]["accuracy"] > 0.9
     assert (tmp_path / MODELS[target]).stat().st_size > 1000
-
-
-@pytest.mark.parametrize("target", ["cpu-jax"], indirect=True)
-def test_job_local_runs_it_and_job_why_says_how_it_ended(
-    target: str, copy: Path, builder: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(copy)
-    (copy / "jobs").mkdir()
-    (copy / "jobs/digits.yaml").write_text(JOB.format(target))
-    options = ("--records", str(RECORDS), "--job-dir", "ran", "--json")
-    code, out, err = builder("job", "local", "digits", *options)
-    assert (code, json.loads(out)["state"]) == (0, "succeeded"), err
-    assert (copy / "ran" / MODELS[target]).exists()
-    code, out, err = builder("job", "why", "ran", "--json")
-    assert json.loads(out)["ending"] == "ended-well", err
 
 
 @pytest.mark.parametrize("target", ["v100-torch"], indirect=True)

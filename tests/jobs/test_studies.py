@@ -13,8 +13,8 @@ from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import study as studies
 from builder.jobs.backends.local.backend import ThisMachine
-from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.backends.local.stop import Stop
+from builder.jobs.backends.local.replicas import LocalJob, Trial
+from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.protocol import JobStatus, LogLine
 from builder.jobs.description.study import Study
 from tests.jobs import jobfiles
@@ -37,8 +37,9 @@ def study(parameters: str = ONE, **fields: Any) -> Study:
     return parsed
 
 
-Act = Callable[[LocalJob, Stop], tuple[str, list[tuple[int, float]]]]
-"""What a trial does: the state in which it ends, and the steps and scores that it reports."""
+Ended = tuple[str, list[tuple[int, float]]]
+"""The state in which a trial ends, and the steps and scores that it reports."""
+Act = Callable[[Trial, Stop], Ended]
 
 
 @pytest.fixture
@@ -48,8 +49,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JobSta
     def run(wanted: Study, act: Act, **options: Any) -> JobStatus:
         def run_trial(engine: Any, job: LocalJob, *, stop: Stop, on_line: Any) -> JobStatus:
             assert job.trial is not None
-            state, reported = act(job, stop)
-            write(job, reported)
+            state, reported = act(job.trial, stop)
+            with (job.trial.metrics / studies.METRICS_FILE).open("a") as file:
+                for step, value in reported:
+                    line = {"score": str(value), "global_step": str(step)}
+                    file.write(json.dumps(line) + "\n")
             return jobfiles.ran(job.folder, state, error="why it ended")
 
         monkeypatch.setattr("builder.jobs.backends.local.run.run", run_trial)
@@ -60,14 +64,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JobSta
     return run
 
 
-def write(job: LocalJob, reported: list[tuple[int, float]]) -> None:
-    assert job.trial is not None
-    with (job.trial.metrics / studies.METRICS_FILE).open("a") as file:
-        for step, value in reported:
-            file.write(json.dumps({"score": str(value), "global_step": str(step)}) + "\n")
+GRID = "    layers: {min: 2, max: 3}\n    batch: {values: [16, 32]}\n    mode: {values: [a, b]}\n"
 
 
-def test_every_value_is_within_its_parameter(run: Callable[..., JobStatus]) -> None:
+def test_every_value_is_within_its_parameter_and_a_grid_is_every_combination_once(
+    run: Callable[..., JobStatus],
+) -> None:
+    ended = run(study(GRID, algorithm="grid"), lambda *_: ("succeeded", [(1, 0.5)]))
+    assert len({tuple(trial.parameters.items()) for trial in ended.trials}) == 8
+    assert ended.trials[0].parameters == {"layers": "2", "batch": "16", "mode": "a"}
     for algorithm in ("random", "bayesian"):
         wanted = study(MIXED, algorithm=algorithm, trials=6 if algorithm == "random" else 9)
         ended = run(wanted, lambda *_: ("succeeded", [(1, 0.5)]), name=algorithm)
@@ -77,15 +82,6 @@ def test_every_value_is_within_its_parameter(run: Callable[..., JobStatus]) -> N
         assert {value["layers"] for value in values} <= {"2", "3", "4"}
         assert {value["batch"] for value in values} <= {"16", "32", "64"}
         assert {value["optimizer"] for value in values} == {"adam", "sgd"}
-
-
-def test_a_grid_is_every_combination_once(run: Callable[..., JobStatus]) -> None:
-    grid = (
-        "    layers: {min: 2, max: 3}\n    batch: {values: [16, 32]}\n    mode: {values: [a, b]}\n"
-    )
-    ended = run(study(grid, algorithm="grid"), lambda *_: ("succeeded", [(1, 0.5)]))
-    assert len({tuple(trial.parameters.items()) for trial in ended.trials}) == 8
-    assert ended.trials[0].parameters == {"layers": "2", "batch": "16", "mode": "a"}
 
 
 def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) -> None:
@@ -104,30 +100,21 @@ def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) ->
         assert studies.last_value(path, "score") == value
 
 
-@pytest.mark.parametrize(
-    ("max_failed", "states", "trials", "message"),
-    [
+def test_a_study_gives_up_where_its_trials_only_fail(run: Callable[..., JobStatus]) -> None:
+    for max_failed, states, trials, message in (
         (0, "fff", 3, "3 trials failed, the first: why it ended"),
         (0, "fsffff", 6, ""),
         (1, "fsfs", 3, "2 trials failed, the first: why it ended"),
         (0, "nnn", 3, "3 trials failed, the first: it reported no score"),
-    ],
-)
-def test_a_study_gives_up_where_its_trials_only_fail(
-    run: Callable[..., JobStatus],
-    max_failed: int,
-    states: str,
-    trials: int,
-    message: str,
-) -> None:
-    def act(job: LocalJob, stop: Stop) -> tuple[str, list[tuple[int, float]]]:
-        assert job.trial is not None
-        state = states[job.trial.number - 1]
-        return ("failed" if state == "f" else "succeeded"), [(1, 0.5)] if state == "s" else []
+    ):
 
-    ended = run(study(trials=len(states), max_failed=max_failed), act)
-    assert (ended.state == "failed") == bool(message)
-    assert len(ended.trials) == trials and (not message or ended.error == message)
+        def act(trial: Trial, stop: Stop, states: str = states) -> Ended:
+            state = states[trial.number - 1]
+            return ("failed" if state == "f" else "succeeded"), [(1, 0.5)] if state == "s" else []
+
+        ended = run(study(trials=len(states), max_failed=max_failed), act, name=states)
+        assert (ended.state == "failed") == bool(message)
+        assert len(ended.trials) == trials and (not message or ended.error == message)
 
 
 def test_the_same_command_continues_an_interrupted_study(
@@ -136,10 +123,9 @@ def test_the_same_command_continues_an_interrupted_study(
     """Trial 3 is cut off; it runs again in its folder, with its parameters."""
     stop, runs = Stop(), []
 
-    def act(job: LocalJob, own: Stop) -> tuple[str, list[tuple[int, float]]]:
-        assert job.trial is not None
-        runs.append((job.trial.number, str(job.folder), job.trial.arguments))
-        if job.trial.number == 3 and len(runs) == 3:
+    def act(trial: Trial, own: Stop) -> Ended:
+        runs.append((trial.number, str(trial.metrics), trial.arguments))
+        if trial.number == 3 and len(runs) == 3:
             stop.request()
             return "cancelled", [(1, 0.1)]
         return "succeeded", [(1, 0.5)]
@@ -168,9 +154,7 @@ def test_no_two_trials_have_the_same_place_at_once(
     lock, active, seen = threading.Lock(), set(), []
     together = threading.Barrier(3)
 
-    def act(job: LocalJob, stop: Stop) -> tuple[str, list[tuple[int, float]]]:
-        trial = job.trial
-        assert trial is not None
+    def act(trial: Trial, stop: Stop) -> Ended:
         with lock:
             assert trial.place not in active
             active.add(trial.place)
@@ -191,8 +175,8 @@ def test_no_two_trials_have_the_same_place_at_once(
 def test_a_fault_in_one_trial_ends_the_others(
     run: Callable[..., JobStatus], tmp_path: Path
 ) -> None:
-    def act(job: LocalJob, stop: Stop) -> tuple[str, list[tuple[int, float]]]:
-        if job.trial and job.trial.number == 2:
+    def act(trial: Trial, stop: Stop) -> Ended:
+        if trial.number == 2:
             raise OutsideError("the engine is gone", "")
         while not stop.requests:
             time.sleep(0.01)

@@ -43,7 +43,9 @@ def ran(project: Path) -> Path:
     return project
 
 
-def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
+def test_jobs_are_found_by_name_folder_and_address_and_shown_with_their_names(
+    ran: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cats = ran / "build/jobs/cats"
     here = {"cats": str(cats), "dogs": str(ran / "build/jobs/dogs")}
     assert tensorboard.sources(ran, ()) == here
@@ -60,14 +62,8 @@ def test_jobs_are_found_by_name_folder_and_address(ran: Path) -> None:
     assert tensorboard.sources(ran, ["far"]) == {"far": "gs://mine/jobs/far"}
     with pytest.raises(InputError, match="no job has run on this machine yet"):
         tensorboard.sources(ran / "nowhere", ())
-
-
-def test_tensorboard_is_told_each_job_with_its_name(
-    ran: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     shown = tensorboard.sources(ran, ["cats", "dogs", "gs://mine/jobs/far"])
-    jobs = ran / "build/jobs"
-    places = f"cats:{jobs}/cats/logs,dogs:{jobs}/dogs,far:gs://mine/jobs/far"
+    places = f"cats:{cats}/logs,dogs:{ran}/build/jobs/dogs,far:gs://mine/jobs/far"
     assert tensorboard.spec(shown) == places
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "tensorboard" or None)
     with pytest.raises(OutsideError, match="reads gs:// with gcsfs") as error:

@@ -6,14 +6,15 @@ import json
 import subprocess
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder import contract
 from builder.core.errors import InputError
+from builder.jobs.backends.vertex import backend, start
 from builder.jobs.backends.vertex import messages as vertex
-from builder.jobs.backends.vertex import start
 from builder.jobs.ready import Image
 from tests.emulators.web import LoopbackServer, answering
 from tests.jobs import jobfiles
@@ -107,11 +108,8 @@ def test_every_field_arrives() -> None:
     assert base == f"gs://my-bucket/jobs/{sent['displayName']}"
     assert container["args"] == ["--records=gs://b-b/r", f"--job-dir={base}"]
     assert chief["diskSpec"] == {"bootDiskType": "pd-standard", "bootDiskSizeGb": 200}
-    assert spec["scheduling"] == {
-        "timeout": "7200s",
-        "strategy": "STANDARD",
-        "disableRetries": True,
-    }
+    never = {"strategy": "STANDARD", "disableRetries": True}
+    assert spec["scheduling"] == {"timeout": "7200s", **never}
     assert spec["serviceAccount"].startswith("trainer@")
     assert spec["network"] == "projects/123456789/global/networks/vpc"
     assert spec["tensorboard"].endswith("/tensorboards/42")
@@ -130,10 +128,8 @@ def test_a_replica_is_told_what_its_machine_carries() -> None:
     assert len(environment(POST + full)) == 100, "the service takes 100"
     assert environment(CPU, "cpu") == {contract.ACCELERATOR: "none"}, "whatever its image says"
     assert environment(TPU, "tpu") == {contract.ACCELERATOR: "TPU-v5e:4,topology=2x2"}
-    assert first_pool(TPU, "tpu")["machineSpec"] == {
-        "machineType": "ct5lp-hightpu-4t",
-        "tpuTopology": "2x2",
-    }
+    machine = {"machineType": "ct5lp-hightpu-4t", "tpuTopology": "2x2"}
+    assert first_pool(TPU, "tpu")["machineSpec"] == machine
 
 
 # --- secrets --------------------------------------------------------------------------------------
@@ -186,11 +182,9 @@ def test_a_container_reads_its_secrets_and_becomes_the_program(
 
 def test_a_job_with_secrets_starts_what_its_image_would_start() -> None:
     image = replace(jobfiles.image(), entrypoint=("python3", "-m", "trainer.task"))
-    text = POST + SECRET
-    ready = jobfiles.checked(jobfiles.job(text), image)
-    container = vertex.body(ready)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
-    assert container["command"][:4] == ["python3", "-I", "-S", "-c"]
-    assert container["command"][6:] == ["python3", "-m", "trainer.task"]
+    sent = vertex.body(jobfiles.checked(jobfiles.job(POST + SECRET), image))
+    command = sent["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["command"]
+    assert command[:4] == ["python3", "-I", "-S", "-c"] and command[6:] == [*image.entrypoint]
 
 
 @pytest.mark.parametrize(
@@ -208,30 +202,24 @@ def test_a_secret_that_cannot_be_read_is_refused(
         jobfiles.checked(jobfiles.job(text), Image("h.pkg.dev/p/r/i"), project=project)
 
 
-# --- scheduling, disks, studies -------------------------------------------------------------------
+# --- scheduling, studies --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("written", "read"),
     [
         ("strategy: spot", {"strategy": "SPOT"}),
-        ("restarts: never", {"strategy": "STANDARD", "disableRetries": True}),
         (
             "strategy: flex-start, timeout: 7d, max_wait: 30m",
             {"strategy": "FLEX_START", "maxWaitDuration": "1800s"},
         ),
     ],
 )
-def test_scheduling(written: str, read: dict[str, Any]) -> None:
+def test_scheduling_and_the_disk_of_the_services_choice(written: str, read: dict[str, Any]) -> None:
     text = H200 + f"scheduling: {{{written}}}\n"
     assert body(text, "h200")["jobSpec"]["scheduling"] == {"timeout": "604800s", **read}
     assert message(text, "h200").job_spec.scheduling.timeout.days == 7
-
-
-def test_the_disk_is_the_services_choice_unless_a_person_asks() -> None:
-    assert "diskSpec" not in first_pool(H200, "h200")
-    larger = first_pool(H200 + "disk: {size_gb: 300}\n", "h200")
-    assert larger["diskSpec"] == {"bootDiskSizeGb": 300}
+    assert "diskSpec" not in first_pool(text, "h200")
 
 
 def test_a_study_is_a_tuning_job() -> None:
@@ -270,3 +258,28 @@ def test_the_same_job_has_the_same_key_and_any_change_another() -> None:
     assert vertex.key(jobfiles.ready(POST, project="other-project")) != key
     assert vertex.display_name(ready) == f"cats-{key}"
     assert vertex.display_name(ready, 2) == f"cats-{key}-2"
+
+
+# --- where a job goes -----------------------------------------------------------------------------
+
+
+def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(tmp_path: Path) -> None:
+    ours, cloud = '[job]\nproject = "toml-project"\n', '[cloud]\nproject = "cloud-project"\n'
+    in_file = jobfiles.job(CPU + "project: file-project\n")
+    environ = {"BUILDER_JOB_PROJECT": "environ-project"}
+    gcloud = {"GOOGLE_CLOUD_PROJECT": "gcloud-project"}
+    for toml, job, variables, flags, expected in (
+        (ours, in_file, environ, {"project": "flag-project"}, "flag-project"),
+        (ours, in_file, environ, {}, "file-project"),
+        (ours, None, environ, {}, "environ-project"),
+        (ours, None, gcloud, {}, "toml-project"),
+        (cloud, None, gcloud, {}, "cloud-project"),
+        ("", None, gcloud, {}, "gcloud-project"),
+    ):
+        (tmp_path / "builder.toml").write_text(toml)
+        assert backend.load(tmp_path, job, flags, variables).project == expected
+    where = backend.load(tmp_path, in_file, {}, {})
+    assert backend.VertexAI(where).parent == "projects/file-project/locations/us-central1"
+    for known, missing in (("region", "project"), ("project", "region")):
+        with pytest.raises(InputError, match=f"no {missing} is known"):
+            backend.VertexAI(where.model_copy(update={missing: None, known: "x"})).known()

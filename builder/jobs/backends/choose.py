@@ -10,10 +10,10 @@ from builder.core.errors import InputError
 from builder.core.settings import KubernetesSettings
 from builder.jobs import description
 from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.jobs.backends.local import folder as local
+from builder.jobs.backends.local import backend as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.protocol import Backend, RemoteBackend
-from builder.jobs.backends.vertex import service
+from builder.jobs.backends.vertex import backend as vertex
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.description.job import Job
 from builder.jobs.submission import Memory
@@ -40,7 +40,7 @@ def remote(root: Path, job: Job | None, flags: Flags) -> RemoteBackend:
     if name == KUBERNETES:
         own = {flag: flags.get(flag) for flag in FLAGS[KUBERNETES]}
         return Kubernetes(settings.load(root, tables={"kubernetes": own}).kubernetes)
-    return VertexAI(service.load(root, job, flags))
+    return VertexAI(vertex.load(root, job, flags))
 
 
 def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
@@ -59,7 +59,7 @@ def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
         flags = {**flags, "project": flags.get("project") or parts[1], "region": parts[3]}
     job = description.load(root, str(name)) if name in description.names(root) else None
     try:
-        return VertexAI(service.load(root, job, flags).known())
+        return VertexAI(vertex.load(root, job, flags)).known()
     except InputError as error:
         if name is None or flags.get("backend"):
             raise

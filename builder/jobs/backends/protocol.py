@@ -10,7 +10,8 @@ All calls raise OutsideError where the backend refuses or cannot be reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 from builder import contract
 from builder.core.errors import OutsideError
 from builder.jobs.description.job import Job
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
 from builder.jobs.ready import Image, Ready
 
 ACTIVE = ("queued", "pending", "running", "cancelling", "paused", "updating")
@@ -162,6 +163,14 @@ class LogLine:
         fields = contract.fields(text)
         severity = str(fields.get("severity", "DEFAULT"))
         return cls(when, replica, severity, contract.words(text), fields=fields)
+
+    @classmethod
+    def stamped(cls, lines: Iterable[str], replica: str) -> Iterator[LogLine]:
+        """Yield lines that begin with their time; another line is passed over."""
+        for line in lines:
+            stamp, _, text = line.partition(" ")
+            with contextlib.suppress(ValueError):
+                yield cls.printed(datetime.fromisoformat(stamp), replica, text)
 
 
 OnLine = Callable[[LogLine], object]

@@ -65,13 +65,13 @@ def parse(text: str, source: Path) -> Job:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "image: v100"))
     if problems or job is None:
         raise filemodel.error(where, problems)
-    job._name, job._source = name_from(source.stem), source
+    job._name, job._source, job._document = name_from(source.stem), source, document
     return job
 
 
-def where(job: Job, *field: str) -> str:
-    """Return where a field is written, or would be: `jobs/cats.yaml:3: machine`."""
-    return filemodel.location(job.source, shown(job.source), *field)
+def mistake(job: Job, error: InputError, *field: str) -> Mistake:
+    """Return a refusal as a mistake at the line where a field is written, or would be."""
+    return Mistake(job._document.line(*field), ".".join(field), error.message, error.fix)
 
 
 def shown(path: Path) -> str:

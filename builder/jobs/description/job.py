@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from builder.core.filemodel import refuse
+from builder.core.yamlfile import Document
 from builder.jobs.description.study import Study
-from builder.jobs.description.tables import Kubernetes, Vertex
 from builder.jobs.description.values import (
     ACCELERATORS,
     DEFAULT_TIMEOUT,
@@ -31,7 +31,7 @@ from builder.jobs.description.values import (
     Text,
     WrittenModel,
 )
-from builder.jobs.pools import Pool, Role
+from builder.jobs.machines import Pool, Role
 
 
 class PoolSpec(WrittenModel):
@@ -110,6 +110,86 @@ class Scheduling(WrittenModel):
                 "max_wait holds for flex-start only", "remove max_wait, or strategy: flex-start"
             )
         return self
+
+
+# --- what one backend alone has -------------------------------------------------------------------
+#
+# The API server and the service check the values. Source of each shape: the API of Kubernetes
+# (PodSpec, Toleration), of JobSet (ttlSecondsAfterFinished), of Kueue (topology-aware scheduling),
+# and aiplatform v1 (CustomJobSpec, ReservationAffinity, EncryptionSpec).
+
+
+class Toleration(WrittenModel):
+    """A taint of nodes that the job's pods may run on all the same."""
+
+    key: Text = Field(examples=["dedicated"])
+    """The taint's key."""
+
+    value: Text | None = Field(None, examples=["training"])
+    """The taint's value; by default any."""
+
+    effect: Text | None = Field(None, examples=["NoSchedule"])
+    """The taint's effect; by default any."""
+
+
+class Topology(WrittenModel):
+    """How near each other Kueue places the pods of a role; needs a queue."""
+
+    required: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
+    """All within one domain of this level; the job waits until there is one."""
+
+    preferred: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
+    """All within one domain of this level where there is one."""
+
+
+class Kubernetes(WrittenModel):
+    """What only a cluster has. Other backends say what they leave out."""
+
+    priority: Text | None = Field(None, examples=["high"])
+    """A PriorityClass of the cluster."""
+
+    ttl: Duration | None = Field(None, examples=["7d"])
+    """How long the ended job stays there, with its logs; by default until it is deleted."""
+
+    grace: Duration | None = Field(None, examples=["5m"])
+    """How long a pod may take to end after SIGTERM: as long as a checkpoint takes; by default 30s.
+    GKE grants a spot machine 25s."""
+
+    node_selector: dict[str, Text] = Field({}, examples=[{"pool": "gpus"}])
+    """Labels that a node has to have, besides those that the machine asks for."""
+
+    tolerations: tuple[Toleration, ...] = Field(
+        (), examples=[[{"key": "dedicated", "value": "training"}]]
+    )
+    """Taints that the pods tolerate, besides those of the accelerator."""
+
+    reservation: Text | None = Field(None, examples=["projects/my-project/reservations/mine"])
+    """A reservation of Compute Engine, whose machines the job runs on. GKE alone."""
+
+    topology: Topology | None = Field(
+        None, examples=[{"preferred": "cloud.google.com/gce-topology-block"}]
+    )
+    """How near each other Kueue places the pods."""
+
+
+class Vertex(WrittenModel):
+    """What only Vertex AI has. Other backends name what they leave out."""
+
+    reservation: Text | None = Field(
+        None, examples=["projects/my-project/zones/us-central1-a/reservations/mine"]
+    )
+    """Machines that are reserved: `any` with others where none is free, `none`, or one by name."""
+
+    web_access: bool = Field(False, examples=[True])
+    """Allow an interactive shell in each replica."""
+
+    encryption_key: Text | None = Field(
+        None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"]
+    )
+    """A key of your own, with which the service encrypts what the job stores."""
+
+
+# --- the job --------------------------------------------------------------------------------------
 
 
 class Job(WrittenModel):
@@ -193,6 +273,7 @@ class Job(WrittenModel):
 
     _name: str = PrivateAttr("job")
     _source: Path = PrivateAttr(Path("job.yaml"))
+    _document: Document = PrivateAttr(Document({}))
 
     @model_validator(mode="after")
     def _check(self) -> Job:
@@ -214,6 +295,10 @@ class Job(WrittenModel):
     def id(self) -> str:
         """Return the job's name: as written, or that of its file."""
         return self.name or self._name
+
+    def output(self, name: str) -> str | None:
+        """Return where the job writes: job_dir with a name in the place of {job}."""
+        return self.job_dir.replace("{job}", name) if self.job_dir else None
 
     @property
     def variables(self) -> dict[str, str]:

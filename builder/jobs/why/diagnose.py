@@ -23,8 +23,8 @@ from typing import Any, Literal
 from builder import contract
 from builder.jobs.backends.protocol import SERVICE
 from builder.jobs.why import table
+from builder.jobs.why.logs import JobLog, Line, excerpt
 from builder.jobs.why.table import LEVELS, Again, Ending, Match
-from builder.jobs.why.text import excerpt
 
 Certainty = Literal["certain", "likely", "unknown"]
 
@@ -54,34 +54,6 @@ _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
 )
 _COMPLAINT = re.compile(r"\b(?:error|fatal|failed|exception|abort\w*|panic)\b", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One line. where: its file and number, or its time. event: of our trainer's lines."""
-
-    text: str
-    where: str
-    replica: str = ""
-    event: str = ""
-
-
-@dataclass(frozen=True)
-class JobLog:
-    """What is known of a job. lines: in the order of their times.
-
-    state: the backend's word, "" where only a log is known. exit_code: the job's, None where it is
-    not known. out_of_memory: the replica of which the engine says that it was ended for its memory.
-    ours: the program is our trainer.
-    """
-
-    name: str
-    lines: tuple[Line, ...]
-    state: str = ""
-    exit_code: int | None = None
-    out_of_memory: str = ""
-    ours: bool = False
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

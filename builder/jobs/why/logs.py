@@ -1,10 +1,15 @@
-"""What is known of a run that is to be diagnosed: a job of any backend, or any program's log."""
+"""What is known of a run that is to be diagnosed: a job of any backend, or any program's log.
+
+A log becomes lines that are safe to search and to show: bounded in size, without control codes.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
 from typing import IO
@@ -12,8 +17,6 @@ from typing import IO
 from builder import contract
 from builder.core.errors import InputError, OutsideError
 from builder.jobs.backends.protocol import SERVICE, Backend, JobStatus, LogLine
-from builder.jobs.why import text
-from builder.jobs.why.diagnose import JobLog, Line
 
 MOST = 100_000
 """Lines of a job that are looked at: the newest."""
@@ -29,6 +32,34 @@ _REPLICA = re.compile(
     r"|(?P<task>\d{1,4}): "  # srun --label
 )
 """What launchers write in front of a replica's line."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line. where: its file and number, or its time. event: of our trainer's lines."""
+
+    text: str
+    where: str
+    replica: str = ""
+    event: str = ""
+
+
+@dataclass(frozen=True)
+class JobLog:
+    """What is known of a job. lines: in the order of their times.
+
+    state: the backend's word, "" where only a log is known. exit_code: the job's, None where it is
+    not known. out_of_memory: the replica of which the engine says that it was ended for its memory.
+    ours: the program is our trainer.
+    """
+
+    name: str
+    lines: tuple[Line, ...]
+    state: str = ""
+    exit_code: int | None = None
+    out_of_memory: str = ""
+    ours: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def of_job(backend: Backend, status: JobStatus) -> JobLog:
@@ -47,7 +78,7 @@ def of_job(backend: Backend, status: JobStatus) -> JobLog:
         all_lines += _parts("the job exceeded its timeout", "the job's state", SERVICE)
     names = (replica.name for replica in status.replicas)
     return JobLog(
-        name=text.harmless(status.display_name),
+        name=harmless(status.display_name),
         lines=tuple(all_lines),
         state=status.state,
         exit_code=_exit_code(status),
@@ -55,7 +86,7 @@ def of_job(backend: Backend, status: JobStatus) -> JobLog:
             (name for name in names if status.error.startswith(f"{name} ran out of memory")), ""
         ),
         ours=by_our_trainer(all_lines),
-        notes=tuple(text.harmless(note) for note in notes),
+        notes=tuple(harmless(note) for note in notes),
     )
 
 
@@ -67,8 +98,8 @@ def _meant(line: LogLine) -> Iterator[Line]:
 
 
 def _parts(words: str, where: str, replica: str, event: str = "") -> Iterator[Line]:
-    for part in text.parts(words):
-        yield Line(part, text.harmless(where), replica, event)
+    for part in parts(words):
+        yield Line(part, harmless(where), replica, event)
 
 
 def _exit_code(status: JobStatus) -> int | None:
@@ -94,12 +125,12 @@ def of_log(name: str) -> JobLog:
             return of_stream(file, Path(name).name)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{text.harmless(name)}: {why}", "name a log, or - for stdin") from None
+        raise InputError(f"{harmless(name)}: {why}", "name a log, or - for stdin") from None
 
 
 def of_stream(stream: IO[bytes], name: str) -> JobLog:
     """Return a run of which nothing is known but the lines of this stream."""
-    (numbered, skipped), name = text.read(stream), text.harmless(name)
+    (numbered, skipped), name = read(stream), harmless(name)
     lines = tuple(meant((line, f"{name}:{number}") for number, line in numbered))
     notes = (f"lines in the middle that were not read: {skipped:,}",) if skipped else ()
     return JobLog(name, _by_replica(lines), ours=by_our_trainer(lines), notes=notes)
@@ -116,7 +147,7 @@ def meant(lines: Iterable[tuple[str, str]]) -> Iterator[Line]:
         inner = payload if isinstance(payload, Mapping) else fields
         words = inner.get("message", inner.get("textPayload", fields.get("textPayload")))
         event = inner.get("event", "")
-        for part in text.parts(line if words is None else str(words)):
+        for part in parts(line if words is None else str(words)):
             yield Line(part, where, event=event if isinstance(event, str) else "")
 
 
@@ -139,3 +170,80 @@ def by_our_trainer(lines: Iterable[Line]) -> bool:
     """Tell whether our trainer speaks: its lines name their event."""
     events = (contract.STEP, contract.CHECKPOINT, "start", "error")
     return any(line.event in events for line in lines)
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+HEAD = 10_000
+"""Lines that are kept of a log's beginning: what a program finds when it starts."""
+TAIL = 50_000
+"""Lines that are kept of its end."""
+LONGEST = 1 << 16
+"""Bytes of one line."""
+LONG = 8000
+"""Characters that are kept of each end of a line."""
+WIDTH = 240
+"""Characters of an excerpt."""
+
+_ESCAPES = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, cursor
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links and other strings
+    r"|\x1b[ -/]*[0-~]?"  # all others
+    r"|\x9b[0-?]*[ -/]*[@-~]"
+)
+_CONTROLS = re.compile(
+    r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+)
+"""Control characters, those without width and those that turn the direction of writing."""
+_BLANKS = re.compile(r"[\t\r\u2028\u2029]")
+
+
+def harmless(text: str) -> str:
+    """Return the text without terminal escapes and control characters; line breaks stay."""
+    text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
+    return _BLANKS.sub(" ", _CONTROLS.sub("", text))
+
+
+def read(file: IO[bytes]) -> tuple[list[tuple[int, str]], int]:
+    """Return the first HEAD and the last TAIL lines of a stream with their numbers from 1, and how
+    many lines between them were skipped. Blank lines are left out.
+
+    Reads it to its end, and holds no more than that in memory. Bytes that are not UTF-8 become
+    question marks. A line of more than LONGEST bytes counts as several.
+    """
+    head: list[tuple[int, bytes]] = []
+    tail: deque[tuple[int, bytes]] = deque(maxlen=TAIL)
+    count = 0
+    for number, content in enumerate(iter(lambda: file.readline(LONGEST), b""), 1):
+        if content.strip():
+            (head if len(head) < HEAD else tail).append((number, content))
+            count += 1
+    lines = [(number, _decoded(content)) for number, content in (*head, *tail)]
+    return [line for line in lines if line[1]], count - len(lines)
+
+
+def _decoded(content: bytes) -> str:
+    text = harmless(content.decode("utf-8", errors="replace"))
+    return shortened(text.replace("\n", " ")).rstrip()
+
+
+def parts(words: str) -> Iterator[str]:
+    """Yield each line of a message that is not blank, harmless and not too long."""
+    for part in harmless(words).split("\n"):
+        if part.strip():
+            yield shortened(part)
+
+
+def shortened(line: str) -> str:
+    """Return a line without its middle where it is very long."""
+    return line if len(line) <= 2 * LONG else f"{line[:LONG]} … {line[-LONG:]}"
+
+
+def excerpt(line: str, column: int) -> str:
+    """Return the part of a line around a column, for a person to read."""
+    line = " ".join(line.split()) if len(line) <= WIDTH else line
+    if len(line) <= WIDTH:
+        return line.strip()
+    begin = max(0, min(column - WIDTH // 4, len(line) - WIDTH))
+    part = " ".join(line[begin : begin + WIDTH].split())
+    return f"{'… ' if begin else ''}{part}{' …' if begin + WIDTH < len(line) else ''}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -20,20 +19,6 @@ from builder.jobs.why.diagnose import Diagnosis, diagnose
 UNSEEN = Path(__file__).parent / "unseen.yaml"
 NO_ENDING = ("unknown", "ended-well")
 """What is told, and what a person names, where there is nothing to mend."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What was told of the logs. Each pair: how many were right, of how many.
-
-    recall: of the logs with an ending; precision: of the endings that were told; quiet: of the logs
-    without an ending, how many were told none.
-    """
-
-    recall: tuple[int, int]
-    precision: tuple[int, int]
-    quiet: tuple[int, int]
-    wrong: tuple[str, ...]
 
 
 def cases(path: Path) -> list[dict[str, str]]:
@@ -47,36 +32,31 @@ def told(text: str, name: str = "train.log") -> Diagnosis:
     return diagnose(logs.of_stream(io.BytesIO(text.encode()), name))
 
 
-def measure(every: Sequence[dict[str, str]]) -> Measured:
-    """Return how often these cases are told right."""
-    pairs = [(case["expected"], told(case["log"], case["link"])) for case in every]
-    endings = [pair for pair in pairs if pair[0] not in NO_ENDING]
-    answers = [pair for pair in pairs if pair[1].ending not in NO_ENDING]
-    without = [pair for pair in pairs if pair[0] in NO_ENDING]
-    return Measured(
-        recall=_right(endings),
-        precision=_right(answers),
-        quiet=(sum(diagnosis.ending in NO_ENDING for _, diagnosis in without), len(without)),
-        wrong=tuple(
-            f"{case['link']}: {diagnosis.ending}, not {expected}"
-            for case, (expected, diagnosis) in zip(every, pairs, strict=True)
-            if diagnosis.ending != expected
-        ),
-    )
+def wrong(every: Sequence[dict[str, str]]) -> list[str]:
+    """Return the cases that are told with another ending than the expected one."""
+    endings = ((case, told(case["log"], case["link"]).ending) for case in every)
+    return [
+        f"{case['link']}: {ending}, not {case['expected']}"
+        for case, ending in endings
+        if ending != case["expected"]
+    ]
 
 
-def _right(pairs: Sequence[tuple[str, Diagnosis]]) -> tuple[int, int]:
-    return sum(diagnosis.ending == expected for expected, diagnosis in pairs), len(pairs)
+def row(name: str, every: Sequence[dict[str, str]]) -> str:
+    """Return the row of the table in docs/jobs.md; each number: so many were right, of so many.
 
-
-def row(name: str, measured: Measured) -> str:
-    """Return the row of the table in docs/jobs.md."""
-    numbers = (measured.recall, measured.precision, measured.quiet)
-    return f"| `{name}` | " + " | ".join(f"{right}/{all_}" for right, all_ in numbers) + " |"
+    recall: of the logs with an ending; precision: of the endings that were told; quiet: of the logs
+    without an ending, how many were told none.
+    """
+    pairs = [(case["expected"], told(case["log"], case["link"]).ending) for case in every]
+    endings = [expected == ending for expected, ending in pairs if expected not in NO_ENDING]
+    answers = [expected == ending for expected, ending in pairs if ending not in NO_ENDING]
+    without = [ending in NO_ENDING for expected, ending in pairs if expected in NO_ENDING]
+    numbers = " | ".join(f"{sum(right)}/{len(right)}" for right in (endings, answers, without))
+    return f"| `{name}` | {numbers} |"
 
 
 if __name__ == "__main__":
     for file in [Path(name) for name in sys.argv[1:]] or [UNSEEN]:
-        result = measure(cases(file))
-        lines = (row(file.stem, result), *result.wrong)
+        lines = (row(file.stem, cases(file)), *wrong(cases(file)))
         sys.stdout.write("\n  ".join(lines) + "\n")

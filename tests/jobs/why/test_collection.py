@@ -1,4 +1,5 @@
-"""The collected logs of public threads: each is told with the ending that a person sees."""
+"""Whole logs: those of public threads, each told with the ending that a person sees; those of runs
+that ended well; those of several replicas in one file."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.jobs.why import table
-from tests.jobs.why.measure import NO_ENDING, UNSEEN, cases, measure, row
+from tests.jobs.why.measure import NO_ENDING, UNSEEN, cases, row, told, wrong
 
 FILES = sorted((Path(__file__).parent / "cases").glob("*.yaml"))
 """link: where the lines were read. expected: an ending's name, "unknown" or "ended-well"."""
@@ -17,7 +18,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs/jobs.md"
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_the_ending_that_a_person_sees_is_told(path: Path) -> None:
-    assert measure(cases(path)).wrong == ()
+    assert wrong(cases(path)) == []
 
 
 def test_each_case_has_a_link_of_its_own_and_an_ending_of_the_table() -> None:
@@ -30,4 +31,75 @@ def test_each_case_has_a_link_of_its_own_and_an_ending_of_the_table() -> None:
 
 
 def test_the_document_has_the_numbers_that_the_command_prints() -> None:
-    assert row("unseen", measure(cases(UNSEEN))) in DOCUMENT.read_text(encoding="utf-8")
+    assert row("unseen", cases(UNSEEN)) in DOCUMENT.read_text(encoding="utf-8")
+
+
+# --- ended well -----------------------------------------------------------------------------------
+
+START = """\
+Could not find cuda drivers on your machine, GPU will not be used.
+E cuda_driver.cc:152] failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device
+[W socket.cpp:697] The client socket has failed to connect (errno: 101 - Network is unreachable)
+WARNING: Retrying (Retry(total=4)) after 'NewConnectionError: [Errno 111] Connection refused'
+W bfc_allocator.cc:296] ran out of memory trying to allocate 1.17GiB. This is not a failure
+W cpu_allocator_impl.cc:83] Allocation of 1207959552 exceeds 10% of free system memory.
+UserWarning: The given NumPy array is not writable
+"""
+EXIT = """\
+Exception ignored in: <function Pool.__del__ at 0x7f>
+AttributeError: 'NoneType' object has no attribute 'dumps'
+W local_rendezvous.cc:404] Local rendezvous is aborting with status: OUT_OF_RANGE: End of sequence
+[rank0]:[W ProcessGroupNCCL.cpp:1250] Warning: process group has NOT been destroyed
+NCCL WARN NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.
+wandb: WARNING Path /wandb/ wasn't writable, using system temp directory
+"""
+STEPS = "".join(f"step {step} of 40: loss {1 / step:.3f}\n" for step in (10, 20, 30, 40))
+
+
+ENDS = (
+    "`Trainer.fit` stopped: `max_epochs=3` reached.",
+    "{'train_runtime': 12.3, 'train_samples_per_second': 8.1, 'train_loss': 0.4, 'epoch': 3.0}",
+    "2026-11-21 07:00:09 | INFO | fairseq_cli.train | done training in 33.6 seconds",
+    "INFO:tensorflow:Loss for final step: 0.1325.",
+    "INFO:tensorflow:Assets written to: /job/model/assets",
+    "300 epochs completed in 1.2 hours.\nOptimizer stripped from exp/weights/best.pt",
+    "Model saved to /job/model.keras",
+    "wandb: Synced 5 W&B file(s), 0 media file(s)",
+    "Training complete.",
+    "***** train metrics *****\n  epoch = 3.0\n  train_loss = 0.41",
+)
+
+
+def test_a_run_that_ended_well_is_no_ending_whatever_it_warned_of() -> None:
+    for end in ENDS:
+        for text in (f"{START}{STEPS}{end}\n", f"{STEPS}{EXIT}{end}\n"):
+            diagnosis = told(text)
+            assert diagnosis.ending in NO_ENDING, (end, diagnosis.ending, diagnosis.evidence)
+
+
+# --- replicas -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[rank{n}]: {text}",
+        "[default{n}]:{text}",
+        "[1,{n}]<stderr>:{text}",
+        "[pod/trainer-{n}/main] {text}",
+        "worker-{n} | {text}",
+        "worker-{n}  {text}",
+        "{n}: {text}",
+    ],
+)
+def test_replicas_in_one_file_are_told_apart(line: str) -> None:
+    """Rank 1 was first; what rank 0 says later is no cause, and its steps outlive nothing."""
+    words = [
+        (0, "No space left on device"),
+        *((1, f"step {n} of 9: loss 0.1") for n in range(4)),
+        (1, "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"),
+    ]
+    text = "\n".join(line.format(n=n, text=words_) for n, words_ in words)
+    assert told(text).ending == "disk-full"
+    alone = "\n".join(words_ for _, words_ in words)
+    assert told(alone).ending == "device-memory"

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from builder.jobs.why.diagnose import SERVICE, Diagnosis, JobLog, Line, diagnose
+from builder.jobs.why.diagnose import SERVICE, Diagnosis, diagnose
+from builder.jobs.why.logs import JobLog, Line
 from trainer import guard
 
 OOM = "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"

@@ -83,33 +83,21 @@ def test_a_line_stands_in_a_replica_at_a_time() -> None:
     assert (refused.ending, refused.evidence[0].where) == ("stockout", "what Vertex AI says")
 
 
-@pytest.mark.parametrize(
-    ("state", "ending"),
-    [
-        ("queued", "waiting"),
-        ("running", "running"),
-        ("cancelling", "running"),
-        ("succeeded", "ended-well"),
-        ("cancelled", "cancelled"),
-        ("expired", "timeout"),
-        ("failed", "unknown"),
-        ("a state of tomorrow", "unknown"),
-    ],
-)
-def test_each_state_has_an_answer(state: str, ending: str) -> None:
-    assert why(There((line(1, "chief-0", "loading"),)), state=state).ending == ending
+def test_each_state_has_an_answer() -> None:
+    for state, ending in {
+        **{"queued": "waiting", "running": "running", "cancelling": "running"},
+        **{"succeeded": "ended-well", "cancelled": "cancelled", "expired": "timeout"},
+        **{"failed": "unknown", "a state of tomorrow": "unknown"},
+    }.items():
+        assert why(There((line(1, "chief-0", "loading"),)), state=state).ending == ending
 
 
-def test_a_log_that_may_not_be_read_is_said() -> None:
+def test_a_log_that_may_not_be_read_or_is_long_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     diagnosis = why(There(refusal="logs: not allowed"), failed_code=137)
     assert diagnosis.ending != "unknown" and diagnosis.certainty == "likely"
     assert diagnosis.notes == ("its log cannot be read: logs: not allowed",)
-
-
-def test_of_a_long_log_the_newest_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "MOST", 3)
-    lines = tuple(line(index, "chief-0", f"line {index}") for index in range(10))
-    diagnosis = why(There(lines))
+    diagnosis = why(There(tuple(line(index, "chief-0", f"line {index}") for index in range(10))))
     assert diagnosis.notes == ("older lines that were not read: 7",)
     assert diagnosis.evidence[0].text == "line 9"
 
@@ -117,25 +105,16 @@ def test_of_a_long_log_the_newest_lines_are_read(monkeypatch: pytest.MonkeyPatch
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def here(folder: Path) -> Diagnosis:
-    place = ThisMachine(folder)
-    return diagnose(logs.of_job(place, place.find(str(folder))))
-
-
-@pytest.mark.parametrize(
-    ("message", "ending", "certainty"),
-    [
-        ("chief-0 ran out of memory: step 4", "host-memory", "certain"),
-        ("not done after its timeout of 5 s", "timeout", "certain"),
-    ],
-)
-def test_what_the_engine_says(tmp_path: Path, message: str, ending: str, certainty: str) -> None:
-    jobfiles.ran(tmp_path, "failed", error=message)
-    diagnosis = here(tmp_path)
-    assert (diagnosis.ending, diagnosis.certainty) == (ending, certainty)
-
-
-def test_a_builder_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobfiles.ran(tmp_path, "running")
+def test_what_the_engine_says_and_a_builder_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("builder.engine.containers.is_gone", lambda owner: True)
-    assert here(tmp_path).ending == "runner-lost"
+    for state, error, ending in (
+        ("failed", "chief-0 ran out of memory: step 4", "host-memory"),
+        ("failed", "not done after its timeout of 5 s", "timeout"),
+        ("running", "", "runner-lost"),
+    ):
+        jobfiles.ran(tmp_path, state, error=error)
+        place = ThisMachine(tmp_path)
+        diagnosis = diagnose(logs.of_job(place, place.find(str(tmp_path))))
+        assert (diagnosis.ending, diagnosis.certainty) == (ending, "certain")

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from builder.jobs.why import text
+from builder.jobs.why import logs as text
 
 
 @pytest.mark.parametrize(

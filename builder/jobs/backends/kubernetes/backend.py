@@ -1,7 +1,8 @@
 """A cluster of Kubernetes as a backend (builder/jobs/backends/protocol.py).
 
 A job is a JobSet whose name holds the job's key, so the API server itself refuses a second one. A
-failed job is submitted again under the name of the next attempt, and the old object stays.
+failed job is submitted again under the name of the next attempt, and the old object stays. What a
+JobSet cannot say is refused before; the API server and JobSet's webhook check the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
 
-from builder.core.errors import OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.core.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes import access, checks, jobset, status
+from builder.jobs.backends.kubernetes import client, jobset, pod, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
-from builder.jobs.backends.kubernetes.logs import JobLog
 from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader, refreshed
+from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
+from builder.jobs.machines import Placement
 from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
 _QUOTA: Final = "exceeded quota"
@@ -37,23 +39,39 @@ class Kubernetes:
     @cached_property
     def client(self) -> Client:
         """Return the API server; a job is rendered without one. Raises InputError."""
-        return Client(access.load(self.cluster.context))
+        return client.load(self.cluster.context)
 
     @property
     def location(self) -> str:
         """Return the namespace and the cluster, in words."""
-        return f"the namespace {self.namespace} of {self.client.access.context}"
+        return f"the namespace {self.namespace} of {self.client.context}"
 
     @property
     def namespace(self) -> str:
         """Return where the jobs are: the namespace that is named, else the context's."""
-        return self.cluster.namespace or self.client.access.namespace
+        return self.cluster.namespace or self.client.namespace
 
     # --- submitting -------------------------------------------------------------------------------
 
     def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
-        return checks.ready(job, image, self.cluster, targets)
+        problems, placements, notes = common(job, image, targets)
+        with problems.at(("machine",)):
+            _check_tpus(placements, self.cluster)
+        with problems.at(("study",)):
+            if job.study is not None:
+                raise InputError(
+                    "a study is not one JobSet, and no controller of Kubernetes runs it",
+                    "builder job local runs it here, Vertex AI as a service; or remove study",
+                )
+        with problems.at(("kubernetes",)):
+            if job.kubernetes.topology and not self.cluster.queue:
+                raise InputError("topology is Kueue's, and no queue is named", "give --queue")
+        with problems.at(("environment",)):
+            _check_environment(job)
+        problems.stop()
+        notes += _notes(job, image, placements, self.cluster)
+        return Ready(job, image, "", placements, None, tuple(notes))
 
     def preflight(self, ready: Ready) -> None:
         """Let the API server check the JobSet without creating it. Raises OutsideError."""
@@ -129,7 +147,7 @@ class Kubernetes:
     def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of what the job's pods print, as long as the cluster keeps them."""
         namespace, _, short = job.name.partition("/")
-        return JobLog(self.client, namespace, short)
+        return status.JobLog(self.client, namespace, short)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -177,3 +195,61 @@ def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:
     for item in objects:
         grouped[item["metadata"]["labels"][status.JOBSET]].append(item)
     return grouped
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _check_tpus(placements: tuple[Placement, ...], cluster: KubernetesSettings) -> None:
+    for placement in (each for each in placements if each.on_tpu):
+        name = placement.device.name if placement.device else ""
+        if name not in pod.TPUS:
+            raise InputError(
+                f"{name} is not rendered for GKE",
+                f"write a machine of {', '.join(pod.TPUS)}: ct5lp-hightpu-4t, topology: 2x2",
+            )
+        if cluster.nodes != "gke":
+            raise InputError("a TPU needs nodes of GKE, and nodes is any", "give --nodes gke")
+
+
+def _check_environment(job: Job) -> None:
+    if pod.INDEX in job.environment:
+        raise InputError(f"{pod.INDEX} cannot be set: Kubernetes sets it", "remove it")
+    for name, secret in job.secrets.items():
+        if secret.key is None:
+            what = f"{name}: a Secret of Kubernetes has a name and a key"
+            raise InputError(what, f"write {name}: {{secret: NAME, key: KEY}}")
+    check_no_plain_secrets(
+        job,
+        "write {name}: {{secret: NAME, key: KEY}}, and make it: kubectl create secret generic NAME "
+        "--from-literal=KEY=...",
+    )
+
+
+def _notes(
+    job: Job, image: Image, placements: tuple[Placement, ...], cluster: KubernetesSettings
+) -> list[str]:
+    """Return notes about what the description says and a JobSet does not, and about what the
+    cluster has to bring."""
+    plan, any_node = job.scheduling, cluster.nodes != "gke"
+    unused = {
+        **{name: getattr(job, name) for name in ("network", "tensorboard")},
+        **{f"vertex.{name}": True for name in job.vertex.written},
+        "disk.type": job.disk.type,
+        "scheduling.max_wait": plan.max_wait,
+        "service_account": job.service_account and not cluster.service_account,
+        f"strategy: {plan.strategy}": any_node and plan.strategy != "standard",
+        "kubernetes.reservation": any_node and job.kubernetes.reservation,
+        "/gcs": any_node and pod.buckets(job),
+    }
+    notes = [
+        f"{name}: not rendered, this cluster has no such thing" for name in unused if unused[name]
+    ]
+    if image.accelerator is None:
+        notes.append("not an image of ours: it may run as root, and may write anywhere")
+    if any(placement.on_tpu for placement in placements) and not (job.command or image.entrypoint):
+        notes.append(
+            "a TPU's driver locks memory, and what the image starts is not known: write command, "
+            "or let the program raise the limit itself (resource.RLIMIT_MEMLOCK)"
+        )
+    return notes

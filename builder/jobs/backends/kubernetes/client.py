@@ -1,23 +1,98 @@
-"""Requests to a cluster's API server, and what its refusals mean.
+"""A cluster's API server: which one and who asks, requests to it, and what its refusals mean.
 
-The connection is the official client's; objects are plain values here. It repeats reads where a
-connection breaks or a server is busy. A request that creates is never repeated.
+The official client reads kubeconfig, runs its plugins and keeps the connection; objects are plain
+values here. Beside that client this module takes the first current-context of several files, as
+kubectl does, reads proxy-url, takes the machine's own trust where a cluster names no authority, and
+sends no request without the credentials that an entry promises. It repeats reads where a connection
+breaks or a server is busy. A request that creates is never repeated.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import os
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from builder.core.errors import OutsideError
-from builder.jobs.backends.kubernetes.access import Access
+from builder.core import web
+from builder.core.errors import InputError, OutsideError
 from builder.jobs.backends.protocol import LostAnswer
 
 if TYPE_CHECKING:
-    from kubernetes.client import ApiClient, ApiException
+    from kubernetes.client import ApiClient, ApiException, Configuration
+
+RETRIES: Final = 3
+"""How often a request that changes nothing is repeated, or one that reached no server."""
+_BUSY: Final = (429, 500, 502, 503, 504)
+_RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-credentials CLUSTER"
+
+
+def load(context: str | None) -> Client:
+    """Read the cluster and the user of a context; None for the current one.
+
+    The files of KUBECONFIG count, else ~/.kube/config. Raises InputError.
+    """
+    from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
+
+    paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    files = _usable(paths, lambda: KubeConfigMerger(paths))
+    if files.config is None:
+        raise InputError(
+            f"{paths}: there is no kubeconfig",
+            "on GKE: gcloud container clusters get-credentials CLUSTER; else set KUBECONFIG",
+        )
+    current = (file.get("current-context") for file in files.config_files.values())
+    name = context or next(filter(None, current), None)
+    known = [entry["name"] for entry in files.config["contexts"].value]
+    if name not in known:
+        what = f"no context is called {name}" if name else "no current-context"
+        raise InputError(
+            f"{paths}: {what}", f"give --context: {', '.join(known)}" if known else _RENEW
+        )
+    loader = _usable(paths, lambda: KubeConfigLoader(files.config, name, config_base_path=None))
+    where = loader.current_context["context"]
+    cluster = files.config["clusters"].get_with_name(where["cluster"])["cluster"].value
+    server = str(cluster.get("server") or "").rstrip("/")
+    if not server.startswith(("https://", "http://")):
+        raise InputError(f"context {name}: {server!r} is no server", _RENEW)
+    namespace = where.get("namespace") or "default"
+    return Client(str(name), server, namespace, loader.load_and_set, cluster.get("proxy-url"))
+
+
+def _usable(source: str, read: Callable[[], Any]) -> Any:
+    """Return what the client reads of a kubeconfig. Raises InputError with its first line."""
+    from kubernetes.config import ConfigException
+    from yaml import YAMLError
+
+    try:
+        return read()
+    except (ConfigException, YAMLError, OSError, ValueError, TypeError, AttributeError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{source}: {why}", _RENEW) from None
+
+
+def _set_trust(client: ApiClient) -> None:
+    """Trust what this machine trusts where the cluster names no authority of its own.
+
+    Go accepts an authority that Python 3.13 refuses for its form; clusters have such ones.
+    """
+    from urllib3 import disable_warnings
+    from urllib3.exceptions import InsecureRequestWarning
+    from urllib3.util.ssl_ import create_urllib3_context
+
+    if not client.configuration.verify_ssl:
+        disable_warnings(InsecureRequestWarning)
+        return
+    context = create_urllib3_context() if client.configuration.ssl_ca_cert else web.trust()
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    client.rest_client.pool_manager.connection_pool_kw["ssl_context"] = context
+
+
+# --- requests -------------------------------------------------------------------------------------
 
 JOBSETS: Final = "jobset.x-k8s.io/v1alpha2"
 PAGE: Final = 500
@@ -51,19 +126,60 @@ class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
 
 @dataclass
 class Client:
-    """One cluster's API server. Its calls raise ClusterRefused, and OutsideError where the server
-    cannot be reached."""
+    """One cluster's API server, and one user of it. Its calls raise ClusterRefused, and
+    OutsideError where the server cannot be reached.
 
-    access: Access
+    context: its name in kubeconfig. namespace: the context's. fill: writes the address and the
+    credentials into a configuration; it may run a plugin. proxy: of kubeconfig.
+    """
+
+    context: str
+    server: str
+    namespace: str
+    fill: Callable[[Configuration], None]
+    proxy: str | None = None
 
     @cached_property
-    def _connection(self) -> ApiClient:
-        return self.access.connect()
+    def connection(self) -> ApiClient:
+        """The official client with this cluster's trust and this user's credentials, which it
+        renews where they say when they expire.
+
+        Raises InputError for an entry that cannot be used, OutsideError where there are no
+        credentials.
+        """
+        from kubernetes.client import ApiClient, Configuration
+        from urllib3 import Retry
+
+        configuration = Configuration()
+        _usable(f"context {self.context}", lambda: self.fill(configuration))
+        if not self.server.startswith("https://"):
+            configuration.api_key.clear()
+            configuration.refresh_api_key_hook = None
+        elif not (configuration.api_key or configuration.cert_file):
+            raise OutsideError(
+                f"context {self.context}: no credentials",
+                f"log in again; kubectl --context {self.context} get pods tries it",
+            )
+        configuration.retries = Retry(
+            RETRIES,
+            status_forcelist=_BUSY,
+            backoff_factor=0.3,
+            retry_after_max=10,
+            raise_on_status=False,
+        )
+        proxy, login = web.without_login(self.proxy or web.proxy_of(self.server) or "")
+        configuration.proxy, configuration.no_proxy = proxy or None, ""
+        if login:
+            configuration.proxy_headers = {"Proxy-Authorization": f"Basic {login}"}
+        client = ApiClient(configuration)
+        if self.server.startswith("https://"):
+            _set_trust(client)
+        return client
 
     def path(self, version: str, resource: str, name: str = "", namespace: str = "") -> str:
         """Return the path of a resource in a namespace, by default in that of the context."""
         root = f"/api/{version}" if "/" not in version else f"/apis/{version}"
-        inside = f"{root}/namespaces/{namespace or self.access.namespace}/{resource}"
+        inside = f"{root}/namespaces/{namespace or self.namespace}/{resource}"
         return f"{inside}/{name}" if name else inside
 
     def get(self, path: str, **query: str) -> Object:
@@ -115,13 +231,13 @@ class Client:
         from kubernetes.client import ApiException
         from urllib3 import exceptions
 
-        connection, login = self._connection, dict[str, str]()
+        connection, login = self.connection, dict[str, str]()
         connection.update_params_for_auth(login, [], ["BearerToken"])
         headers = {name: value.strip() for name, value in login.items()}  # a file ends with a line
         try:
             answer = connection.rest_client.request(
                 method,
-                f"{self.access.server}{path}",
+                f"{self.server}{path}",
                 query_params=query,
                 headers={"Accept": "application/json", **headers},
                 body=body,
@@ -145,17 +261,17 @@ class Client:
 
     def _unreachable(self, kind: type[OutsideError], cause: object) -> OutsideError:
         why = str(cause).splitlines()[-1].rpartition(">: ")[2]
-        what = f"{self.access.server} cannot be reached: {why}"
+        what = f"{self.server} cannot be reached: {why}"
         return kind(what, f"look whether it is up: {self._kubectl} version")
 
     @property
     def _kubectl(self) -> str:
-        return f"kubectl --context {self.access.context}"
+        return f"kubectl --context {self.context}"
 
     def _object(self, data: bytes) -> Object:
         answer = _parsed(data)
         if answer is None:
-            what = f"{self.access.server} is no API server: its answer is no JSON"
+            what = f"{self.server} is no API server: its answer is no JSON"
             raise OutsideError(what, f"look at it: {self._kubectl} cluster-info")
         return answer
 
@@ -170,7 +286,7 @@ class Client:
         if answer.status == 404 and unknown and "namespaces" not in words:
             what = "the cluster knows no JobSet"
             fix = "install JobSet 0.10.1 or later there: docs/kubernetes.md"
-        fix = fix.format(kubectl=self._kubectl, namespace=self.access.namespace)
+        fix = fix.format(kubectl=self._kubectl, namespace=self.namespace)
         reason = str(status.get("reason") or "")
         return ClusterRefused(f"{what}: {words}", fix, answer.status, reason)
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from builder import contract
 from builder.core.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes import nodes, pod
+from builder.jobs.backends.kubernetes import pod
 from builder.jobs.backends.kubernetes.pod import CONTAINER, Identity, Role
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Pool
 from builder.jobs.ready import (
     KEY_LABEL,
     KEY_LENGTH,
@@ -48,7 +48,7 @@ _FAULTS: Final = [contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT
 
 def key(ready: Ready, cluster: KubernetesSettings) -> str:
     """Return a hash of all that the JobSet asks for: image, machines, arguments, namespace."""
-    neutral = Identity(ready.job.id, _job_dir(ready, ready.job.id), {})
+    neutral = Identity(ready.job.id, ready.job.output(ready.job.id), {})
     return key_of(_jobset(ready, cluster, neutral))
 
 
@@ -71,11 +71,7 @@ def jobset(
     }
     own = folder(ready, cluster, run)
     name = own + (f"-a{attempt}" if attempt > 1 else "")
-    return _jobset(ready, cluster, Identity(name, _job_dir(ready, own), labels))
-
-
-def _job_dir(ready: Ready, replacement: str) -> str | None:
-    return ready.job.job_dir.replace("{job}", replacement) if ready.job.job_dir else None
+    return _jobset(ready, cluster, Identity(name, ready.job.output(own), labels))
 
 
 def _jobset(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> dict[str, Any]:
@@ -112,14 +108,14 @@ def _annotations(ready: Ready, cluster: KubernetesSettings, identity: Identity) 
     annotations = {OUTPUT: identity.job_dir} if identity.job_dir else {}
     if ready.job.scheduling.strategy == "flex-start" and cluster.queue:
         annotations[MAX_RUN] = str(ready.job.scheduling.timeout)
-    if any(nodes.hosts(placement) > 1 for placement in ready.placements):
+    if any(placement.hosts > 1 for placement in ready.placements):
         annotations[EXCLUSIVE] = "cloud.google.com/gke-nodepool"
     return annotations
 
 
 def _job(role: Role) -> dict[str, Any]:
     """Return the Job of a role."""
-    count = role.pool.count * nodes.hosts(role.placement)
+    count = role.pool.count * role.placement.hosts
     return {
         "completionMode": "Indexed",
         "completions": count,

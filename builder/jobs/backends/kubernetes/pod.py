@@ -1,15 +1,15 @@
-"""The pods of one role: environment, volumes and rights; nodes.py says where. Pure functions.
+"""The pods of one role: environment, volumes, rights, and their nodes. Pure functions.
 
 JobSet gives every pod a stable host name, so one TF_CONFIG serves all pods of a role. Only the
 index of a pod's task differs, and the kubelet puts that in: it replaces $(NAME) in a variable by
 the variables before it in the list. Kubernetes appends JOB_COMPLETION_INDEX at the end unless it is
-in the list, so it stands in the list, first. Source: kubernetes, indexed_job_utils.go;
-kubernetes/kubernetes#90466.
+in the list, so it stands in the list, first. Sources: kubernetes, indexed_job_utils.go;
+kubernetes/kubernetes#90466; Google Cloud, GKE: About GPUs, Plan TPUs, Spot VMs, Flex-start, Consume
+reserved resources.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +17,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from builder.core.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes import nodes
+from builder.jobs import machines
 from builder.jobs.description.job import Job
-from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
-from builder.jobs.ready import Ready, arguments, given
+from builder.jobs.machines import Placement, Pool
+from builder.jobs.ready import Ready, arguments, given, output_variables, tf_config
 
 CONTAINER: Final = "trainer"
 INDEX: Final = "JOB_COMPLETION_INDEX"
@@ -64,15 +63,15 @@ class Role:
         return self.ready.image.proven and self.ready.job.command is None
 
     @property
-    def on_tpu(self) -> bool:
-        """Tell whether the role's pods have a TPU."""
-        return nodes.on_tpu(self.placement)
+    def resource(self) -> str | None:
+        """Return the resource of its accelerators, None for a machine without one."""
+        return (TPU if self.placement.on_tpu else GPU) if self.placement.device else None
 
     @property
     def command(self) -> tuple[str, ...] | None:
         """Return what replaces the image's ENTRYPOINT, None for nothing."""
         command = self.ready.job.command
-        if not self.on_tpu:
+        if not self.placement.on_tpu:
             return command
         program = command or self.ready.image.entrypoint
         return (*LOCKED_MEMORY, *program) if program else None
@@ -95,7 +94,7 @@ def template(role: Role) -> dict[str, Any]:
             annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = level
     metadata = given(labels={**ready.job.labels, **role.identity.labels}, annotations=annotations)
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if ready.image.accelerator is not None and not role.on_tpu:
+    if ready.image.accelerator is not None and not role.placement.on_tpu:
         security["runAsNonRoot"] = True  # our images name their user by number
     volumes = _volumes(role)
     spec = {
@@ -108,7 +107,7 @@ def template(role: Role) -> dict[str, Any]:
         ),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        **nodes.selection(ready.job, cluster, role.placement),
+        **selection(role),
         "securityContext": security,
         "containers": [_container(role, volumes)],
         "volumes": [volume for volume, _ in volumes],
@@ -142,7 +141,7 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": role.read_only,
     }
-    if role.on_tpu:
+    if role.placement.on_tpu:
         security["runAsUser"] = 0
         security["capabilities"] = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
     mounts = [{"name": volume["name"], "mountPath": path} for volume, path in volumes]
@@ -152,7 +151,7 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
         command=[_literal(word) for word in role.command or ()],
         args=[_literal(word) for word in arguments(job, role.identity.job_dir)],
         env=_environment(role),
-        resources=nodes.resources(job, role.cluster, role.placement),
+        resources=resources(role),
         volumeMounts=mounts,
         securityContext=security,
     )
@@ -168,9 +167,7 @@ def _environment(role: Role) -> list[dict[str, Any]]:
     promised = role.placement.promise(ready.image.driver)
     values = {name: _literal(value) for name, value in {**promised, **ready.job.variables}.items()}
     if job_dir:
-        values["AIP_MODEL_DIR"] = _literal(f"{job_dir}/model/")
-        values["AIP_CHECKPOINT_DIR"] = _literal(f"{job_dir}/checkpoints/")
-        values["AIP_TENSORBOARD_LOG_DIR"] = _literal(f"{job_dir}/logs/")
+        values |= output_variables(_literal(job_dir))
     if ready.job.distributed:  # as elsewhere: one replica is no cluster
         values["TF_CONFIG"] = _tf_config(role)
     plain = ({"name": name, "value": value} for name, value in values.items())
@@ -191,14 +188,98 @@ def _tf_config(role: Role) -> str:
     addresses = {
         pool.role: [f"{name}-{pool.role}-0-{index}.{name}:{PORT}" for index in range(pool.count)]
         for pool in role.ready.job.pools
-        if pool.role != "evaluator"  # it is never part of the cluster that trains
     }
     reference = f"$({INDEX})"
-    task = {"type": role.pool.role, "index": reference}
-    config = {"cluster": addresses, "environment": "cloud", "task": task}
-    return json.dumps(config).replace(f'"{reference}"', reference)
+    config = tf_config(addresses, type=role.pool.role, index=reference)
+    return config.replace(f'"{reference}"', reference)
 
 
 def _literal(text: str) -> str:
     """Return a text that the kubelet leaves as it is: $(NAME) would be replaced, $$ becomes $."""
     return text.replace("$", "$$")
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
+SPOT: Final = "cloud.google.com/gke-spot"
+FLEX_START: Final = "cloud.google.com/gke-flex-start"
+QUEUED: Final = "cloud.google.com/gke-queued"
+"""The taint of nodes that a ProvisioningRequest has brought."""
+TPUS: Final = {
+    "TPU-v5e": "tpu-v5-lite-podslice",
+    "TPU-v6e": "tpu-v6e-slice",
+    "TPU7x": "tpu7x",
+}
+"""GKE's names of the TPUs. Source: Google Cloud, GKE, Plan TPUs."""
+SHARE: Final = 0.6
+"""What a pod asks for of its machine: more than half, so that no two share one, and less than GKE
+and its DaemonSets leave (Google Cloud, GKE, About node sizes)."""
+
+
+def selection(role: Role) -> dict[str, Any]:
+    """Return a pod's node selector and its tolerations."""
+    selector, tolerations = dict[str, str](), list[dict[str, Any]]()
+    strategy, options = role.ready.job.scheduling.strategy, role.ready.job.kubernetes
+    if role.resource:
+        tolerations.append(given(key=role.resource, operator="Exists", effect="NoSchedule"))
+    if role.cluster.nodes == "gke":
+        selector |= _machine(role.placement)
+        if strategy == "spot":
+            selector[SPOT] = "true"
+            tolerations.append(_tolerated(SPOT, "true", "NoSchedule"))
+        if strategy == "flex-start":
+            selector[FLEX_START] = "true"
+            if role.cluster.queue:  # Kueue asks for all nodes at once
+                tolerations.append(_tolerated(QUEUED, "true", "NoSchedule"))
+        if options.reservation:
+            selector |= _reservation(options.reservation)
+    tolerations += [_tolerated(own.key, own.value, own.effect) for own in options.tolerations]
+    return given(nodeSelector=selector | options.node_selector, tolerations=tolerations)
+
+
+def _machine(placement: Placement) -> dict[str, str]:
+    kind = placement.device
+    if kind is not None and kind.kind == "tpu":
+        return {
+            "cloud.google.com/gke-tpu-accelerator": TPUS[kind.name],
+            "cloud.google.com/gke-tpu-topology": str(placement.topology),
+        }
+    selector = {"node.kubernetes.io/instance-type": placement.machine}
+    if kind is not None:
+        # GKE writes the accelerator's name of the API in small letters: nvidia-tesla-v100
+        label = str(kind.type).lower().replace("_", "-")
+        selector["cloud.google.com/gke-accelerator"] = label
+    return selector
+
+
+def _reservation(name: str) -> dict[str, str]:
+    project = re.match(r"projects/([^/]+)/", name)
+    return given(
+        **{
+            "cloud.google.com/reservation-name": name.rpartition("/")[2],
+            "cloud.google.com/reservation-affinity": "specific",
+            "cloud.google.com/reservation-project": project and project[1],
+        }
+    )
+
+
+def _tolerated(key: str, value: str | None, effect: str | None) -> dict[str, Any]:
+    operator = "Exists" if value is None else "Equal"
+    return given(key=key, operator=operator, value=value, effect=effect)
+
+
+def resources(role: Role) -> dict[str, Any]:
+    """Return what a pod asks for: its accelerators, the disk that the job names, and on GKE most of
+    the machine."""
+    requests: dict[str, str] = {}
+    placement, disk = role.placement, role.ready.job.disk.size_gb
+    size = machines.size(placement.machine)
+    if role.cluster.nodes == "gke" and size is not None:
+        vcpus, memory = size
+        requests["cpu"] = f"{round(vcpus * SHARE * 1000)}m"
+        requests["memory"] = f"{round(memory * SHARE * 1024)}Mi"
+    if disk:
+        requests["ephemeral-storage"] = f"{disk}G"
+    count = placement.chips if placement.on_tpu else placement.count
+    return given(requests=requests, limits={role.resource: str(count)} if role.resource else None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from builder import contract
@@ -15,10 +14,9 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import Engine
 from builder.jobs import description
-from builder.jobs.backends.local.folder import FOLDER
+from builder.jobs.backends.local.backend import FOLDER
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.description.job import Job
-from builder.jobs.description.study import Study
 from builder.jobs.images import target_of
 from builder.pipeline import records
 
@@ -27,17 +25,6 @@ PROJECT = "CLOUD_ML_PROJECT_ID"
 
 BUCKETS = Path("build") / "buckets"
 """The folders in it stand for buckets: /gcs in a container."""
-
-
-@dataclass(frozen=True)
-class LocalOptions:
-    """The options of the command line. None or empty: as the job's description says."""
-
-    records: Path | None = None
-    job_dir: Path | None = None
-    env_file: Path | None = None
-    arguments: tuple[str, ...] = ()
-    program: str | None = None
 
 
 def load(root: Path, name: str) -> Job:
@@ -51,56 +38,60 @@ def load(root: Path, name: str) -> Job:
     return description.load(root, name)
 
 
-def described(
+def packaged(
     root: Path,
-    name: str,
-    options: LocalOptions,
+    job: Job,
+    program: str,
     settings: Settings,
     connect: Callable[[], Engine],
     on_event: OnEvent = ignore,
-) -> tuple[Engine, LocalJob, Study | None]:
-    """Return the engine, the local form of a described job, and its study where it has one.
+) -> tuple[Engine, Job]:
+    """Return the engine, and the job with a program, FOLDER:MODULE, as its image.
 
-    A program of `options` becomes the job's image. connect: connects to the engine, after the
-    checks that need none. Raises InputError, OutsideError, CheckFailed.
+    connect: connects to the engine, after the checks that need none. Raises InputError,
+    OutsideError, CheckFailed.
     """
-    job = load(root, name)
-    if options.program is None:
-        engine = connect()
-    else:
-        from builder.jobs import package
+    from builder.jobs import package
 
-        program, target = package.find(options.program), target_of(root, job.image)
-        engine = connect()
-        made = package.build(root, settings, engine, target, program, on_event)
-        known = name in description.names(root)
-        own = {"image": made.record.image_id, "pass_job_dir": True}
-        job = job.model_copy(update=own if known else {**own, "name": program.slug})
-    return engine, prepare(root, engine, job, options), job.study
+    python, target = package.find(program), target_of(root, job.image)
+    engine = connect()
+    made = package.build(root, settings, engine, target, python, on_event)
+    own = {"image": made.record.image_id, "pass_job_dir": True}
+    of_file = job.source.is_file()  # else a target stands for a job
+    return engine, job.model_copy(update=own if of_file else {**own, "name": python.slug})
 
 
-def prepare(root: Path, engine: Engine, job: Job, options: LocalOptions) -> LocalJob:
-    """Return the local form of a job. Raises InputError, OutsideError for a missing image."""
-    arguments = (*job.arguments, *options.arguments)
-    if options.records is not None and not options.records.is_dir():
-        what = f"--records {options.records}: there is no such folder"
+def prepare(
+    root: Path,
+    engine: Engine,
+    job: Job,
+    *,
+    arguments: Sequence[str] = (),
+    records: Path | None = None,
+    job_dir: Path | None = None,
+    env_file: Path | None = None,
+) -> LocalJob:
+    """Return the local form of a job. arguments: after the job's own; the others replace what its
+    description says. Raises InputError, OutsideError for a missing image."""
+    arguments = (*job.arguments, *arguments)
+    if records is not None and not records.is_dir():
+        what = f"--records {records}: there is no such folder"
         raise InputError(what, "name one that is there")
-    base = (job.job_dir or "").replace("{job}", job.id)
     return LocalJob(
         name=job.id,
         image=image_of(root, engine, job.image),
-        folder=(options.job_dir or root / FOLDER / job.id).absolute(),
+        folder=(job_dir or root / FOLDER / job.id).absolute(),
         pools=job.pools,
         command=job.command,
         arguments=arguments,
-        environment=_environment(job, options.env_file),
-        base=base if base.startswith("gs://") else "",
+        environment=_environment(job, env_file),
+        base=job.output(job.id) or "",
         pass_job_dir=job.pass_job_dir,
-        records=options.records or _records_of_project(root, arguments),
+        records=records or _records_of_project(root, arguments),
         buckets=root / BUCKETS,
         restarts=job.scheduling.restarts,
         timeout=job.scheduling.timeout,
-        shm=_half_of_memory(),
+        shm=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,  # as a machine's own
     )
 
 
@@ -109,11 +100,12 @@ def _environment(job: Job, env_file: Path | None) -> dict[str, str]:
     known = _variables(env_file) if env_file else {}
     missing = [name for name in job.secrets if name not in known]
     if missing:
-        where = description.where(job, "environment", missing[0])
-        raise InputError(
-            f"{where}: {', '.join(missing)} names a secret, whose value this machine does not know",
+        unknown = InputError(
+            f"{', '.join(missing)} names a secret, whose value this machine does not know",
             f"write {missing[0]}=VALUE into a file outside of git, and give --env-file FILE",
         )
+        mistake = description.mistake(job, unknown, "environment", missing[0])
+        raise filemodel.error(description.shown(job.source), [mistake])
     project = {PROJECT: job.project} if job.project else {}
     return {**job.variables, **{name: known[name] for name in job.secrets}, **project}
 
@@ -149,8 +141,3 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
     if image is None:
         raise OutsideError(*missing)
     return image
-
-
-def _half_of_memory() -> int:
-    """Return the bytes that a machine's own /dev/shm has by default."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

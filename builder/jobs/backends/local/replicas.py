@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from builder import contract
-from builder.jobs.pools import ROLES, Pool
+from builder.jobs.machines import ROLES, Pool
+from builder.jobs.ready import output_variables, tf_config
 
 PORT = 2222
 """The replicas' port. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
@@ -130,33 +131,23 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
 def _environment(
     job: LocalJob, role: str, index: int, hosts: Mapping[tuple[str, int], str]
 ) -> dict[str, str]:
-    cluster: dict[str, list[str]] = {}
-    pools: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for (other, _), host in hosts.items():
-        pools.setdefault(_pool(other), []).append(f"{host}:{PORT}")
-        if other != "evaluator":  # it is never part of the cluster that trains
-            cluster.setdefault(other, []).append(f"{host}:{PORT}")
+        addresses.setdefault(other, []).append(f"{host}:{PORT}")
     trial = {"trial": str(job.trial.number)} if job.trial else {}
     spec = {
-        "cluster": pools,
+        "cluster": {_pool(other): of_role for other, of_role in addresses.items()},
         "environment": "cloud",
         "task": {"type": _pool(role), "index": index, **trial},
     }
-    base = f"{JOB}/{job.trial.number}" if job.trial else JOB
-    own = {name: _local(value, job) for name, value in job.environment.items()}
     variables = {
         "PYTHONUNBUFFERED": "1",
-        **own,
+        **{name: _local(value, job) for name, value in job.environment.items()},
         "CLUSTER_SPEC": json.dumps(spec),
-        "AIP_MODEL_DIR": f"{base}/model/",
-        "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
-        "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
+        **output_variables(f"{JOB}/{job.trial.number}" if job.trial else JOB),
     }
     if len(hosts) > 1:  # the service sets TF_CONFIG for several replicas only
-        task = {"type": role, "index": index, **trial}
-        variables["TF_CONFIG"] = json.dumps(
-            {"cluster": cluster, "environment": "cloud", "task": task}
-        )
+        variables["TF_CONFIG"] = tf_config(addresses, type=role, index=index, **trial)
     if job.trial:
         variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
         variables["CLOUD_ML_HP_METRIC_FILE"] = f"{METRICS}/output.metrics"

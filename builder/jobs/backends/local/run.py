@@ -17,32 +17,99 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import queue
+import signal
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
+from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
-from builder.jobs.backends.local import container, folder
-from builder.jobs.backends.local.folder import LOCAL
-from builder.jobs.backends.local.replicas import LocalJob, Replica, replicas
-from builder.jobs.backends.local.stop import Stop, only_run, signals
+from builder.jobs.backends.local import backend
+from builder.jobs.backends.local.backend import LOCAL
+from builder.jobs.backends.local.replicas import (
+    GCS,
+    JOB,
+    METRICS,
+    RECORDS,
+    LocalJob,
+    Replica,
+    replicas,
+)
 from builder.jobs.backends.protocol import JobStatus, OnLine, ReplicaStatus, ignore
 
 if TYPE_CHECKING:
     import docker
+    from docker.models.containers import Container
+    from docker.types import Mount
 
 CHIEF = "chief"
 RESTARTS = 5
 """How often a replica is started again."""
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stop:
+    """Requests to end a job, from another thread or from a signal. The first request ends the
+    containers with SIGTERM and their grace, the second one with SIGKILL. requests: how many there
+    were; code: the exit code that the last one means.
+    """
+
+    def __init__(self) -> None:
+        self.requests, self.code = 0, 0
+
+    def request(self, number: int = signal.SIGTERM) -> None:
+        self.requests += 1
+        self.code = 128 + number
+
+
+@contextlib.contextmanager
+def signals(stop: Stop) -> Iterator[None]:
+    """Within the block, Ctrl-C, SIGTERM and SIGHUP only make a request to `stop`, so that no signal
+    interrupts the making of a container. The fourth one raises KeyboardInterrupt. A SIGHUP that is
+    ignored (nohup) stays ignored. Outside of the main thread the block changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        stop.request(number)
+        if stop.requests > 3:
+            raise KeyboardInterrupt
+
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    caught = [number for number in _ENDING if number != signal.SIGHUP or not ignored]
+    before = {number: signal.signal(number, handle) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Hold a lock file of a job's folder. Raises InputError where another run holds it."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files.locked(folder / LOCAL / ".lock", wait=False))
+        except BlockingIOError:
+            raise InputError(
+                f"{folder}: another run of this job is at work there",
+                "wait for it, or give --job-dir another folder",
+            ) from None
+        yield
 
 
 def run(
@@ -71,7 +138,7 @@ def run(
     stop = stop or Stop()
     with signals(stop), refusals(job.image, NO_IMAGE):
         client = engine.client
-        containers.sweep(client, folder.LABEL)
+        containers.sweep(client, backend.LABEL)
         image = str(client.images.get(job.image).id)
         with only_run(job.folder):
             cluster = _Cluster(client, image, job, identity, stop, on_line)
@@ -81,7 +148,7 @@ def run(
                 cluster.broke_off(error)
                 raise
             finally:
-                containers.remove(client, f"{folder.LABEL}={identity}")
+                containers.remove(client, f"{backend.LABEL}={identity}")
 
 
 @dataclass
@@ -135,14 +202,14 @@ class _Cluster:
         own.mkdir(parents=True, exist_ok=True)
         for old in own.glob("*.log"):
             old.unlink()
-        for replica in replicas(self.job, self.identity, container.machine_gpus(self.client)):
+        for replica in replicas(self.job, self.identity, _machine_gpus(self.client)):
             self.running[replica.name] = _Running(replica, own / f"{replica.name}.log")
         count = f"{len(self.running)} replica{'s' if len(self.running) > 1 else ''}"
         self._note(f"{count} of {self.job.image}, in {self.job.folder}")
         self.client.networks.create(
-            container.network_of(self.identity),
+            self._network,
             driver="bridge",
-            labels=containers.labels(folder.LABEL, self.identity),
+            labels=containers.labels(backend.LABEL, self.identity),
             check_duplicate=True,
         )
         for waiting in self.running.values():
@@ -181,17 +248,17 @@ class _Cluster:
                 self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
         elif now >= self.grace_ends or self.stop.requests > 1:
             for replica in self._alive():
-                container.send(replica.container, "SIGKILL")
+                _send(replica.container, "SIGKILL")
 
     def _printed(self, replica: _Running, text: str) -> None:
-        self.on_line(folder.line(replica.log, replica.name, text))
+        self.on_line(backend.line(replica.log, replica.name, text))
         replica.last = contract.words(text) or replica.last
 
     def _ended(self, replica: _Running, attempt: int) -> None:
         """Handle the end of a replica's container, unless it has another one meanwhile."""
         if attempt != replica.attempt or replica.state != "running":
             return
-        code, out_of_memory = container.wait(replica.container)
+        code, out_of_memory = _wait(replica.container)
         replica.exit_code = code
         replica.seconds += time.monotonic() - replica.began
         if self.state != "running":
@@ -207,7 +274,7 @@ class _Cluster:
         self.write()
 
     def _failed(self, replica: _Running, code: int, out_of_memory: bool) -> None:
-        how = f"{replica.name} {container.described(code, out_of_memory)}"
+        how = f"{replica.name} {described(code, out_of_memory)}"
         fault = code < 128 or out_of_memory or self.job.restarts == "never"
         if self._chief_is_done():
             self._note(f"{how}, after the chief was done")
@@ -225,7 +292,7 @@ class _Cluster:
     def _chief_is_done(self) -> bool:
         """Tell whether the chief has ended with 0, though its end may still be on its way here."""
         chief = self.running[f"{CHIEF}-0"]
-        return chief.container is not None and container.has_succeeded(chief.container)
+        return chief.container is not None and _has_succeeded(chief.container)
 
     def _end(self, state: str, message: str) -> None:
         """Note how the job ends, and tell all replicas to end."""
@@ -233,7 +300,7 @@ class _Cluster:
         self._note(message)
         self.grace_ends = time.monotonic() + self.job.grace
         for replica in self._alive():
-            container.send(replica.container, "SIGTERM")
+            _send(replica.container, "SIGTERM")
 
     def _start(self, replica: _Running) -> None:
         """Start a new container under the replica's name; its lines go to the queue."""
@@ -241,9 +308,7 @@ class _Cluster:
             replica.container.remove(force=True, v=True)
         replica.attempt += 1
         replica.exit_code = None
-        replica.container = container.create(
-            self.client, self.image, self.job, replica.replica, self.identity
-        )
+        replica.container = self._create(replica.replica)
         ended = functools.partial(self._ended, replica, replica.attempt)
         containers.follow(
             replica.container,
@@ -254,15 +319,48 @@ class _Cluster:
         replica.began, replica.state = time.monotonic(), "running"
         self.write()
 
+    @property
+    def _network(self) -> str:
+        return f"job-{self.identity}"
+
+    def _create(self, replica: Replica) -> Container:
+        """Create the container of a replica; it is not started yet."""
+        from docker.types import DeviceRequest, LogConfig
+
+        aliases = self.client.api.create_endpoint_config(aliases=[replica.host])
+        options: dict[str, Any] = {}
+        if replica.gpus:
+            gpus = DeviceRequest(device_ids=list(replica.gpus), capabilities=[["gpu"]])
+            options["device_requests"] = [gpus]
+        if self.job.command is not None:
+            options["entrypoint"] = list(self.job.command)
+        return self.client.containers.create(
+            self.image,
+            list(replica.arguments) or None,
+            name=f"job-{self.identity}-{replica.name}",
+            hostname=replica.host,
+            user=f"{os.geteuid()}:{os.getegid()}",  # all files are of whoever runs the job
+            network=self._network,
+            networking_config={self._network: aliases},
+            labels=containers.labels(backend.LABEL, self.identity),
+            environment={"HOME": "/tmp", **replica.environment},
+            mounts=_mounts(self.job),
+            shm_size=self.job.shm,
+            log_config=LogConfig(
+                type=LogConfig.types.JSON, config={"max-size": "20m", "max-file": "2"}
+            ),
+            **options,
+        )
+
     # --- telling ---
 
     def _note(self, text: str) -> None:
-        self.on_line(folder.note(self.job.folder, text))
+        self.on_line(backend.note(self.job.folder, text))
 
     def write(self) -> JobStatus:
         """Write the job's status as it is now, and return it."""
         failed = self.failed.exit_code if self.failed else None
-        return folder.write(
+        return backend.write(
             self.job,
             self.state,
             self.started,
@@ -270,3 +368,74 @@ class _Cluster:
             replicas=tuple(replica.status() for replica in self.running.values()),
             failed_code=self.stop.code if self.state == "cancelled" else failed,
         )
+
+
+# --- a replica as a container ---------------------------------------------------------------------
+
+
+def _machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
+    """Return the ids of the GPUs that the engine gives to containers; () without their runtime."""
+    if "nvidia" not in (client.info().get("Runtimes") or {}):
+        return ()
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
+    return tuple(str(index) for index in range(len(gpus)))
+
+
+def _mounts(job: LocalJob) -> list[Mount]:
+    from docker.types import Mount
+
+    folders = {
+        JOB: job.folder.parent if job.trial else job.folder,
+        RECORDS: job.records,
+        GCS: job.buckets if job.buckets.is_dir() else None,
+        METRICS: job.trial.metrics if job.trial else None,
+    }
+    return [
+        Mount(target, str(source.absolute()), "bind", read_only=target == RECORDS)
+        for target, source in folders.items()
+        if source is not None
+    ]
+
+
+def _send(container: Container, name: str) -> None:
+    """Send a signal; a container that has ended already is no error."""
+    from docker.errors import APIError
+
+    with contextlib.suppress(APIError):
+        container.kill(name)
+
+
+def _wait(container: Container) -> tuple[int, bool]:
+    """Wait for a container's end. Returns its exit code, and whether it ran out of memory.
+
+    137 for a container that somebody removed.
+    """
+    from docker.errors import NotFound
+
+    try:
+        code = int(container.wait(timeout=60)["StatusCode"])
+        container.reload()
+        return code, bool(container.attrs["State"].get("OOMKilled"))
+    except NotFound:
+        return 137, False
+
+
+def _has_succeeded(container: Container) -> bool:
+    """Tell whether a container has ended with 0; one that somebody removed has not."""
+    from docker.errors import NotFound
+
+    with contextlib.suppress(NotFound):
+        container.reload()
+        state = container.attrs["State"]
+        return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
+    return False
+
+
+def described(code: int, out_of_memory: bool = False) -> str:
+    """Return an exit code in words."""
+    if out_of_memory:
+        return "ran out of memory"
+    if code > 128:
+        with contextlib.suppress(ValueError):
+            return f"ended with exit code {code} ({signal.Signals(code - 128).name})"
+    return f"failed with exit code {code}"

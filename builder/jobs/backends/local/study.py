@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder.core.errors import InputError
 from builder.engine.containers import ContainerEngine
-from builder.jobs.backends.local import folder as folders
+from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob, Trial
-from builder.jobs.backends.local.stop import Stop, only_run, signals
+from builder.jobs.backends.local.run import Stop, only_run, signals
 from builder.jobs.backends.protocol import JobStatus, OnLine, TrialStatus, ignore
 from builder.jobs.description.study import Parameter, Study
 
@@ -156,7 +156,7 @@ class _Loop:
         words = ", ".join(f"{name} {value}" for name, value in parameters.items())
         self._note(f"trial {number} starts: {words}")
         self._record()
-        metrics = self.job.folder / str(number) / folders.LOCAL / "metrics"
+        metrics = self.job.folder / str(number) / backend.LOCAL / "metrics"
         metrics.mkdir(parents=True, exist_ok=True)
         arguments = tuple(f"--{name}={value}" for name, value in parameters.items())
         return Trial(number, arguments, metrics, place, self.study.parallel)
@@ -189,7 +189,7 @@ class _Loop:
         self._record()
 
     def _note(self, text: str) -> None:
-        self.on_line(folders.note(self.job.folder, text))
+        self.on_line(backend.note(self.job.folder, text))
 
     def _given_up(self) -> str:
         """Return why no further trial starts, "" where the study continues."""
@@ -216,7 +216,7 @@ class _Loop:
             state = "succeeded"
         code = self.stop.code if state == "cancelled" else None
         what = (self.job, state, self.started, message)
-        return folders.write(*what, trials=trials, failed_code=code)
+        return backend.write(*what, trials=trials, failed_code=code)
 
 
 # --- Optuna's form of a study ---------------------------------------------------------------------

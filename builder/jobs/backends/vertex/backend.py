@@ -1,21 +1,25 @@
-"""Vertex AI as a backend: its job service and Cloud Logging behind the calls of the protocol."""
+"""Vertex AI as a backend: its job service and Cloud Logging behind the calls of the protocol, and
+what is checked before a job is sent there."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder import googleapi
-from builder.core.errors import OutsideError
+from builder import googleapi, registry
+from builder.core import settings
+from builder.core.errors import InputError, OutsideError
+from builder.core.settings import JobSettings
+from builder.jobs import checks, machines
 from builder.jobs.backends.protocol import JobStatus, LogReader, LostAnswer, by_age
-from builder.jobs.backends.vertex import checks, messages, service, status
-from builder.jobs.backends.vertex.logs import CloudLog
-from builder.jobs.backends.vertex.service import Service
+from builder.jobs.backends.vertex import messages, status
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.description.job import Job
 from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
@@ -28,6 +32,25 @@ _KINDS = {CUSTOM: "custom_job", TUNING: "hyperparameter_tuning_job"}
 _NAME = re.compile(rf"projects/[^/]+/locations/[^/]+/({CUSTOM}|{TUNING})/[0-9]+")
 
 
+def load(
+    root: Path,
+    job: Job | None,
+    flags: Mapping[str, str | None],
+    environ: Mapping[str, str] | None = None,
+) -> JobSettings:
+    """Return where a job goes: a flag wins over the job's file, the file over the environment
+    (BUILDER_JOB_PROJECT ...), and these over the table [job] of builder.toml. The project of
+    [cloud] serves where [job] names none.
+
+    flags: project and region. Raises InputError that names where a bad value came from.
+    """
+    environ = os.environ if environ is None else environ
+    own = {name: flags.get(name) or getattr(job, name, None) for name in ("project", "region")}
+    chosen = settings.load(root, environ=environ, tables={"job": own})
+    project = chosen.job.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
+    return chosen.job.model_copy(update={"project": project})
+
+
 @dataclass(frozen=True)
 class VertexAI:
     """The jobs of one project in one region."""
@@ -35,28 +58,74 @@ class VertexAI:
     title = "Vertex AI"
     name = "vertex"
 
-    service: Service
+    where: JobSettings
 
     @property
     def location(self) -> str:
         """Return the region of the project."""
-        return f"{self.service.region} of {self.service.project}"
+        return f"{self.where.region} of {self.where.project}"
+
+    @property
+    def parent(self) -> str:
+        """Return the parent resource of jobs. Raises InputError without a project or a region."""
+        for name in ("project", "region"):
+            if not getattr(self.where, name):
+                raise InputError(
+                    f"no {name} is known",
+                    f"give --{name}, add {name}: to the job, or set it in the table [job] of "
+                    "builder.toml",
+                )
+        return f"projects/{self.where.project}/locations/{self.where.region}"
+
+    def known(self) -> VertexAI:
+        """Return itself. Raises InputError without a project or a region; needs no credentials."""
+        _ = self.parent
+        return self
 
     @cached_property
     def client(self) -> JobServiceClient:
         """Return the client of the job service."""
-        return service.jobs_client(self.service)
+        from google.cloud import aiplatform_v1
+
+        own = f"https://{self.where.region}-aiplatform.googleapis.com"
+        endpoint = self.where.endpoint or own
+        return aiplatform_v1.JobServiceClient(
+            credentials=googleapi.credentials(endpoint)[0],
+            transport="rest",
+            client_options={"api_endpoint": endpoint},
+        )
 
     # --- sending ---
 
     def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
-        return checks.ready(job, image, self.service, targets)
+        problems, placements, notes = checks.common(job, image, targets)
+        with problems.at(("environment",)):
+            _check_environment(job, image, self.where.project)
+        with problems.at(("region",)):
+            if self.where.region is None:
+                raise InputError(
+                    "no region is known",
+                    "add region: us-central1 to the job, or give --region, or set it in [job]",
+                )
+            for placement in placements:
+                machines.check_region(placement, self.where.region)
+        with problems.at(("image",)):
+            if self.where.endpoint is None and image.in_registry:  # Google's own service pulls it
+                _check_registry(image)
+        problems.stop()
+        devices = dict.fromkeys(placement.device for placement in placements if placement.device)
+        notes += [device.warning for device in devices if device.warning]
+        notes += [
+            f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
+        ]
+        project, region = self.where.project, self.where.region or ""
+        return Ready(job, image, region, placements, project, tuple(notes))
 
     def preflight(self, ready: Ready) -> None:  # noqa: ARG002
         """Raise InputError without a project or a region: the service checks a job when it is
         created."""
-        self.service.known()
+        self.known()
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; a label of the job holds it."""
@@ -77,19 +146,16 @@ class VertexAI:
         job: Any = message.from_json(json.dumps(messages.body(ready, run)))
         lost = (
             exceptions.ServerError,
-            exceptions.DeadlineExceeded,
-            exceptions.Unknown,
             requests.exceptions.ConnectionError,
             requests.exceptions.Timeout,
+            requests.exceptions.ChunkedEncodingError,
         )
         what = f"submit {ready.job.id}"
         with explaining(what):
             try:
                 kind = _KINDS[TUNING if tuning else CUSTOM]
-                created = self._call("create", kind)(parent=self.service.parent, **{kind: job})
+                created = self._call("create", kind)(parent=self.parent, **{kind: job})
             except lost as error:
-                if googleapi.bad_credentials(error):  # nothing was sent
-                    raise
                 explained = googleapi.explained(error, what, status.ADVICE)
                 raise LostAnswer(explained.message, explained.fix) from error
         return status.read(created)
@@ -113,7 +179,7 @@ class VertexAI:
         if _NAME.fullmatch(name):
             return self.get(name)
         if name.isdigit():
-            custom, tuning = (f"{self.service.parent}/{kind}/{name}" for kind in _KINDS)
+            custom, tuning = (f"{self.parent}/{kind}/{name}" for kind in _KINDS)
             try:
                 return self.get(custom)
             except OutsideError as error:
@@ -150,14 +216,13 @@ class VertexAI:
 
     def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of the job's lines in Cloud Logging."""
-        client = service.logging_client(self.service)
-        return CloudLog(client, self.service.project or "", job.id)
+        return status.CloudLog.of(self.where, job.id)
 
     # --- pieces ---
 
     def _listed(self, wanted: str, limit: int = 1000) -> tuple[JobStatus, ...]:
         """Return the jobs that fit a filter of the service, of each kind `limit` at most."""
-        request = {"parent": self.service.parent, "filter": wanted}
+        request = {"parent": self.parent, "filter": wanted}
         jobs = []
         for kind in _KINDS.values():
             pages = self._call("list", f"{kind}s")(request=request, retry=googleapi.read_retry())
@@ -166,8 +231,37 @@ class VertexAI:
 
     def _call(self, verb: str, kind: str) -> Any:
         """Return the client's call for one kind of job, such as get_custom_job."""
-        return getattr(self.client, f"{verb}_{kind}")
+        return partial(getattr(self.client, f"{verb}_{kind}"), timeout=googleapi.READ_SECONDS)
 
 
 def _kind(name: str) -> str:
     return _KINDS[TUNING if f"/{TUNING}/" in name else CUSTOM]
+
+
+def _check_registry(image: Image) -> None:
+    where = registry.parse(image.reference)
+    if not (where.host == registry.DOCKER_HUB or where.host.endswith((".pkg.dev", "gcr.io"))):
+        path = where.repository.rsplit("/", 1)[-1]
+        raise InputError(
+            f"Vertex AI cannot pull from {where.host}: it takes images from Artifact Registry and "
+            "Docker Hub",
+            f"push it to REGION-docker.pkg.dev/PROJECT/REPOSITORY/{path} and name that",
+        )
+
+
+def _check_environment(job: Job, image: Image, project: str | None) -> None:
+    """Raise InputError for a secret that the job would hold, or that cannot be read from Secret
+    Manager when it starts."""
+    for name, secret in job.secrets.items():
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", secret.secret):
+            what = f"{name}: {secret.secret} is no name in Secret Manager"
+            raise InputError(what, "use letters, digits, _ and -")
+        if project is None:
+            raise InputError(f"{name} names a secret, and no project is known", "give --project")
+        if not (job.command or image.entrypoint):
+            what = f"{name} is read before the program starts, and what the image starts is unknown"
+            raise InputError(what, "write command: [python3, -m, MODULE]")
+    checks.check_no_plain_secrets(
+        job,
+        "write {name}: {{secret: NAME}}, and make it: gcloud secrets create NAME --data-file=FILE",
+    )

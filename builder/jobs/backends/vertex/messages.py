@@ -13,8 +13,7 @@ from typing import Any
 
 from builder.jobs.description.study import Parameter, Study
 from builder.jobs.description.values import ENVIRONMENT_LIMIT
-from builder.jobs.machines import Placement
-from builder.jobs.pools import Pool
+from builder.jobs.machines import Placement, Pool
 from builder.jobs.ready import (
     KEY_LABEL,
     NAME_LABEL,
@@ -80,7 +79,7 @@ def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None
 
 def _spec(ready: Ready, folder: str | None) -> Values:
     job, plan, options = ready.job, ready.job.scheduling, ready.job.vertex
-    job_dir = job.job_dir.replace("{job}", folder) if job.job_dir and folder else job.job_dir
+    job_dir = job.output(folder) if folder else job.job_dir
     pools: list[Values] = []  # a missing role is an empty pool, because a position is a role
     for pool, placement in ready.pools:
         pools += [{}] * (pool.position - len(pools))

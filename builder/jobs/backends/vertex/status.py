@@ -1,15 +1,17 @@
-"""A job as Vertex AI tells it, and its errors in the factory's words."""
+"""A job as Vertex AI tells it, what its replicas print, and its errors in the factory's words."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
-from builder.jobs.backends.protocol import JobStatus, TrialStatus
-from builder.jobs.pools import Pool, role_of
+from builder.core.settings import JobSettings
+from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, TrialStatus
+from builder.jobs.machines import Pool, role_of
 from builder.jobs.ready import RUN_LABEL, number_of
 
 if TYPE_CHECKING:
@@ -20,8 +22,7 @@ ADVICE = googleapi.Advice(
     forbidden="ask for roles/aiplatform.user in the project",
     missing="builder job list shows all",
     quota="ask for quota for this accelerator in this region, or take another region",
-    refused="correct the job's file; builder job render shows what is sent",
-    precondition="mend what the service names, then run the same command again",
+    refused="correct what the service names; builder job render shows what is sent",
     unreachable="run the same command again: it finds the job if it was made",
 )
 
@@ -100,3 +101,45 @@ def _text(value: Any) -> str:
 
 def _time(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) and value.timestamp() > 0 else None
+
+
+# --- what it prints -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CloudLog:
+    """One job's log in Cloud Logging. Filter and labels are those of
+    `gcloud ai custom-jobs stream-logs`."""
+
+    entries: googleapi.LogEntries
+
+    @classmethod
+    def of(cls, where: JobSettings, job_id: str) -> CloudLog:
+        """Return the log of a job from its beginning. Raises OutsideError without credentials."""
+        host = where.logging_endpoint or ""
+        conditions = ('resource.type="ml_job"', f'resource.labels.job_id="{job_id}"')
+        session = googleapi.session(googleapi.credentials(host)[0])
+        return cls(googleapi.LogEntries(session, host, where.project or "", conditions))
+
+    def read(self) -> tuple[LogLine, ...]:
+        """Return the lines since the last call, by time. Raises OutsideError."""
+        with explaining("logs"):
+            return tuple(map(_line, self.entries.read()))
+
+
+def _line(entry: dict[str, Any]) -> LogLine:
+    text, fields = googleapi.entry_payload(entry)
+    return LogLine(
+        time=googleapi.entry_time(entry),
+        replica=_replica(entry.get("resource", {}).get("labels", {}).get("task_name", SERVICE)),
+        severity=str(entry.get("severity") or "DEFAULT"),
+        text=text,
+        trial=entry.get("labels", {}).get("ml.googleapis.com/trial_id"),
+        fields=fields,
+    )
+
+
+def _replica(name: str) -> str:
+    """Return worker-1 for workerpool1-1; any other name stays as it is."""
+    match = re.fullmatch(r"workerpool([0-9]+)-([0-9]+)", name)
+    return f"{role_of(int(match[1]))}-{match[2]}" if match else name

@@ -1,1 +1,0 @@
-"""A loopback cluster that speaks enough of the API for kubectl."""
