@@ -63,9 +63,7 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON-ready data."""
-        problems = [problem.model_dump() for problem in self.problems]
-        findings = [finding.model_dump() for finding in self.findings]
-        return {**vars(self), "problems": problems, "findings": findings}
+        return asdict(self)
 
 
 def prove(image: Image) -> tuple[Result, ...]:
@@ -104,8 +102,8 @@ def _loader(image: Image) -> Answer:
             kind = Defect if of_framework else Finding
             defects.append(
                 kind(
-                    message=f"{module.path} cannot be loaded: {needs}, and the image lacks it",
-                    fix="install what brings it (apt-file search), or take the package out",
+                    f"{module.path} cannot be loaded: {needs}, and the image lacks it",
+                    "install what brings it (apt-file search), or take the package out",
                 )
             )
     loaded = len(modules) - len(defects)
@@ -122,9 +120,7 @@ def _opened(image: Image) -> list[Defect]:
 
     said = [list(each.opened(image.content.libraries, is_there)) for each in image.frameworks]
     one_works = any(all(isinstance(defect, Finding) for defect in each) for each in said)
-    return [
-        Finding(**defect.model_dump()) if one_works else defect for each in said for defect in each
-    ]
+    return [Finding(**asdict(defect)) if one_works else defect for each in said for defect in each]
 
 
 def _entry_point(image: Image) -> Answer:
@@ -139,13 +135,13 @@ def _entry_point(image: Image) -> Answer:
         where = "" if "/" in command[0] else f" in PATH ({search})"
         defects.append(
             Defect(
-                message=f"the image starts {command[0]}, which is not there{where}",
-                fix="correct ENTRYPOINT or CMD, or install the program",
+                f"the image starts {command[0]}, which is not there{where}",
+                "correct ENTRYPOINT or CMD, or install the program",
             )
         )
     elif not image.tree.files[program].mode & 0o111:
         fix = f"chmod +x {program}"
-        defects.append(Defect(message=f"{program} may not be executed", fix=fix))
+        defects.append(Defect(f"{program} may not be executed", fix))
     return defects, {"note": shlex.join(map(str, command))[:200]}
 
 
@@ -157,8 +153,8 @@ def _hooks(image: Image) -> Answer:
         if unknown:
             defects.append(
                 Defect(
-                    message=f"{path} runs code at every start of Python: {unknown[0][:200]}",
-                    fix="remove it, or the package that brings it",
+                    f"{path} runs code at every start of Python: {unknown[0][:200]}",
+                    "remove it, or the package that brings it",
                 )
             )
     note = f"{len(hooks)} known .pth hooks" if hooks else "no .pth file runs code"

@@ -53,19 +53,19 @@ def judge_first(run: Run, steps: int) -> Defect | None:
         return explain(run, "the trainer")
     if run.last_checkpoint is None and not run.last_step:
         return Defect(
-            message=f"the image ended with exit code 0 and trained no step{_error_in(run)}",
-            fix="let the program's exit code be the image's, and print "
+            f"the image ended with exit code 0 and trained no step{_error_in(run)}",
+            "let the program's exit code be the image's, and print "
             '{"event": "step", "step": N, "loss": X} every few steps',
         )
     if run.last_checkpoint is None:
         return Defect(
-            message=f"the trainer reported no checkpoint in {run.last_step or steps} steps",
-            fix='print {"event": "checkpoint", "step": N} once a checkpoint is safely written',
+            f"the trainer reported no checkpoint in {run.last_step or steps} steps",
+            'print {"event": "checkpoint", "step": N} once a checkpoint is safely written',
         )
     return Defect(
-        message=f"the trainer was through with {steps} steps before it could be killed, or printed "
+        f"the trainer was through with {steps} steps before it could be killed, or printed "
         "no step after its first checkpoint",
-        fix='print {"event": "step", "step": N, "loss": X} at least every ten steps',
+        'print {"event": "step", "step": N, "loss": X} at least every ten steps',
     )
 
 
@@ -74,9 +74,9 @@ def judge_failing(run: Run) -> Defect | None:
     if run.exit_code != contract.OK or run.timed_out:
         return None
     return Defect(
-        message="without records the image ends with exit code 0: a service takes a job that did "
+        "without records the image ends with exit code 0: a service takes a job that did "
         f"nothing for a success{_error_in(run)}",
-        fix="let the program's exit code be the image's: no `|| true`, no `except: pass`, `exec` "
+        "let the program's exit code be the image's: no `|| true`, no `except: pass`, `exec` "
         "in a script",
     )
 
@@ -90,8 +90,8 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
     if second.last_step < steps:
         defects.append(
             Defect(
-                message=f"the trainer ended well, but at step {second.last_step} of {steps}",
-                fix="let it train until --steps, those before a restart included",
+                f"the trainer ended well, but at step {second.last_step} of {steps}",
+                "let it train until --steps, those before a restart included",
             )
         )
     defects.append(_not_finite(second) or _not_learning(first, second, steps))
@@ -112,9 +112,9 @@ def _ignored_checkpoint(first: Run, second: Run) -> Defect | None:
         return None
     how = "did not say it resumed" if resumed is None else f"said it resumed at step {resumed}"
     return Defect(
-        message=f"the trainer ignored its checkpoint: killed at step {first.last_step} "
+        f"the trainer ignored its checkpoint: killed at step {first.last_step} "
         f"with a checkpoint of step {saved}, it {how} and went on with step {began}",
-        fix="restore the newest checkpoint of --job-dir at the start, and print "
+        "restore the newest checkpoint of --job-dir at the start, and print "
         '{"event": "resumed", "step": N}',
     )
 
@@ -123,21 +123,21 @@ def _not_learning(first: Run, second: Run, steps: int) -> Defect | None:
     losses = falling(first.losses, second.losses)
     if losses is None:
         return Defect(
-            message="the trainer reported no loss",
-            fix='print {"event": "step", "step": N, "loss": X} every few steps',
+            "the trainer reported no loss",
+            'print {"event": "step", "step": N, "loss": X} every few steps',
         )
     limit = LOSS_FALLS_TO * losses["first"]
     if losses["last"] >= limit:
         return Defect(
-            message=f"the loss does not fall: {losses['first']:.4g} at first, "
+            f"the loss does not fall: {losses['first']:.4g} at first, "
             f"{losses['last']:.4g} after {steps} steps (wanted: below {limit:.4g})",
-            fix=f"{_LOG}; learning rate, labels or a frozen model are the usual reasons",
+            f"{_LOG}; learning rate, labels or a frozen model are the usual reasons",
         )
     if second.accuracy is not None and not second.accuracy >= ACCURACY:
         return Defect(
-            message=f"it does not learn: {second.accuracy:.1%} of the held-out digits are "
+            f"it does not learn: {second.accuracy:.1%} of the held-out digits are "
             f"right after {steps} steps (wanted: {ACCURACY:.0%})",
-            fix="the loss falls, so training and evaluation differ: compare their preprocessing, "
+            "the loss falls, so training and evaluation differ: compare their preprocessing, "
             "BatchNorm's statistics and the order of the labels",
         )
     return None
@@ -147,8 +147,8 @@ def _not_finite(run: Run) -> Defect | None:
     for event in run.of(contract.STEP):
         if event.loss is not None and not math.isfinite(event.loss):
             return Defect(
-                message=f"the loss is {event.loss} at step {event.step}",
-                fix="lower the learning rate or clip gradients; see the step before it",
+                f"the loss is {event.loss} at step {event.step}",
+                "lower the learning rate or clip gradients; see the step before it",
             )
     return None
 
@@ -168,13 +168,13 @@ def explain(run: Run, who: str) -> Defect:
     if run.timed_out:
         last = run.tail[-1] if run.tail else "nothing"
         return Defect(
-            message=f"{who} was not done after {run.seconds:.0f} s; it said last: {last[:200]}",
-            fix=f"{_LOG} for where it hangs",
+            f"{who} was not done after {run.seconds:.0f} s; it said last: {last[:200]}",
+            f"{_LOG} for where it hangs",
         )
     if run.out_of_memory:
         return Defect(
-            message=f"{who} needed more memory than its limit and was killed",
-            fix="make the batch or the shuffle buffer smaller, or look for a leak",
+            f"{who} needed more memory than its limit and was killed",
+            "make the batch or the shuffle buffer smaller, or look for a leak",
         )
     return _not_finite(run) or _not_hermetic(run, who) or _by_exit_code(run, who)
 
@@ -184,14 +184,14 @@ def _not_hermetic(run: Run, who: str) -> Defect | None:
     for line in reversed(run.tail):
         if _NETWORK.search(line):
             return Defect(
-                message=f"{who} needs the network, and has none: {line.strip()[:200]}",
-                fix="put what it downloads into the image or beside the records",
+                f"{who} needs the network, and has none: {line.strip()[:200]}",
+                "put what it downloads into the image or beside the records",
             )
         if _READ_ONLY.search(line):
             path = _PATH.search(line)
             return Defect(
-                message=f"{who} writes outside its job folder: {path[1] if path else line[:200]}",
-                fix=f"write below {contract.JOB_DIR} (or, what may be lost, below /tmp)",
+                f"{who} writes outside its job folder: {path[1] if path else line[:200]}",
+                f"write below {contract.JOB_DIR} (or, what may be lost, below /tmp)",
             )
     return None
 
@@ -205,14 +205,13 @@ def _by_exit_code(run: Run, who: str) -> Defect:
     at = f" after step {run.last_step}" if run.last_step else ""
     if run.exit_code == contract.NOT_FINITE:
         return Defect(
-            message=f"{who} ended with a loss that is not finite{at}: {last}",
-            fix="lower the learning rate or clip gradients",
+            f"{who} ended with a loss that is not finite{at}: {last}",
+            "lower the learning rate or clip gradients",
         )
     if run.exit_code > 128:
         with contextlib.suppress(ValueError):
             name = signal.Signals(run.exit_code - 128).name
-            return Defect(message=f"{who} was ended by {name}{at}; it said last: {last}", fix=_LOG)
+            return Defect(f"{who} was ended by {name}{at}; it said last: {last}", _LOG)
     return Defect(
-        message=f"{who} failed with exit code {run.exit_code}{at}: {last}",
-        fix=f"{_LOG} for its last lines",
+        f"{who} failed with exit code {run.exit_code}{at}: {last}", f"{_LOG} for its last lines"
     )

@@ -13,13 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictStr, ValidationError
+from pydantic.dataclasses import dataclass as validated
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
@@ -40,13 +35,15 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Defect(_Frozen):
+@validated(frozen=True, config=ConfigDict(extra="forbid"))
+class Defect:
     """One thing that is wrong with an image (one line), and how to fix it (one line)."""
 
-    message: str
-    fix: str = ""
+    message: StrictStr
+    fix: StrictStr = ""
 
 
+@validated(frozen=True, config=ConfigDict(extra="forbid"))
 class Finding(Defect):
     """A defect that does not refuse an image that others made."""
 
@@ -146,7 +143,7 @@ def valid_for(
 def failure(receipt: Receipt) -> CheckFailed:
     """Return the error of a receipt that did not pass: its first problem, and how many more."""
     problems = receipt.problems
-    first = problems[0] if problems else Defect(message="a check did not pass, without a reason")
+    first = problems[0] if problems else Defect("a check did not pass, without a reason")
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
     return CheckFailed(f"{receipt.target}: {first.message}{more}", first.fix)
 

@@ -50,7 +50,7 @@ def _of_command(run: Run, command: str) -> Result:
         return Result("start", "passed", note=f"{command}: {run.seconds:.0f} s")
     problem = explain(run, command)
     fix = _FIX if problem.fix.startswith("see build/") else problem.fix
-    return Result("start", "refused", (Defect(message=problem.message, fix=fix),))
+    return Result("start", "refused", (Defect(problem.message, fix),))
 
 
 def _of_image(run: Run) -> Result:
@@ -63,6 +63,6 @@ def _of_image(run: Run) -> Result:
     if run.exit_code in starts.NOT_EXECUTED or any(map(starts.FAILS.search, run.tail)):
         message = f"the image does not start: exit code {run.exit_code}; it said last: {last}"
         fix = "correct ENTRYPOINT or CMD, or install what is missing"
-        return Result("start", "refused", (Defect(message=message, fix=fix),))
+        return Result("start", "refused", (Defect(message, fix),))
     note = f"exit code {run.exit_code}, it said last: {last}; name a command that works with --run"
     return Result("start", "not there", note=note)

@@ -21,7 +21,7 @@ def check(name: str = "loader", version: int = 2, *problems: str) -> CheckResult
         version=version,
         passed=not problems,
         seconds=1.5,
-        problems=tuple(Defect(message=line, fix="do this") for line in problems),
+        problems=tuple(Defect(line, "do this") for line in problems),
         seen={"libcudnn.so.9": "9.3.0"},
     )
 

@@ -26,20 +26,20 @@ def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> It
     plugins = {match[1] for each in installed if (match := _PLUGIN.search(each.path))}
     if not plugins:
         yield Defect(
-            message="JAX has no plugin for a GPU: it trains on the CPU",
-            fix="install jax[cuda12], or jax[cuda13] from compute capability 7.5 on",
+            "JAX has no plugin for a GPU: it trains on the CPU",
+            "install jax[cuda12], or jax[cuda13] from compute capability 7.5 on",
         )
     for cuda in sorted(plugins):
         if int(cuda) not in libraries.NUMBERS:
             yield Finding(
-                message=f"what JAX's plugin for CUDA {cuda} opens is not known",
-                fix="let the image start on a machine with such a GPU",
+                f"what JAX's plugin for CUDA {cuda} opens is not known",
+                "let the image start on a machine with such a GPU",
             )
             continue
         names = (libraries.file_name(stem, (int(cuda), 0)) for stem in _OPENED)
         for name in (name for name in names if not is_there(name)):
             yield Defect(
-                message=f"JAX opens {name}, which is not in the image: its plugin does not start, "
+                f"JAX opens {name}, which is not in the image: its plugin does not start, "
                 "and it trains on the CPU",
-                fix=f"install jax[cuda{cuda}], which brings it",
+                f"install jax[cuda{cuda}], which brings it",
             )

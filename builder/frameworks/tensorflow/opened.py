@@ -19,21 +19,21 @@ def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> It
     if not version:
         return
     if any(library.package == "tensorflow-cpu" for library in own):
-        yield Defect(message="tensorflow-cpu uses no GPU", fix="install tensorflow in its place")
+        yield Defect("tensorflow-cpu uses no GPU", "install tensorflow in its place")
         return
     release = releases.find(version) or releases.find(minor(version))
     if release is None or numbers(release.cuda)[0] not in libraries.NUMBERS:
         yield Finding(
-            message=f"what TensorFlow {version} opens on a GPU is not known",
-            fix=f"take a release that the tables have, such as {releases.releases()[-1].version}",
+            f"what TensorFlow {version} opens on a GPU is not known",
+            f"take a release that the tables have, such as {releases.releases()[-1].version}",
         )
         return
     cuda = numbers(release.cuda)
     for each in opened(cuda, numbers(release.cudnn)[0]):
         if not is_there(each.name):
             yield Defect(
-                message=f"TensorFlow {version} opens {each.name}, which is not in the image: "
+                f"TensorFlow {version} opens {each.name}, which is not in the image: "
                 f"{each.without}",
-                fix=f"install nvidia-{each.package}-cu{cuda[0]}, or take a base with CUDA "
+                f"install nvidia-{each.package}-cu{cuda[0]}, or take a base with CUDA "
                 f"{release.cuda} and cuDNN {release.cudnn}",
             )

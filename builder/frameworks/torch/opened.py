@@ -13,12 +13,12 @@ def missing(installed: Sequence[Library], _: Callable[[str], bool]) -> Iterator[
     names = [library.name for library in installed]
     if "libtorch_cuda.so" not in names:
         yield Defect(
-            message="PyTorch was built without CUDA (no libtorch_cuda.so): it sees no GPU",
-            fix="install the wheel of PyPI, or of a CUDA index, not that of the index for the CPU",
+            "PyTorch was built without CUDA (no libtorch_cuda.so): it sees no GPU",
+            "install the wheel of PyPI, or of a CUDA index, not that of the index for the CPU",
         )
     elif not any(name.startswith("libnvrtc") and "builtins" not in name for name in names):
         yield Finding(
-            message="PyTorch opens libnvrtc, which is not in the image: operations that it "
+            "PyTorch opens libnvrtc, which is not in the image: operations that it "
             "compiles at run time fail",
-            fix="install nvidia-cuda-nvrtc for its CUDA",
+            "install nvidia-cuda-nvrtc for its CUDA",
         )

@@ -69,15 +69,15 @@ def _in_layers(image: Image) -> Iterator[Defect]:
     for secret in image.content.secrets:
         hidden = image.tree.layer.get(secret.path) != secret.layer
         yield Defect(
-            message=f"{secret}{'; a later layer hides it' if hidden else ''}",
-            fix="a layer keeps what a later one deletes: build it again without it, and revoke it "
+            f"{secret}{'; a later layer hides it' if hidden else ''}",
+            "a layer keeps what a later one deletes: build it again without it, and revoke it "
             "if this image was ever pushed",
         )
     files = (path for layer in image.content.layers for path in layer.files)
     for path in sorted(path for path in files if path.endswith("/.git/HEAD")):
         yield Finding(
-            message=f"the image holds a Git repository with its history: {path[:-5]}",
-            fix="leave .git out of what is copied (.dockerignore), or remove it in the RUN that "
+            f"the image holds a Git repository with its history: {path[:-5]}",
+            "leave .git out of what is copied (.dockerignore), or remove it in the RUN that "
             "clones it",
         )
 
@@ -93,8 +93,8 @@ def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defe
         kind = secret_in(text.encode(), True, variables=name.startswith("environment"))
         if kind is not None:
             yield Defect(
-                message=f"the image's {name} holds {kind}",
-                fix="hand it to the build as a secret (never as ARG, ENV or LABEL), revoke it",
+                f"the image's {name} holds {kind}",
+                "hand it to the build as a secret (never as ARG, ENV or LABEL), revoke it",
             )
 
 
@@ -122,15 +122,15 @@ def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[D
     fix = "build the image again from its locks"
     for name, version in sorted(locked.items()):
         if name not in installed:
-            yield Defect(message=f"{name} {version} is locked and not installed", fix=fix)
+            yield Defect(f"{name} {version} is locked and not installed", fix)
         elif version not in installed[name]:
             message = f"{name} is {_all(installed[name])} in the image, the lock says {version}"
-            yield Defect(message=message, fix=fix)
+            yield Defect(message, fix)
     extra = [f"{name} {_all(installed[name])}" for name in sorted(installed.keys() - locked.keys())]
     if extra and locked and subject.spec.has_own_base:
         yield Defect(
-            message=f"installed and not locked: {listed(extra)}",
-            fix="name it in `requirements`, then lock and build",
+            f"installed and not locked: {listed(extra)}",
+            "name it in `requirements`, then lock and build",
         )
 
 
@@ -142,8 +142,8 @@ def _caches(image: Image) -> Iterator[Defect]:
             sizes[cache] = sizes.get(cache, 0) + entry.size
     for cache, size in sorted(sizes.items()):
         yield Defect(
-            message=f"{cache} ({size:,} bytes) was left in the image",
-            fix="remove it in the RUN that makes it, or use a cache mount",
+            f"{cache} ({size:,} bytes) was left in the image",
+            "remove it in the RUN that makes it, or use a cache mount",
         )
 
 
@@ -169,9 +169,9 @@ def _unaccounted(image: Image, subject: Subject) -> Iterator[Defect]:
             unknown.append(path)
     if unknown:
         yield Defect(
-            message=f"nobody accounts for {listed(sorted(unknown))}: no locked package brings it, "
+            f"nobody accounts for {listed(sorted(unknown))}: no locked package brings it, "
             "and it would be run",
-            fix="build the image again from its locks; lock the package that brings it, as "
+            "build the image again from its locks; lock the package that brings it, as "
             "`requirements` or `apt`, or keep the file in the program's folder",
         )
 

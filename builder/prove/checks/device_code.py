@@ -24,7 +24,7 @@ def run(image: Image) -> Answer:
     defects = []
     if not passes(verdict, image.subject.spec.allow_ptx if image.subject else True):
         target = image.subject.target if image.subject else ""
-        defects.append(Defect(message=note, fix=instead(verdict, target)))
+        defects.append(Defect(note, instead(verdict, target)))
     with_code = [
         finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE
     ]

@@ -29,7 +29,7 @@ def run(image: Image) -> Answer:
         "and these are in their way (`file exists`) or do not fit its kernel module"
     )
     fix = "remove them, or the driver's packages (libcuda1, libnvidia-*, nvidia-utils)"
-    return [Defect(message=message, fix=fix)], {"libraries": remnants}
+    return [Defect(message, fix)], {"libraries": remnants}
 
 
 def _is_wrong(path: str, ours: bool) -> bool:

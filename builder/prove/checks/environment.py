@@ -108,15 +108,15 @@ def of_image(image: Image) -> Answer:
     defects = list(judge(environment, image.kind))
     for path, message in paths(environment, image.kind).items():
         if image.tree.resolve(path) is None:
-            defects.append(Defect(message=message, fix=f"{_UNSET}, or put it into the image"))
+            defects.append(Defect(message, f"{_UNSET}, or put it into the image"))
     for name in re.split("[ :]", environment.get("LD_PRELOAD", "")):
         known = image.tree.resolve(name) if "/" in name else next(image.tree.named(name), None)
         if name and not known and not _HOSTS.match(PurePosixPath(name).name):
             defects.append(
                 Defect(
-                    message=f"LD_PRELOAD names {name}, which is not in the image: the loader "
+                    f"LD_PRELOAD names {name}, which is not in the image: the loader "
                     "leaves it out and complains in every process",
-                    fix=f"{_UNSET}, or install the library",
+                    f"{_UNSET}, or install the library",
                 )
             )
     judged = sorted(environment.keys() & _known())
@@ -131,7 +131,7 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
             if value is not None and not rule.sound.fullmatch(value):
                 said = {"name": name, "value": value}
                 yield (Finding if rule.usual else Defect)(
-                    message=rule.message.format(**said), fix=rule.fix.format(**said)
+                    rule.message.format(**said), rule.fix.format(**said)
                 )
     if kind == "gpu":
         yield from _required(environment.get("NVIDIA_REQUIRE_CUDA", ""))
@@ -170,9 +170,9 @@ def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[
     name, actual = expected.partition(",")[0], environment.get(contract.ACCELERATOR, "")
     if actual.partition(",")[0] != name:
         yield Defect(
-            message=f"{contract.ACCELERATOR}={actual} in the image: the guard does not ask for a "
+            f"{contract.ACCELERATOR}={actual} in the image: the guard does not ask for a "
             f"{name}, and the program would train without one",
-            fix=f"take it out: the factory sets it to {expected}",
+            f"take it out: the factory sets it to {expected}",
         )
     hook = ours["PYTHONPATH"].partition(":")[0]
     path = environment.get("PYTHONPATH", "")
@@ -181,9 +181,9 @@ def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[
     if hook not in path.split(":") or isolated:
         cause = f"python {isolated}" if isolated else f"PYTHONPATH={path}"
         yield Defect(
-            message=f"the start hook does not run ({cause}): a program without its accelerator is "
+            f"the start hook does not run ({cause}): a program without its accelerator is "
             "not stopped",
-            fix=f"keep {hook} in PYTHONPATH, and start python without -I, -E and -S",
+            f"keep {hook} in PYTHONPATH, and start python without -I, -E and -S",
         )
 
 
@@ -199,9 +199,9 @@ def _unknown_flags(session: Session) -> Iterator[Defect]:
     match = next(filter(None, map(_UNKNOWN.search, run.tail)), None)
     if run.exit_code and match:
         yield Defect(
-            message=f"{match[1]}: this {framework.title} does not know {match[2].strip()}: it ends "
+            f"{match[1]}: this {framework.title} does not know {match[2].strip()}: it ends "
             "when it begins to compile",
-            fix="correct the flag, or take it out: flags come and go with releases",
+            "correct the flag, or take it out: flags come and go with releases",
         )
 
 
@@ -217,9 +217,9 @@ def _required(text: str) -> Iterator[Defect]:
     ]
     if words and impossible == words:
         yield Defect(
-            message=f"NVIDIA_REQUIRE_CUDA={text} asks for what no driver has: the container "
+            f"NVIDIA_REQUIRE_CUDA={text} asks for what no driver has: the container "
             "toolkit starts it on no machine",
-            fix=f"write cuda>={newest.cuda.partition('.')[0]}.0 at most, or {_UNSET}",
+            f"write cuda>={newest.cuda.partition('.')[0]}.0 at most, or {_UNSET}",
         )
 
 
@@ -234,16 +234,16 @@ def _flags(variable: str, text: str) -> Iterator[Defect]:
     stray = next((word for word in words if not word.startswith("-")), None)
     if stray is not None:
         yield Defect(
-            message=f"{variable}: {stray} is no flag, so XLA reads nothing from there on",
-            fix=f"write --{stray.lstrip('-')}, or take it out",
+            f"{variable}: {stray} is no flag, so XLA reads nothing from there on",
+            f"write --{stray.lstrip('-')}, or take it out",
         )
     values: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
         if values.setdefault(name, value) != value:
             yield Defect(
-                message=f"{variable} contradicts itself: {name}={values[name]} and {word}",
-                fix="keep one of the two",
+                f"{variable} contradicts itself: {name}={values[name]} and {word}",
+                "keep one of the two",
             )
 
 
@@ -259,8 +259,8 @@ def _misspelt(environment: Environment) -> Iterator[Defect]:
         near = difflib.get_close_matches(_sorted(name), known, n=1, cutoff=NEAR)
         if near:
             yield Defect(
-                message=f"nothing reads {name}: it looks like {known[near[0]]}, misspelt",
-                fix=f"write {known[near[0]]}, or take it out",
+                f"nothing reads {name}: it looks like {known[near[0]]}, misspelt",
+                f"write {known[near[0]]}, or take it out",
             )
 
 

@@ -46,23 +46,23 @@ def judge(config: Mapping[str, Any]) -> Iterator[Defect]:
     signal = str(config.get("StopSignal") or "")
     if signal.upper() not in _SIGNALS:
         yield Defect(
-            message=f"STOPSIGNAL {signal}: Docker and Kubernetes send that in place of SIGTERM, so "
+            f"STOPSIGNAL {signal}: Docker and Kubernetes send that in place of SIGTERM, so "
             "the program is killed before it saves",
-            fix="take STOPSIGNAL out of the Dockerfile, or write SIGTERM",
+            "take STOPSIGNAL out of the Dockerfile, or write SIGTERM",
         )
     kind, *words = (config.get("Healthcheck") or {}).get("Test") or ["NONE"]
     if kind != "NONE":
         yield Finding(
-            message=f"HEALTHCHECK {' '.join(words)}: Docker's swarm kills a container that does "
+            f"HEALTHCHECK {' '.join(words)}: Docker's swarm kills a container that does "
             "not pass it, and a training answers none; Vertex AI and Kubernetes do not ask",
-            fix="write HEALTHCHECK NONE into the Dockerfile",
+            "write HEALTHCHECK NONE into the Dockerfile",
         )
     user = str(config.get("User") or "").partition(":")[0]
     if user and not user.isdecimal():
         yield Finding(
-            message=f"USER {user} is a name: a pod with runAsNonRoot does not start, because its "
+            f"USER {user} is a name: a pod with runAsNonRoot does not start, because its "
             "node cannot tell that this is not root",
-            fix="write the number: USER 1000:1000",
+            "write the number: USER 1000:1000",
         )
 
 
@@ -82,11 +82,11 @@ def _certificates(image: Image, debians: bool = True) -> Iterator[Defect]:
         kind = Finding if path == AUTHORITIES else Defect
         bundle = image.tree.resolve(path)
         if bundle is None:
-            yield kind(message=message, fix="install ca-certificates, or correct the variable")
+            yield kind(message, "install ca-certificates, or correct the variable")
         elif bundle in image.tree.files and not image.tree.files[bundle].size:
             yield kind(
-                message=f"{path} is empty: no HTTPS connection succeeds (libcurl code 77)",
-                fix="run update-ca-certificates, or correct the variable",
+                f"{path} is empty: no HTTPS connection succeeds (libcurl code 77)",
+                "run update-ca-certificates, or correct the variable",
             )
 
 

@@ -49,22 +49,22 @@ def run(image: Image) -> Answer:
     if user in ("", "0", "root"):
         defects.append(
             Finding(
-                message="the image runs as root: its outputs would belong to root",
-                fix="end the Dockerfile with USER 1000:1000",
+                "the image runs as root: its outputs would belong to root",
+                "end the Dockerfile with USER 1000:1000",
             )
         )
     if rising:
         defects.append(
             Defect(
-                message=f"programs that run with another user's rights: {listed(rising)}",
-                fix="take the bit away (chmod u-s,g-s), the capability (setcap -r), or the program",
+                f"programs that run with another user's rights: {listed(rising)}",
+                "take the bit away (chmod u-s,g-s), the capability (setcap -r), or the program",
             )
         )
     if writable:
         defects.append(
             Defect(
-                message=f"everybody may write to what the image runs: {listed(writable)}",
-                fix="chmod o-w, or take the folder out of PATH or PYTHONPATH",
+                f"everybody may write to what the image runs: {listed(writable)}",
+                "chmod o-w, or take the folder out of PATH or PYTHONPATH",
             )
         )
     if user.isdecimal() and int(user):
@@ -126,16 +126,16 @@ def _of_user(image: Image, user: int, group: int) -> Iterator[Defect]:
     )
     if accounts:
         yield Defect(
-            message=f"the image's user {user} can change accounts or the loader: "
+            f"the image's user {user} can change accounts or the loader: "
             f"{listed(accounts)}: whoever may do that becomes root",
-            fix="let root own them (chown root, chmod go-w)",
+            "let root own them (chown root, chmod go-w)",
         )
     program = [path for path in present if path == APP or path.startswith(f"{APP}/")]
     own = sorted(path for path in program if image.subject and may_write(present[path]))
     if own:
         yield Defect(
-            message=f"the image's user {user} can overwrite its program: {listed(own)}",
-            fix="let root own it (COPY without --chown): what a job downloads must not be able to "
+            f"the image's user {user} can overwrite its program: {listed(own)}",
+            "let root own it (COPY without --chown): what a job downloads must not be able to "
             "change what runs next",
         )
 

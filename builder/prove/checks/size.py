@@ -15,10 +15,9 @@ def run(session: Session) -> Answer:
         names = ", ".join(f"{name} ({part / 1e6:.0f} MB)" for name, part in subject.largest[:3])
         defects.append(
             Defect(
-                message=f"{size / 1e9:.2f} GB to pull are over the budget of {budget / 1e9:.2f} "
+                f"{size / 1e9:.2f} GB to pull are over the budget of {budget / 1e9:.2f} "
                 f"GB; the largest packages: {names}",
-                fix=f"raise size_budget in images/{subject.target}/image.yaml, or drop a "
-                "requirement",
+                f"raise size_budget in images/{subject.target}/image.yaml, or drop a requirement",
             )
         )
     return defects, {"compressed_bytes": subject.compressed_bytes, "budget_bytes": budget}

@@ -34,12 +34,12 @@ def run(session: Session) -> Answer:
     if run.exit_code not in (0, 2) and last and not run.timed_out:
         message = f"the program does not start: {last.strip()[:200]}"
         fix = "mend the import, or add it to requirements.txt"
-        return [Defect(message=message, fix=fix)], seen
+        return [Defect(message, fix)], seen
     if run.exit_code not in (0, _USAGE) and not run.timed_out and not _reached(run):
         what = "cannot be executed" if run.exit_code in NOT_EXECUTED else "ends before it says why"
         message = f"the program {what}: exit code {run.exit_code}; it said last: {_last(run)}"
         fix = "let it start with --help, or print a traceback of what it lacks"
-        return [Defect(message=message, fix=fix)], seen
+        return [Defect(message, fix)], seen
     seen["answered"] = "--help" if run.exit_code == 0 and not run.timed_out else "started"
     return [], seen
 

@@ -47,29 +47,29 @@ def judge(run: Run, grace: float) -> Defect | None:
     if not run.stopped:
         last = run.tail[-1][:200] if run.tail else "nothing"
         return Defect(
-            message=f"the trainer ended with exit code {run.exit_code} before it could be stopped; "
+            f"the trainer ended with exit code {run.exit_code} before it could be stopped; "
             f"it said last: {last}",
-            fix="see build/*/smoke.log",
+            "see build/*/smoke.log",
         )
     if run.timed_out:
         return Defect(
-            message=f"SIGTERM does not end the trainer: {grace:.0f} s later it was at step "
+            f"SIGTERM does not end the trainer: {grace:.0f} s later it was at step "
             f"{run.last_step}, and was killed",
-            fix=_EXEC,
+            _EXEC,
         )
     if run.exit_code != contract.RESTART:
         return Defect(
-            message=f"stopped by SIGTERM, the image ends with exit code {run.exit_code}, not "
+            f"stopped by SIGTERM, the image ends with exit code {run.exit_code}, not "
             f"{contract.RESTART}: a service takes that for "
             + ("success" if run.exit_code == contract.OK else "a failure"),
-            fix=_EXEC,
+            _EXEC,
         )
     if (run.last_checkpoint or 0) < run.last_step:
         saved = "no checkpoint" if run.last_checkpoint is None else f"one of {run.last_checkpoint}"
         return Defect(
-            message=f"stopped by SIGTERM at step {run.last_step}, the trainer saved {saved}: the "
+            f"stopped by SIGTERM at step {run.last_step}, the trainer saved {saved}: the "
             "work since then is lost",
-            fix="write a checkpoint when SIGTERM comes, and report it, before the exit",
+            "write a checkpoint when SIGTERM comes, and report it, before the exit",
         )
     return None
 

@@ -34,8 +34,8 @@ def run(session: Session) -> Answer:
     if not session.config.get("Entrypoint"):
         module = session.subject.spec.program.module
         defect = Defect(
-            message="the image has no ENTRYPOINT: a training service would start nothing",
-            fix=f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',
+            "the image has no ENTRYPOINT: a training service would start nothing",
+            f'end the Dockerfile with ENTRYPOINT ["python", "-m", "{module}"]',
         )
         return [defect], {}
     for attempt in range(ATTEMPTS):
