@@ -19,7 +19,7 @@ from builder.cli.group import app
 from builder.config import image_yaml, init
 from builder.contract import TrainerEvent
 from builder.prove import judge
-from builder.prove.run import Run
+from builder.prove.judge import Run
 
 PAGE = Path(__file__).parents[1] / "docs/your-program.md"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import posixpath
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,14 +30,12 @@ from builder.devicecode import (
     ptx,
     reader,
     records,
-    secrets,
     tars,
 )
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.records import Record
-from builder.devicecode.secrets import Secrets
 
 
 class Entry(NamedTuple):
@@ -73,12 +72,12 @@ class Layer:
     hooks: Mapping[str, str]
     libraries: tuple[Library, ...]
     records: Mapping[str, Record]
-    secrets: Secrets
+    secrets: tuple[tuple[str, str], ...]
 
 
 def read(packed: IO[bytes]) -> Layer:
     """Read a layer, plain or packed, to its end. Raises one of tars.BROKEN."""
-    digest, search = hashlib.sha256(), secrets.Search()
+    digest, search = hashlib.sha256(), _SecretSearch()
     removed, emptied = set[str](), set[str]()
     present, folders, hooks = dict[str, Entry](), dict[str, Entry](), dict[str, str]()
 
@@ -112,7 +111,7 @@ def read(packed: IO[bytes]) -> Layer:
         hooks=hooks,
         libraries=libraries.libraries,
         records=libraries.records,
-        secrets=search.secrets(),
+        secrets=search.found(),
     )
 
 
@@ -125,6 +124,52 @@ def _entry(member: tarfile.TarInfo) -> Entry:
     hard = f"/{member.linkname.lstrip('/')}" if member.islnk() else ""
     capable = "SCHILY.xattr.security.capability" in member.pax_headers
     return Entry(member.size, member.mode & 0o7777, member.uid, member.gid, link, hard, capable)
+
+
+_SUMS: Final = re.compile(r"/var/lib/dpkg/(info|status\.d)/[^/]+\.md5sums$")
+"""Where dpkg, and distroless images, keep the MD5 of each file that a package brought."""
+
+
+class _SecretSearch:
+    """Looks into the files of one layer, one after the other, for what looks like a secret.
+
+    A file that a wheel installed is public as long as it has the size that RECORD gives it, one of
+    a Debian package as long as it has its checksum.
+    """
+
+    def __init__(self) -> None:
+        self._suspects: dict[str, tuple[str, int, str]] = {}
+        self._public: dict[str, int] = {}
+        self._sums: dict[str, str] = {}
+
+    def look_into(self, path: str, file: IO[bytes], size: int) -> bytes:
+        """Return the content of a file that may be a secret or a record; b"" of a larger one."""
+        if records.is_record(path):
+            text = file.read(records.LARGEST)
+            site = PurePosixPath(path).parent.parent
+            for name, _, recorded in records.rows_of(text.decode("utf-8", "replace")):
+                self._public[str(site / name)] = recorded
+            return text
+        if _SUMS.search(path):
+            text = file.read(records.LARGEST)
+            for line in text.decode("utf-8", "replace").splitlines():
+                checksum, _, name = line.partition("  ")
+                self._sums[f"/{name}"] = checksum
+            return text
+        content = file.read() if size <= confidential.READ_AT_MOST else b""
+        if "/__pycache__/" not in path and (kind := confidential.secret(path, content)):
+            self._suspects[path] = kind, size, hashlib.md5(content).hexdigest()
+        return content
+
+    def found(self) -> tuple[tuple[str, str], ...]:
+        """Return path and kind of each secret, once every file was looked into."""
+        return tuple(
+            (path, kind)
+            for path, (kind, size, checksum) in sorted(self._suspects.items())
+            if self._public.get(path) != size
+            # where /lib is a link to /usr/lib, a package may name the file by the link
+            and checksum not in (self._sums.get(path), self._sums.get(path.removeprefix("/usr")))
+        )
 
 
 def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bool]]]:
@@ -163,6 +208,61 @@ def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
         recorded |= {path: record for path, record in layer.records.items() if seen(path)}
     libraries.sort(key=lambda library: library.path)
     return Inventory(tuple(libraries), recorded).compared()
+
+
+_LINKS: Final = 40
+"""Links that Linux follows on the way to one file (path_resolution(7))."""
+_FOLDER: Final = Entry(0, 0o755, 0, 0)
+
+
+class Tree:
+    """The files that a container of these layers (the lowest first) would see, by path.
+
+    files, folders: by path; a folder that no layer describes has the rights that an unpacked one
+    gets. layer: the diff id of the layer that has a file. hooks: see `Layer`.
+    """
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self.files: dict[str, Entry] = {}
+        self.folders: dict[str, Entry] = {}
+        self.layer: dict[str, str] = {}
+        self.hooks: dict[str, str] = {}
+        for layer, seen in visible(layers):
+            present = {path: entry for path, entry in layer.files.items() if seen(path)}
+            self.files |= present
+            self.layer |= dict.fromkeys(present, layer.diff_id)
+            hooks = {path: layer.hooks.get(at.hard or path, "") for path, at in present.items()}
+            self.hooks |= {path: lines for path, lines in hooks.items() if lines}
+            folders = {path: entry for path, entry in layer.folders.items() if seen(path)}
+            self.folders = folders | self.folders
+        for path in (*self.files, *self.folders):
+            for parent in PurePosixPath(path).parents:
+                self.folders.setdefault(str(parent), _FOLDER)
+        self.folders.setdefault("/", _FOLDER)  # an image may have no file
+
+    def resolve(self, path: str) -> str | None:
+        """Return where a path leads once every link is followed, None where nothing is there."""
+        at, rest, links = "/", path.split("/"), 0
+        while rest:
+            at = posixpath.normpath(posixpath.join(at, rest.pop(0)))
+            entry = self.files.get(at)
+            if entry and entry.link:
+                links += 1
+                if links > _LINKS:
+                    return None
+                rest = [*entry.link.split("/"), *rest]
+                at = "/" if entry.link.startswith("/") else posixpath.dirname(at)
+        return at if at in self.files or at in self.folders else None
+
+    def named(self, name: str) -> Iterator[str]:
+        """Yield the files of this name, wherever they lie."""
+        return (path for path in self.files if path.endswith(f"/{name}"))
+
+    def program(self, word: str, search: str, folder: str = "/") -> str | None:
+        """Return the file that a command starts. search: PATH; folder: where it is started."""
+        places = [folder] if "/" in word else search.split(":")
+        files = (self.resolve(posixpath.join(place, word)) for place in places)
+        return next((file for file in files if file in self.files), None)
 
 
 class LayerCache:
@@ -215,7 +315,7 @@ def _json() -> TypeAdapter[Layer]:
 
 _READERS: Final = (
     *(confidential, damage, inventory, library),
-    *(linking, ptx, reader, records, secrets, tars),
+    *(linking, ptx, reader, records, tars),
 )
 
 

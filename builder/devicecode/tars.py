@@ -77,13 +77,8 @@ def members(
     """
     import zstandard
 
-    head = packed.read(4)
-    plain: Any = stream(itertools.chain([head], iter(lambda: packed.read(_BLOCK), b"")))
+    plain = unpacked(packed)
     try:
-        if head.startswith(_GZIP):
-            plain = gzip.GzipFile(fileobj=plain)
-        elif head == _ZSTD:
-            plain = zstandard.ZstdDecompressor().stream_reader(plain, read_across_frames=True)
         if unpacked_digest is not None:
             plain = Digested(plain, unpacked_digest)
         options: Any = {"tarinfo": Member, "errors": errors}
@@ -93,6 +88,19 @@ def members(
             pass
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
+
+
+def unpacked(packed: IO[bytes]) -> Any:
+    """Return what a file unpacks to that is plain, or compressed with gzip or zstd; for reading."""
+    import zstandard
+
+    head = packed.read(4)
+    plain = stream(itertools.chain([head], iter(lambda: packed.read(_BLOCK), b"")))
+    if head.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=plain)
+    if head == _ZSTD:
+        return zstandard.ZstdDecompressor().stream_reader(plain, read_across_frames=True)
+    return plain
 
 
 def _bounded(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:

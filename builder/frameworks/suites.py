@@ -15,13 +15,13 @@ from typing import Final
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
 from builder.facts import frameworks
+from builder.image.plan import APP
 from builder.prove import receipts
 from builder.prove.checks import (
     contents,
     device_code,
     driver,
     environment,
-    imports,
     machine,
     permissions,
     size,
@@ -72,6 +72,19 @@ def outputs(name: str) -> Check:
     return Check("outputs", 1, run)
 
 
+def imports(proven_elsewhere: Sequence[str]) -> Check:
+    """Return the check whether every module that a program imports can be imported.
+
+    proven_elsewhere: modules that another check loads; these are only found, for they load slowly.
+    """
+
+    def run(session: Session) -> Answer:
+        request = {"folder": APP, "proven_elsewhere": list(proven_elsewhere)}
+        return probed(session.probe("builder.prove.probes.imports", request))
+
+    return Check("imports", 1, run)
+
+
 @cache
 def both(name: str, modules: tuple[str, ...], version: int, *own: str) -> Mapping[str, Suite]:
     """Return the suites of one of our frameworks, by `suite` of image.yaml. modules: those that its
@@ -97,7 +110,7 @@ def trainer(name: str, loader: Check, outputs: Check) -> Suite:
 def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
     """Return the suite of an image with any other program. Its options are unknown, so nothing can
     be trained. modules: those that `loader` loads."""
-    checks = (*_of_any(loader), imports.check(modules), starts.CHECK)
+    checks = (*_of_any(loader), imports(modules), starts.CHECK)
     return Suite(_named(name, receipts.PROGRAM), checks)
 
 

@@ -127,7 +127,7 @@ def assemble(
     from builder.registry import manifests
 
     below = manifests.configuration_in(base.configuration) if base else PLATFORM
-    added = [manifests.Added(layer.diff_id, history) for layer, history in layers]
+    added = [(layer.diff_id, history) for layer, history in layers]
     configuration = manifests.configuration(below, config, added, EPOCH)
     every = (*(base.layers if base else ()), *(layer for layer, _ in layers))
     manifest = manifests.image(

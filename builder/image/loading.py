@@ -42,10 +42,11 @@ from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
+from builder.devicecode import tars
 from builder.engine.docker import first_line, sdk_client
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer, assemble
-from builder.image.tarball import pieces, unpacked
+from builder.image.tarball import pieces
 from builder.registry import manifests
 from builder.registry.manifests import OCI_LAYER_ZSTD, blob_path
 
@@ -196,9 +197,9 @@ class Archive:
             with self.store.path(layer).open("rb") as file:
                 size, path, content_pieces = layer.blob.size, layer.blob.digest, pieces(file)
                 if self.unpack and layer.blob.media_type == OCI_LAYER_ZSTD:
-                    size = sum(len(piece) for piece in pieces(unpacked(file)))
+                    size = sum(len(piece) for piece in pieces(tars.unpacked(file)))
                     file.seek(0)
-                    path, content_pieces = layer.diff_id, pieces(unpacked(file))
+                    path, content_pieces = layer.diff_id, pieces(tars.unpacked(file))
                 yield _header(blob_path(path), size)
                 for piece in content_pieces:
                     yield piece

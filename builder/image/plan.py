@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +21,7 @@ from builder.config import lockfile
 from builder.core.errors import InputError
 from builder.core.files import hash_of
 from builder.facts import frameworks
-from builder.facts.frameworks import Exclude
-from builder.image.exclude import rules
+from builder.facts.frameworks import Exclude, Framework
 from builder.image.layer import Compression, Layer, LayerPlan
 
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _wheel_layer(
     # the first word of a distribution's name is that of the folder its libraries lie in
     owners = framework.pruned(only) if prune and only and file != lockfile.EXTRA else ()
     pruned = prune if any(_first_word(pin) in owners for pin in pins) else None
-    exclude = tuple(rules(framework, file, pin.name) for pin in pins)
+    exclude = tuple(exclude_rules(framework, file, pin.name) for pin in pins)
     linked = file == lockfile.CUDA
     excluded = ((pin, rule) for pin, each in zip(pins, exclude, strict=True) for rule in each)
     # what an image prints when it starts is no part of the layer
@@ -324,6 +324,17 @@ def _wheel_layer(
         linked=linked,
         compression=compression,
     )
+
+
+def exclude_rules(framework: Framework, lock_file: str, wheel: str) -> tuple[Exclude, ...]:
+    """Return the exclude rules for a wheel of a lock file, by its name.
+
+    They speak of the wheels of cuda.lock and of the framework's lock alone: what image.yaml and the
+    trainer add comes whole. A test trains, and sees that nothing of what is excluded is loaded.
+    """
+    by_file = {lockfile.CUDA: framework.exclude_nvidia, framework.lock_file: framework.exclude}
+    known = by_file.get(lock_file, ())
+    return tuple(rule for rule in known if fnmatchcase(wheel, rule.wheels))
 
 
 @cache

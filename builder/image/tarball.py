@@ -6,7 +6,6 @@ frame is cut into jobs by its level alone, as long as there is at least one work
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import os
 import tarfile
@@ -133,17 +132,6 @@ def content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
     """Yield the content of an entry in pieces; nothing for one that is no file."""
     if file := tar.extractfile(entry) if entry.isfile() else None:
         yield from pieces(file)
-
-
-def unpacked(layer: IO[bytes]) -> IO[bytes]:
-    """Return what a packed layer, open at its begin, unpacks to."""
-    magic = layer.read(2)
-    layer.seek(0)
-    if magic == b"\x1f\x8b":
-        return gzip.GzipFile(fileobj=layer)  # type: ignore[return-value]
-    import zstandard
-
-    return zstandard.ZstdDecompressor().stream_reader(layer, closefd=False)
 
 
 def _info(name: str, mode: int, owner: tuple[int, int] = (0, 0)) -> tarfile.TarInfo:

@@ -19,13 +19,13 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import IO, Final
 
 from isal import igzip_lib, isal_zlib
 
 from builder.core.errors import OutsideError
 from builder.facts.frameworks import Exclude
-from builder.image.exclude import excluded
 from builder.image.plan import VENV, site_packages
 
 INSTALLER: Final = b"uv"
@@ -345,3 +345,22 @@ def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
                 python=_PYTHON, module=module, imported=imported, function=function
             )
             yield command, script.encode()
+
+
+def excluded(path: str, by: Sequence[Exclude]) -> bool:
+    """Return whether a rule excludes a file.
+
+    path: below site-packages, or of a script `../../..`.
+    """
+    return any(matches(path, pattern) for rule in by for pattern in rule.paths)
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Return whether a pattern stands for a path."""
+    return bool(_compiled(pattern).fullmatch(path))
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    parts = {"**": ".*", "*": "[^/]*"}
+    return re.compile("".join(parts.get(p) or re.escape(p) for p in re.split(r"(\*+)", pattern)))

@@ -11,7 +11,7 @@ from builder.config import image_yaml, lockfile
 from builder.config.fields import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
-from builder.trust import advisories, packages
+from builder.trust import advisories, sbom
 from builder.trust.advisories import Finding, PackageVersion
 
 
@@ -37,7 +37,7 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
     specs = [image_yaml.load(root, target) for target in targets]
     locked = {
         spec.name: advisories.package_versions(
-            package.purl for package in packages.locked(lockfile.read(root, spec.name))
+            package.purl for package in sbom.locked(lockfile.read(root, spec.name)) if package.purl
         )
         for spec in specs
     }

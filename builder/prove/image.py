@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from builder.devicecode.images import ImageContent
-from builder.devicecode.tree import Tree
+from builder.devicecode.layers import Tree
 from builder.facts import frameworks
 from builder.facts.accelerators import Kind
 from builder.facts.frameworks import Framework

@@ -30,7 +30,7 @@ from builder.engine import containers
 from builder.prove import audit
 from builder.prove.audit import Gpu
 from builder.prove.image import Image, Subject
-from builder.prove.run import Run
+from builder.prove.judge import Run
 
 if TYPE_CHECKING:
     import docker

@@ -10,9 +10,8 @@ from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.prove.any_image import Result
 from builder.prove.checks import starts
-from builder.prove.judge import explain
+from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect
-from builder.prove.run import Run
 from builder.prove.session import LABEL, Limits, Sandbox
 from builder.prove.smoke import RECORDS, interruptible
 

@@ -16,9 +16,8 @@ from builder.facts import accelerators
 from builder.facts.accelerators import Kind
 from builder.prove import receipts
 from builder.prove.image import Image
-from builder.prove.judge import explain
+from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect, Receipt, Validity
-from builder.prove.run import Run
 from builder.prove.session import Session
 
 EVERY_KIND: Final[frozenset[Kind]] = frozenset({"gpu", "tpu", "cpu"})

@@ -234,35 +234,30 @@ def index(manifests: Iterable[Descriptor]) -> Manifest:
     )
 
 
-@dataclass(frozen=True)
-class Added:
-    """A layer as a configuration names it. diff_id: its digest before compression. created_by: what
-    the image's history says of it."""
-
-    diff_id: str
-    created_by: str
-
-
 def configuration(
-    under: Mapping[str, Any], settings: Mapping[str, Any], added: Iterable[Added], created: int
+    under: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    added: Sequence[tuple[str, str]],
+    created: int,
 ) -> bytes:
     """Return the configuration of an image that has more layers than the image of `under`.
 
     under: the other image's configuration; below the lowest layer, its platform alone
     (`architecture` and `os`). settings: what stands below `config` now (`Env`, `Labels`,
-    `Entrypoint` and so on). added: the new layers, the lowest first. created: seconds since 1970.
+    `Entrypoint` and so on). added: the new layers, the lowest first: each its digest before
+    compression, and what the image's history says of it. created: seconds since 1970.
     """
     when = datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    layers, new = diff_ids(under), tuple(added)
+    layers = [*diff_ids(under), *(diff_id for diff_id, _ in added)]
     return _json(
         {
             **under,
             "created": when,
             "config": dict(settings),
-            "rootfs": {"type": "layers", "diff_ids": [*layers, *(layer.diff_id for layer in new)]},
+            "rootfs": {"type": "layers", "diff_ids": layers},
             "history": [
                 *(under.get("history") or ()),
-                *({"created": when, "created_by": layer.created_by} for layer in new),
+                *({"created": when, "created_by": line} for _, line in added),
             ],
         }
     )

@@ -7,8 +7,9 @@ known (builder/trust/licences.yaml).
 from __future__ import annotations
 
 import json
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -25,11 +26,10 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.utils import canonicalize_name
 
+from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import Lock
 from builder.core import yamlfile
 from builder.registry import Reference
-from builder.trust import packages
-from builder.trust.packages import LockedPackage
 
 PREFIX: Final = "training-image-factory"
 _SUPPLIERS: Final = {
@@ -39,6 +39,7 @@ _SUPPLIERS: Final = {
     "pkg:pypi/libtpu": "Google",
 }
 """Who makes a package, where its package URL tells."""
+_ARCHITECTURE: Final = re.compile(r"_([a-z0-9]+)\.deb$")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:
         if image.pruned
         else (),
     )
-    components = [_component(package) for package in packages.locked(lock)]
+    components = list(locked(lock))
     components.append(
         Component(
             type=ComponentType.APPLICATION,
@@ -106,19 +107,41 @@ def licence(name: str) -> str:
     return _licences().get(canonicalize_name(name), "")
 
 
-def _component(package: LockedPackage) -> Component:
-    purl = str(package.purl)
-    supplier = next((name for start, name in _SUPPLIERS.items() if purl.startswith(start)), None)
-    known = licence(package.name) if package.purl.type == "pypi" else ""
+def locked(lock: Lock) -> Iterator[Component]:
+    """Yield every package of a lock, each with its package URL (purl-spec, types pypi and deb)."""
+    suite = lock.root.suite if lock.root else ""
+    debian = {f"os-{suite}.lock": lock.root.packages} if lock.root else {}
+    for file, debs in {**debian, **lock.apt}.items():
+        for deb in debs:
+            yield _component(file, _purl(deb, suite), deb.sha256)
+    for file, pins in lock.wheels.items():
+        for pin in pins:
+            yield _component(file, PackageURL("pypi", None, pin.name, pin.version), pin.sha256)
+
+
+def _purl(deb: DebianPackage, suite: str) -> PackageURL:
+    architecture = _ARCHITECTURE.search(deb.path)
+    qualifiers = {
+        "arch": architecture[1] if architecture else "",
+        "distro": suite,
+        "upstream": Path(deb.path).parent.name,  # the archive has a folder for each source package
+    }
+    return PackageURL("deb", "debian", deb.name, deb.version, qualifiers)
+
+
+def _component(lock_file: str, purl: PackageURL, sha256: str) -> Component:
+    text = str(purl)
+    supplier = next((name for start, name in _SUPPLIERS.items() if text.startswith(start)), None)
+    known = licence(purl.name) if purl.type == "pypi" else ""
     return Component(
-        name=package.name,
-        version=package.version,
-        bom_ref=purl,
-        purl=package.purl,
-        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=package.sha256)],
+        name=purl.name,
+        version=purl.version,
+        bom_ref=text,
+        purl=purl,
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=sha256)],
         supplier=OrganizationalEntity(name=supplier) if supplier else None,
         licenses=[LicenseFactory().make_from_string(known)] if known else (),
-        properties=[Property(name=f"{PREFIX}:lock", value=package.lock_file)],
+        properties=[Property(name=f"{PREFIX}:lock", value=lock_file)],
     )
 
 

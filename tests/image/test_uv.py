@@ -28,9 +28,9 @@ from builder.facts import frameworks
 from builder.image import bytecode, plan, wheel_layers
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs, wheels_of
-from builder.image.exclude import excluded, rules
 from builder.image.layer import Layer
-from builder.image.plan import LOADER, VENV, WheelLayer, site_packages
+from builder.image.plan import LOADER, VENV, WheelLayer, exclude_rules, site_packages
+from builder.image.wheel import excluded
 from tests.image.layers import Entry, entries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,7 +99,7 @@ def compare(ours: dict[str, Entry], prefix: Path, lock: Lock, pruned: bool) -> N
         rule
         for file, pins in lock.wheels.items()
         for pin in pins
-        for rule in rules(frameworks.of(lock.framework), file, pin.name)
+        for rule in exclude_rules(frameworks.of(lock.framework), file, pin.name)
     ]
     missing = {name for name in theirs if name not in ours}
     assert {n for n in missing if not excluded(n.removeprefix(f"{site}/"), exclude)} == set()

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from builder.core.errors import OutsideError
+from builder.facts.frameworks import Exclude
 from builder.image import wheel as wheels
-from builder.image.exclude import Exclude
 from builder.image.wheel import InstalledFile, installed
 from tests.image.layers import digest, wheel, zipped
 

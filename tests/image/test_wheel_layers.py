@@ -24,11 +24,11 @@ from builder.core.retry import Retry
 from builder.devicecode import inventory
 from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
+from builder.facts.frameworks import Exclude
 from builder.image import wheel_layers
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels
-from builder.image.exclude import Exclude
 from builder.image.layer import Compression, Layer, LayerPlan
 from builder.image.plan import WheelLayer
 from tests.devicecode.writer import container, library, ptx, sass

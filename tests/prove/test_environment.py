@@ -15,7 +15,7 @@ from builder.image import dockerfile
 from builder.prove.audit import gpu_named
 from builder.prove.checks import environment, machine
 from builder.prove.image import Image
-from builder.prove.run import Run
+from builder.prove.judge import Run
 from tests.prove.reading import Files, layer, plain, read
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ import pytest
 
 from builder.contract import TrainerEvent as Event
 from builder.prove.judge import (
+    Run,
     behind_a_checkpoint,
     explain,
     falling,
@@ -14,7 +15,6 @@ from builder.prove.judge import (
     judge_first,
     judge_second,
 )
-from builder.prove.run import Run
 
 
 def steps(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from builder.prove.checks import starts
-from builder.prove.run import Run
+from builder.prove.judge import Run
 
 OWN = ("Traceback (most recent call last):", '  File "/app/train.py", line 3, in main', "KeyError")
 

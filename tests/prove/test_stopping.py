@@ -7,7 +7,7 @@ import pytest
 
 from builder.contract import TrainerEvent
 from builder.prove.checks import stopping
-from builder.prove.run import Run
+from builder.prove.judge import Run
 
 STEP, SAVED = TrainerEvent("step", 20, 1.5), TrainerEvent("checkpoint", 20)
 

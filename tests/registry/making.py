@@ -37,7 +37,7 @@ def put_image(
     config = manifests.configuration(
         {"architecture": "amd64", "os": "linux"},
         {"Labels": {"text": text, **(labels or {})}},
-        [manifests.Added(manifests.digest_of(layer), "tests")],
+        [(manifests.digest_of(layer), "tests")],
         0,
     )
     for blob in (layer, config):

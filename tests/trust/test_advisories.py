@@ -15,7 +15,7 @@ import pytest
 from builder.config import lockfile
 from builder.config.fields import AcceptedAdvisory
 from builder.core.errors import OutsideError
-from builder.trust import advisories, packages
+from builder.trust import advisories, sbom
 from builder.trust.advisories import Finding, PackageVersion
 from tests.emulators.osv import BAD, Osv, serving
 
@@ -46,7 +46,7 @@ def test_planted_pins_are_found_and_nothing_else(osv: Osv) -> None:
 
 def test_every_locked_package_is_looked_up(osv: Osv, root: Path) -> None:
     lock = lockfile.read(root, "v100")
-    versions = advisories.package_versions(each.purl for each in packages.locked(lock))
+    versions = advisories.package_versions(each.purl for each in sbom.locked(lock) if each.purl)
     assert advisories.look_up(versions, osv.address) == ()
     names = {(ecosystem, name) for ecosystem, name, _ in osv.looked_up}
     assert {("PyPI", pin.name) for pin in lock.packages.values()} <= names

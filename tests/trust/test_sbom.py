@@ -13,7 +13,7 @@ from typing import Any
 from builder.config import lockfile
 from builder.core.project import find_root
 from builder.registry import parse
-from builder.trust import packages, sbom
+from builder.trust import sbom
 
 ROOT = find_root(Path(__file__).parent)
 
@@ -47,7 +47,7 @@ def test_it_is_cyclonedx_and_holds_each_locked_package_once() -> None:
 
     document = bill()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(json.dumps(document)) is None
-    locked = [(each.name, each.version) for each in packages.locked(lockfile.read(ROOT, "v100"))]
+    locked = [(each.name, each.version) for each in sbom.locked(lockfile.read(ROOT, "v100"))]
     named = [
         (each["name"], each["version"]) for each in document["components"] if "version" in each
     ]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from builder.core.confidential import secret_in
 from builder.devicecode import records
-from builder.devicecode.tree import Tree
+from builder.devicecode.layers import Tree
 from builder.image.plan import APP, site_packages
 from builder.prove import waste
 from builder.prove.image import Image, Subject, listed

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from builder.image.plan import APP
+from builder.prove.judge import Run
 from builder.prove.receipts import Defect
-from builder.prove.run import Run
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from builder import contract
 from builder.contract import TrainerEvent
+from builder.prove.judge import Run
 from builder.prove.receipts import Defect
-from builder.prove.run import Run
 from builder.prove.session import JOB, Session
 from builder.prove.suite import Answer, Check
 

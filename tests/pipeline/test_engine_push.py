@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.engine.transfers import TransferRefused, follow
+from builder.pipeline.push import TransferRefused, follow
 
 
 def layer(name: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
