@@ -5,7 +5,6 @@ The good image of each target goes through the same checks. tests/prove/broken h
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -15,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lockfile
-from builder.core.errors import CheckFailed
+from builder.config import image_yaml, lockfile
 from builder.engine import BuildRequest, Engine, buildx
 from builder.frameworks import suites
 from builder.image.plan import site_packages
-from builder.prove import receipts, smoke
-from builder.prove.image import Subject
 from builder.prove.suite import Suite
+from tests.prove.proving import proven
 
 from .standins import number, shared_object
 
@@ -207,17 +204,10 @@ def problems(
     engine: Engine, image: str, folder: Path, target: str, checks: tuple[str, ...]
 ) -> list[str]:
     """Return what some checks say of an image that is asked about as a target's."""
-    spec = image_yaml.load(ROOT, target)
-    packages = lockfile.read(ROOT, target).packages.values()
-    versions = {package.name: package.version for package in packages}
-    subject = Subject(image, spec, compatibility.resolve(spec), versions, smoke.RECORDS)
-    suite = suites.of_spec(spec)
+    suite = suites.of_spec(image_yaml.load(ROOT, target))
     asked = tuple(check for check in suite.checks if check.name in checks)
-    with contextlib.suppress(CheckFailed):
-        smoke.smoke(engine, subject, Suite(suite.name, asked), folder)
-    receipt = receipts.read(folder / receipts.FILE)
-    assert receipt is not None
-    return [problem.message for result in receipt.checks for problem in result.problems]
+    receipt = proven(engine, image, target, folder, Suite(suite.name, asked))
+    return [problem.message for problem in receipt.problems]
 
 
 def test_the_good_image_stays_green(engine: Engine, good: str, tmp_path: Path) -> None:

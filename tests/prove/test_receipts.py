@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
+from builder.pipeline.push import LocalImage
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult, Defect, Receipt, valid_for
+from tests.pipeline.pushing import proof, results
 
 DIGEST = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64
@@ -16,30 +18,14 @@ REQUIRED = {"loader": 2, "training": 1}
 
 
 def check(name: str = "loader", version: int = 2, *problems: str) -> CheckResult:
-    return CheckResult(
-        name=name,
-        version=version,
-        passed=not problems,
-        seconds=1.5,
-        problems=tuple(Defect(line, "do this") for line in problems),
-        seen={"libcudnn.so.9": "9.3.0"},
-    )
+    (result,) = results({name: version})
+    defects = tuple(Defect(line, "do this") for line in problems)
+    return result.model_copy(update={"passed": not problems, "problems": defects})
 
 
 def receipt(*checks: CheckResult, digest: str | None = DIGEST) -> Receipt:
-    return Receipt(
-        target="v100",
-        accelerator="V100",
-        reference="training:v100",
-        digest=digest,
-        image_id=IMAGE_ID,
-        inputs="0123456789abcdef",
-        made_by="0.1.0",
-        made_at="2026-11-21T12:00:00+00:00",
-        device="CPU",
-        suite="trainer",
-        checks=checks or (check(), check("training", 1)),
-    )
+    image = LocalImage("training:v100", digest, IMAGE_ID)
+    return proof(image, checks=checks or (check(), check("training", 1)))
 
 
 def test_holds_for_its_image_by_digest_and_by_id() -> None:

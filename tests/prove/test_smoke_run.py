@@ -12,25 +12,23 @@ from typing import Any
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lockfile
-from builder.core.errors import CheckFailed, OutsideError
+from builder.config import compatibility, image_yaml
+from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepProgress
 from builder.engine import BuildRequest, Engine, buildx, containers
-from builder.frameworks import suites
-from builder.pipeline import make
 from builder.prove import receipts, smoke
 from builder.prove.checks import stopping, training
 from builder.prove.image import Subject
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import LABEL, Limits, Workload
 from builder.prove.suite import Check, Suite
+from tests.prove.proving import proven
 from tests.prove.reading import TRAINER
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 SHORT = Workload(steps=200, batch=16, checkpoint_every=20)
-OUTPUTS = suites.outputs("tensorflow")
 """Half of what a smoke run trains: enough to be killed, and to learn where it matters."""
 
 
@@ -38,23 +36,9 @@ OUTPUTS = suites.outputs("tensorflow")
 def prove(engine: Engine) -> Callable[..., tuple[Receipt, str]]:
     """Proves an image by these checks, else by all: the receipt that was written, and the log."""
 
-    def run(
-        image: str, folder: Path, *checks: Check, inputs: str = "", **more: Any
-    ) -> tuple[Receipt, str]:
-        spec = image_yaml.load(ROOT, "cpu")
-        packages = {p.name: p.version for p in lockfile.read(ROOT, "cpu").packages.values()}
-        with contextlib.suppress(CheckFailed):
-            stack = compatibility.resolve(spec)
-            base = make.prepare(ROOT, "cpu").committed_base
-            layers = frozenset(layer.diff_id for layer in base.layers) if base else frozenset()
-            subject = Subject(
-                image, spec, stack, packages, smoke.RECORDS,
-                inputs=inputs, base_layers=layers,
-            )  # fmt: skip
-            suite = Suite(TRAINER.name, checks) if checks else TRAINER
-            smoke.smoke(engine, subject, suite, folder, **more)
-        receipt = receipts.read(folder / receipts.FILE)
-        assert receipt is not None
+    def run(image: str, folder: Path, *checks: Check, **more: Any) -> tuple[Receipt, str]:
+        suite = Suite(TRAINER.name, checks) if checks else TRAINER
+        receipt = proven(engine, image, "cpu", folder, suite, **more)
         return receipt, (folder / smoke.LOG).read_text()
 
     return run
@@ -127,7 +111,7 @@ def test_a_shell_as_the_entry_point_that_keeps_sigterm_for_itself(
     assert left(engine) == []
 
 
-def test_a_trainer_that_needs_too_much_is_ended(
+def test_a_trainer_that_needs_too_much_is_ended_and_one_that_is_over_too_soon_runs_longer(
     engine: Engine, cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:
     memory = Limits(memory=150 * 1024**2)
@@ -137,32 +121,24 @@ def test_a_trainer_that_needs_too_much_is_ended(
     ]
     receipt, _ = prove(cpu_image, tmp_path, training.CHECK, limits=Limits(training_seconds=1))
     assert messages(receipt, "training")[0].startswith("the trainer was not done after 1 s")
-    assert left(engine) == []
-
-
-def test_a_run_that_is_over_too_soon_is_made_longer(
-    cpu_image: str, prove: Callable[..., Any], tmp_path: Path
-) -> None:
     short = Workload(steps=20, batch=16, checkpoint_every=20)
     receipt, _ = prove(cpu_image, tmp_path, training.CHECK, workload=short)
     assert receipt.problems == ()
     assert check(receipt, "training").seen["steps"] in (80, 320)
+    assert left(engine) == []
 
 
 def test_a_run_that_cannot_begin_leaves_nothing(
-    engine: Engine, cpu_image: str, tmp_path: Path
+    engine: Engine, cpu_image: str, prove: Callable[..., Any], tmp_path: Path
 ) -> None:
+    with pytest.raises(OutsideError, match="the engine has no image training:nothing") as caught:
+        prove("training:nothing", tmp_path)
+    assert caught.value.fix == "run `builder build` first"
     spec = image_yaml.load(ROOT, "cpu")
     subject = Subject(cpu_image, spec, compatibility.resolve(spec), {}, tmp_path / "no-records")
     with pytest.raises(FileNotFoundError):
         smoke.smoke(engine, subject, TRAINER, tmp_path)
     assert left(engine) == []
-
-
-def test_an_image_that_is_not_there(prove: Callable[..., Any], tmp_path: Path) -> None:
-    with pytest.raises(OutsideError, match="the engine has no image training:nothing") as caught:
-        prove("training:nothing", tmp_path)
-    assert caught.value.fix == "run `builder build` first"
 
 
 RUN = f"""

@@ -9,43 +9,29 @@ import pytest
 
 from builder.core.errors import CheckFailed, InputError
 from builder.frameworks import suites
+from builder.pipeline.push import LocalImage
 from builder.prove import checks
 from builder.prove.checks import size
-from builder.prove.receipts import CheckResult, Receipt
+from builder.prove.receipts import Receipt
 from builder.prove.suite import Check, Suite
+from tests.pipeline.pushing import proof, results
 from tests.prove.reading import PROGRAM, TRAINER
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
 def receipt(suite: str, checks: dict[str, int], accelerator: str = "CPU") -> Receipt:
-    results = [
-        CheckResult(name=name, version=version, passed=True, seconds=1.0)
-        for name, version in checks.items()
-    ]
-    return Receipt(
-        target="x",
-        accelerator=accelerator,
-        reference="training:x",
-        digest=DIGEST,
-        image_id=OTHER,
-        inputs="",
-        made_by="0.1.0",
-        made_at="2026-11-21T12:00:00+00:00",
-        device="CPU",
-        suite=suite,
-        checks=tuple(results),
-    )
+    image = LocalImage("training:x", DIGEST, OTHER)
+    return proof(image, accelerator=accelerator, suite=suite, checks=results(checks))
 
 
 def test_every_check_that_there_is_stands_in_a_suite() -> None:
-    written = {"loader", "outputs"}  # builder/frameworks/suites.py: each framework answers them
+    written = {"loader", "outputs", "imports"}  # builder/frameworks/suites.py: of a framework
     for path in Path(checks.__path__[0]).glob("[a-z]*.py"):
         module = importlib.import_module(f"{checks.__name__}.{path.stem}")
-        check = module.CHECK if hasattr(module, "CHECK") else module.check(())
-        assert isinstance(check, Check)
-        assert check.name == path.stem.replace("_", "-")
-        written.add(check.name)
+        assert isinstance(module.CHECK, Check)
+        assert module.CHECK.name == path.stem.replace("_", "-")
+        written.add(module.CHECK.name)
     assert {check.name for suite in (TRAINER, PROGRAM) for check in suite.checks} == written
 
 

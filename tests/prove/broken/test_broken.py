@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -14,17 +13,15 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.group import app
-from builder.config import compatibility, image_yaml, lockfile
-from builder.core.errors import CheckFailed
+from builder.config import lockfile
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image.plan import image_config
-from builder.pipeline import make
-from builder.prove import any_image, receipts, smoke
+from builder.prove import any_image
 from builder.prove.audit import gpu_named, of_engine
 from builder.prove.image import Image as ReadImage
-from builder.prove.image import Subject
 from builder.prove.session import Workload
 from builder.prove.suite import Check, Suite
+from tests.prove.proving import proven
 from tests.prove.reading import PROGRAM, TRAINER
 
 from ...frameworks.standins import Image
@@ -60,33 +57,15 @@ def build(engine: Engine, folder: Path, dockerfile: str, tag: str) -> None:
     buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (tag,)))
 
 
-def base_layers() -> frozenset[str]:
-    """The layers that the base of the good image has to have."""
-    base = make.prepare(ROOT, "cpu").committed_base
-    assert base
-    return frozenset(layer.diff_id for layer in base.layers)
-
-
 def messages(
     engine: Engine, image: str, kind: str, folder: Path, *checks: Check, locked: str = "cpu"
 ) -> list[str]:
     """What these checks say of an image. locked: the target whose packages it has."""
-    spec = image_yaml.load(ROOT, TARGETS[kind])
-    packages = lockfile.read(ROOT, locked).packages.values()
-    subject = Subject(
-        image,
-        spec,
-        compatibility.resolve(spec),
-        {package.name: package.version for package in packages},
-        smoke.RECORDS,
-        base_layers=base_layers(),
+    short, suite = Workload(steps=200, batch=16, checkpoint_every=20), Suite(TRAINER.name, checks)
+    receipt = proven(
+        engine, image, TARGETS[kind], folder, suite, locked=locked, base="cpu", workload=short
     )
-    short = Workload(steps=200, batch=16, checkpoint_every=20)
-    with contextlib.suppress(CheckFailed):
-        smoke.smoke(engine, subject, Suite(TRAINER.name, checks), folder, workload=short)
-    receipt = receipts.read(folder / receipts.FILE)
-    assert receipt is not None
-    return [problem.message for result in receipt.checks for problem in result.problems]
+    return [problem.message for problem in receipt.problems]
 
 
 def judged(row: Breakage, said: list[str]) -> None:
