@@ -104,14 +104,6 @@ def test_every_release_that_an_image_may_name_was_read() -> None:
         for accelerator in accelerators.accelerators().values():
             if accelerator.kind == "gpu" and not accelerator.refused:
                 assert release.wheel.support(accelerator.compute_capability or "") in RUNS
-    for minor, capability, word in (
-        ("2.20", "7.0", "native"),
-        ("2.20", "10.0", "missing"),
-        ("2.21", "10.0", "PTX"),
-        ("2.14", "9.0", "PTX"),
-    ):
-        release = releases.find(minor)
-        assert release and release.wheel.support(capability) == word
 
 
 def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:

@@ -65,14 +65,10 @@ def test_a_verdict_names_the_library_and_what_would_run(tmp_path: Path) -> None:
         "missing: .nv_fatbin carries sm_75, sm_80, sm_86, sm_90a, compute_120f"
     )
     assert spoiled.instead.startswith("nvidia-cudnn-cu12 9.10.2.21 or older")
-
-
-@pytest.mark.parametrize("kept", [0.999, 0.5, 0.01, 0.0])
-def test_a_broken_download_is_never_fine(tmp_path: Path, kept: float) -> None:
-    spoiled = site(tmp_path, CUDNN_9_3[: int(len(CUDNN_9_3) * kept)]).verdict("7.0")
-    assert (spoiled.status, spoiled.runs) == (Support.BROKEN, False)
-    assert spoiled.spoiler and spoiled.spoiler.library.name == "libcudnn_ops.so.9"
-    assert spoiled.instead == "the same version, downloaded again"
+    broken = site(tmp_path / "torn", CUDNN_9_3[: len(CUDNN_9_3) // 2]).verdict("7.0")
+    assert (broken.status, broken.runs) == (Support.BROKEN, False)
+    assert broken.spoiler and broken.spoiler.library.name == "libcudnn_ops.so.9"
+    assert broken.instead == "the same version, downloaded again"
 
 
 def test_the_oldest_driver_is_at_least_the_first_that_knows_the_gpu() -> None:
@@ -207,37 +203,36 @@ def real(name: str, version: str, device: str, root: Path = ELSEWHERE) -> Verdic
     return Audit(wheel.libraries).verdict(device)
 
 
-def test_cudnn_9_28_has_nothing_for_a_v100() -> None:
-    missing = real("nvidia-cudnn-cu12", "9.28.0.42", "7.0")
-    assert missing.status == Support.MISSING
-    assert sorted(finding.library.name for finding in missing.spoilers) == [
-        "libcudnn_adv.so.9",
-        "libcudnn_cnn.so.9",
-        "libcudnn_engines_runtime_compiled.so.9",
-        "libcudnn_ext.so.9",
-        "libcudnn_ops.so.9",
-    ]
-    for device in ("7.5", "8.0", "9.0"):
-        assert real("nvidia-cudnn-cu12", "9.28.0.42", device).status == Support.NATIVE
-    assert real("nvidia-cudnn-cu12", "9.3.0.75", "7.0", ROOT).status == Support.NATIVE
+@pytest.mark.parametrize(
+    ("wheel", "version", "root", "expected"),
+    [
+        ("nvidia-cudnn-cu12", "9.28.0.42", ELSEWHERE, "missing native native native"),
+        ("nvidia-cudnn-cu12", "9.3.0.75", ROOT, "native native native native"),
+        ("nvidia-curand", "10.4.5.25", ELSEWHERE, "missing native native native"),  # of CUDA 13
+        ("nvidia-cusparselt-cu12", "0.8.1", ELSEWHERE, "not_used not_used native native"),
+        ("tensorflow", "2.13.1", ELSEWHERE, "native native native ptx"),
+        ("tensorflow", "2.21.0", ROOT, "native older_minor native native"),
+    ],
+)
+def test_what_was_read_of_a_wheel_runs_where_it_does(
+    wheel: str, version: str, root: Path, expected: str
+) -> None:
+    for device, word in zip(("7.0", "7.5", "8.0", "9.0"), expected.split(), strict=True):
+        assert real(wheel, version, device, root).status == Support[word.upper()], device
 
 
-def test_cuda_13_has_nothing_for_a_v100() -> None:
-    missing = real("nvidia-curand", "10.4.5.25", "7.0")
-    assert missing.status == Support.MISSING
-    assert "CUDA 12 build of the same library" in missing.instead
-    assert real("nvidia-curand", "10.4.5.25", "7.5").status == Support.NATIVE
-
-
-def test_cusparselt_is_not_used_below_its_kernels() -> None:
-    """Two helpers of its 995 containers have PTX for any GPU; the kernels start at sm_80, as does
-    2:4 sparsity, which alone uses them. Every PyTorch image has it."""
-    for device in ("6.0", "7.0", "7.5"):
-        unused = real("nvidia-cusparselt-cu12", "0.8.1", device)
-        assert (unused.status, unused.runs) == (Support.NOT_USED, False)
-        assert "only 2:4 sparsity uses it" in str(unused.findings[0])
-    for device in ("8.0", "8.9", "9.0", "12.0"):
-        assert real("nvidia-cusparselt-cu12", "0.8.1", device).status == Support.NATIVE
+def test_why_a_wheel_does_not_run_there() -> None:
+    """cuSPARSELt: two helpers of its 995 containers have PTX for any GPU; the kernels start at
+    sm_80, as does 2:4 sparsity, which alone uses them. Every PyTorch image has it."""
+    assert len(real("nvidia-cudnn-cu12", "9.28.0.42", "7.0").spoilers) == 5
+    assert "CUDA 12 build of the same" in real("nvidia-curand", "10.4.5.25", "7.0").instead
+    unused = real("nvidia-cusparselt-cu12", "0.8.1", "6.0")
+    assert not unused.runs and "only 2:4 sparsity uses it" in str(unused.findings[0])
+    slow = real("tensorflow", "2.13.1", "9.0")
+    assert slow.runs and 300 < slow.ptx_seconds < 400
+    assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
+    assert "modules compiled from PTX when first used" in str(slow)
+    assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
 
 
 def test_directives_without_a_kernel_ask_for_no_driver() -> None:
@@ -255,16 +250,6 @@ def test_cufile_is_for_one_feature(tmp_path: Path) -> None:
     judged = Audit(inventory.of_folder(tmp_path)).verdict("10.0")
     assert (judged.status, judged.ptx_version) == (Support.NATIVE, "")
     assert "only reading files into a GPU's memory" in str(judged.findings[1])
-
-
-def test_tensorflow_2_13_on_an_h100_is_compiled_from_ptx() -> None:
-    slow = real("tensorflow", "2.13.1", "9.0")
-    assert (slow.status, slow.runs) == (Support.PTX, True)
-    assert 300 < slow.ptx_seconds < 400
-    assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
-    assert "modules compiled from PTX when first used" in str(slow)
-    assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
-    assert real("tensorflow", "2.21.0", "9.0", ROOT).status == Support.NATIVE
 
 
 def test_the_tables_say_what_wheels_that_no_lock_names_carry() -> None:

@@ -204,6 +204,11 @@ def test_packages_come_from_the_mirror_once_and_otherwise_from_the_snapshot_arch
         fetch_debs((A, B), sources, events.append, QUICK)
         assert paths[A].read_bytes() == ONE
     assert sum("the cache has other bytes than" in str(event) for event in events) == 2
+    index.content = {f"/debian/{A.path}": ONE[:-1] + b"?"}
+    paths[A].unlink()
+    with pytest.raises(OutsideError, match="not those of the lock"):
+        fetch_debs((A,), sources, retry=QUICK)
+    assert not paths[A].exists()
 
 
 def test_a_version_that_is_nowhere_and_a_mirror_that_is_not_there_are_one_line(

@@ -251,55 +251,39 @@ def test_training_loads_nothing_that_is_excluded(tmp_path: Path) -> None:
 NOWHERE = Path("nothing here")
 
 
-@pytest.fixture(scope="module")
-def cpu() -> list[BasePlan]:
-    base_of_cpu = prepare(ROOT, "cpu").base
-    assert base_of_cpu
-    return [base_of_cpu]
+def test_a_build_says_what_it_downloads_by_where_each_layer_is() -> None:
+    def cold(*plans: BasePlan) -> Availability:
+        return base.look_up(plans, ContentStore(NOWHERE), Settings(), layers_lock.read(NOWHERE))
 
+    def made(key: str, size: int) -> Layer:
+        blob = Descriptor(OCI_LAYER_ZSTD, f"sha256:{key}", size)
+        return Layer(key, blob, f"sha256:{key[::-1]}", 9)
 
-def made(key: str, size: int) -> Layer:
-    return Layer(key, Descriptor(OCI_LAYER_ZSTD, f"sha256:{key}", size), f"sha256:{key[::-1]}", 9)
+    cpu = prepare(ROOT, "cpu").base
+    assert cpu
+    nothing, count = cold(cpu), len(cpu.layers)
+    takes = nothing.estimate([cpu])
+    wheels = sum(pin.bytes or 0 for layer in cpu.wheels for pin in layer.pins)
+    assert takes.download == wheels + sum(deb.bytes for deb in cpu.rootfs.packages)
+    assert takes.layers == takes.missing == count
+    size = f"{takes.download / 1e6:,.0f} MB to download"
+    assert str(takes) == f"{count} of {count} layers to make: {size}"
 
-
-def cold(plans: list[BasePlan]) -> Availability:
-    return base.look_up(plans, ContentStore(NOWHERE), Settings(), layers_lock.read(NOWHERE))
-
-
-def test_a_cold_build_downloads_what_the_lock_lists(cpu: list[BasePlan]) -> None:
-    (plan,) = cpu
-    takes = cold(cpu).estimate(cpu)
-    wheels = sum(pin.bytes or 0 for layer in plan.wheels for pin in layer.pins)
-    assert takes.download == wheels + sum(deb.bytes for deb in plan.rootfs.packages)
-    assert takes.layers == takes.missing == len(plan.layers)
-    count = len(plan.layers)
-    assert (
-        str(takes)
-        == f"{count} of {count} layers to make: {takes.download / 1e6:,.0f} MB to download"
-    )
-
-
-def test_a_layer_that_was_made_before_is_counted_where_it_is(cpu: list[BasePlan]) -> None:
-    (plan,) = cpu
-    nothing, rootfs = cold(cpu), plan.layers[0]
-    tensorflow = next(layer for layer in plan.layers if layer.name.startswith("tensorflow"))
+    rootfs = cpu.layers[0]
+    tensorflow = next(layer for layer in cpu.layers if layer.name.startswith("tensorflow"))
     stored = {rootfs.key: made(rootfs.key, 39_000_000)}
     offered = {tensorflow.key: made(tensorflow.key, 250_000_000)}
     missing = {k: layer for k, layer in nothing.missing.items() if k not in {**stored, **offered}}
-    before = nothing.estimate(cpu)
-    takes = Availability(stored, offered, missing).estimate(cpu)
-    assert (takes.layers, takes.missing) == (before.layers, before.missing - 2)
-    compiler = sum(deb.bytes for deb in plan.compiler)  # of the rootfs's packages
+    warm = Availability(stored, offered, missing).estimate([cpu])
+    assert (warm.layers, warm.missing) == (takes.layers, takes.missing - 2)
+    compiler = sum(deb.bytes for deb in cpu.compiler)  # of the rootfs's packages
     spared = (rootfs.download or 0) - compiler + (tensorflow.download or 0)
-    assert takes.download == before.download - spared + 250_000_000
+    assert warm.download == takes.download - spared + 250_000_000
 
-
-def test_a_wheel_whose_size_no_index_told_is_named(cpu: list[BasePlan]) -> None:
-    (plan,) = cpu
-    small = plan.wheels[-1]
+    small = cpu.wheels[-1]
     unknown = replace(small, pins=tuple(replace(pin, bytes=None) for pin in small.pins))
-    plans = [replace(plan, wheels=(*plan.wheels[:-1], unknown))]
-    takes = cold([*plans, *plans]).estimate([*plans, *plans])
-    assert takes.layers == len(plan.layers), "what several targets share counts once"
+    plans = [replace(cpu, wheels=(*cpu.wheels[:-1], unknown))] * 2
+    takes = cold(*plans).estimate(plans)
+    assert takes.layers == count, "what several targets share counts once"
     assert takes.unknown == len(small.pins)
     assert str(takes).endswith(f" MB and {takes.unknown} packages of unknown size to download")

@@ -1,4 +1,4 @@
-"""Poisoned layers, bases, wheels and packages: in the cache, at the source, and in both."""
+"""Poisoned layers and bases: in the cache, at the source, and in both."""
 
 from __future__ import annotations
 
@@ -9,23 +9,16 @@ from typing import Any
 
 import pytest
 
-from builder.core import files, web
-from builder.core.errors import CheckFailed, OutsideError
-from builder.core.retry import Retry
+from builder.core.errors import CheckFailed
 from builder.core.settings import Settings
 from builder.image import base, layers_lock, registry_layers
 from builder.image.content_store import ContentStore
-from builder.image.download import Wheels, fetch_debs
 from builder.image.layer import LayerPlan
 from builder.registry import Reference, Registry, manifest
-from tests.emulators.index import Files
 from tests.image import layers
 from tests.registry.server import RegistryServer
 
 STATES = ("good", "absent", "poisoned")
-QUICK = Retry(attempts=1, first=0.01)
-GOOD = layers.package(("one", b"1" * 5000))
-EVIL = GOOD[:-1] + bytes([GOOD[-1] ^ 1])  # as large as the good one
 
 
 @pytest.mark.network
@@ -93,45 +86,3 @@ def test_a_base_in_a_registry_is_the_committed_one_or_is_refused(
         else:
             base_there = registry_layers.base_in_registry(client, where, committed)
             assert base_there == (committed if registry == "good" else None)
-
-
-@pytest.mark.parametrize("source", STATES)
-@pytest.mark.parametrize("cache", STATES)
-@pytest.mark.parametrize("kind", ["wheel", "deb"])
-def test_a_package_is_the_locked_one_or_an_error(
-    index: Files,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    kind: str,
-    cache: str,
-    source: str,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    pin, record = layers.pin(GOOD), layers.record("a", GOOD)
-    folder = files.cache_home() / f"{kind}s"
-    folder.mkdir(parents=True)
-    content = {"good": GOOD, "poisoned": EVIL}
-    if cache in content:
-        suffix = "whl" if kind == "wheel" else "deb"
-        (folder / f"{pin.sha256}.{suffix}").write_bytes(content[cache])
-    if source in content:
-        index.content = dict.fromkeys(("/a.whl", f"/debian/{record.path}"), content[source])
-
-    def fetched() -> bytes:
-        if kind == "deb":
-            return fetch_debs([record], layers.archives(index.url("")), retry=QUICK)[
-                record
-            ].read_bytes()
-        with (
-            web.Client(proxied=False) as client,
-            Wheels(folder, client, {pin.sha256: index.url("/a.whl")}, QUICK).fetch(
-                pin, lambda _: None
-            ) as file,
-        ):
-            return file.read()
-
-    if "good" in (cache, source):
-        assert fetched() == GOOD
-    else:
-        with pytest.raises(OutsideError, match=r"not those of the lock|not to be had"):
-            fetched()

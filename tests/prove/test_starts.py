@@ -1,12 +1,15 @@
-"""What an image of any other program has to show at its start."""
+"""What an image of any other program has to show at its start, and what its container gets."""
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from builder import contract
 from builder.prove.checks import starts
 from builder.prove.judge import Run
+from builder.prove.session import Sandbox
 
 OWN = ("Traceback (most recent call last):", '  File "/app/train.py", line 3, in main', "KeyError")
 
@@ -35,3 +38,11 @@ def test_a_program_has_to_reach_its_own_code(run: Run, message: str) -> None:
     assert [defect.message.startswith(f"the program {message}") for defect in defects] == (
         [True] if message else []
     )
+
+
+def test_a_container_is_told_that_the_cpu_is_wanted() -> None:
+    """So an image that expects a GPU is proven where there is none."""
+    client, image = MagicMock(), SimpleNamespace(id="sha256:1", attrs={})
+    with Sandbox(client, image).container(["train"], {"A": "b"}):
+        environment = client.containers.create.call_args.kwargs["environment"]
+    assert (environment["A"], environment[contract.ACCELERATOR]) == ("b", contract.CPU)

@@ -33,7 +33,9 @@ KIND = "application/vnd.example.note.v1+json"
 # Connections -------------------------------------------------------------------------------------
 
 
-def test_unknown_host_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_is_not_tried_again_and_nothing_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -47,6 +49,14 @@ def test_unknown_host_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> Non
     ):
         there.head("x", "y")
     assert retries == []
+    monkeypatch.undo()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    with (
+        Registry(host, QUICK) as there,
+        pytest.raises(OutsideError, match=r"Connection refused.* \(tried 3 times\)"),
+    ):
+        there.head("x", "y")
 
 
 def test_a_name_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +78,9 @@ def test_a_name_server_that_stumbles_is_asked_again(monkeypatch: pytest.MonkeyPa
 # Faults -----------------------------------------------------------------------------------------
 
 
-def test_a_transient_error_is_tried_again_a_bounded_number_of_times() -> None:
+def test_a_transient_error_is_tried_again_a_bounded_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for status in (429, 503, None):
         fault = Fault("HEAD", "/manifests/", status, times=2, headers={"Retry-After": "0"})
         retries: list[str] = []
@@ -87,32 +99,19 @@ def test_a_transient_error_is_tried_again_a_bounded_number_of_times() -> None:
             " (tried 3 times)"
         )
     assert fault.happened == 3
-
-
-def test_the_registrys_own_pause_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
     fault = Fault("HEAD", "/manifests/", 429, headers={"Retry-After": "7"})
     with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
         there.head("training", "v100")
-    assert 7.0 in pauses
-
-
-def test_nothing_listens_is_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        host = f"127.0.0.1:{free.getsockname()[1]}"
-    with (
-        Registry(host, QUICK) as there,
-        pytest.raises(OutsideError, match=r"Connection refused.* \(tried 3 times\)"),
-    ):
-        there.head("x", "y")
+    assert 7.0 in pauses, "the registry's own pause is kept"
 
 
 def challenge(words: str) -> dict[str, str]:
     return {"WWW-Authenticate": words}
 
 
-def test_without_credentials_the_login_command_is_named(
+def test_credentials_are_looked_up_when_asked_for_and_without_some_the_login_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
@@ -124,12 +123,6 @@ def test_without_credentials_the_login_command_is_named(
             f"not logged in to {proxy.host}: write access to training needs a login"
         )
         assert caught.value.fix == f"run: docker login {proxy.host}"
-
-
-def test_credentials_are_looked_up_when_a_registry_asks_for_some(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / "config.json").write_text("{")  # is refused once it is read
     fault = Fault("HEAD", "/x/", 401, headers=challenge('Basic realm="x"'))
     with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
@@ -138,27 +131,16 @@ def test_credentials_are_looked_up_when_a_registry_asks_for_some(
             there.head("x", "y")
 
 
-def test_credentials_never_travel_to_a_token_service_in_plain_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = 'Bearer realm="http://tokens.example.com/",service="x"'
-    fault = Fault("HEAD", "/manifests/", 401, times=None, headers=challenge(words))
-    with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
-        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-        docker_config(tmp_path, {"auths": {proxy.host: {"auth": coded()}}})
-        with pytest.raises(OutsideError, match="in plain text"):
-            there.head("x", "y")
-
-
 @pytest.mark.parametrize(
     ("realm", "reason"),
     [
         ("http://127.0.0.1:9/token", "in plain text"),
+        ("http://tokens.example.com/", "in plain text"),
         ("https://127.0.0.1:9/token", "private address 127.0.0.1"),
         ("https://169.254.169.254/token", "private address 169.254.169.254"),
     ],
 )
-def test_a_token_service_is_not_inside_of_this_machines_network(
+def test_a_token_service_has_tls_and_is_not_inside_of_this_machines_network(
     monkeypatch: pytest.MonkeyPatch, realm: str, reason: str
 ) -> None:
     def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
@@ -170,27 +152,6 @@ def test_a_token_service_is_not_inside_of_this_machines_network(
     monkeypatch.setattr(socket, "getaddrinfo", addresses)
     with pytest.raises(OutsideError, match=reason):
         Authorization("registry.example", send).answer([f'Bearer realm="{realm}"'], "x", "read")
-
-
-def test_a_public_image_is_read_with_a_token_for_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    docker_config(tmp_path, {})
-    with faulty() as proxy:
-        words = f'realm="http://{proxy.host}/token",service="x",scope="repository:debian:pull"'
-        proxy.faults = [
-            Fault("HEAD", "/manifests/", 401, headers=challenge(f"Bearer {words}")),
-            Fault("GET", "/token", 200, body=b'{"token": "for nobody"}'),
-            Fault("HEAD", "/manifests/", 200, headers={"Docker-Content-Digest": DIGEST}),
-        ]
-        with Registry(proxy.host, QUICK) as there:
-            assert there.head("debian", "bookworm-slim") == DIGEST
-        assert proxy.seen == [
-            "HEAD /v2/debian/manifests/bookworm-slim",
-            "GET /token?service=x&scope=repository:debian:pull",
-            "HEAD /v2/debian/manifests/bookworm-slim",
-        ]
 
 
 # TLS --------------------------------------------------------------------------------------------
@@ -455,10 +416,6 @@ def test_basic_auth_with_what_docker_login_stored(
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     auth = registry_server.basic_auth(tmp_path / "registry")
     with registry_server.registry(tmp_path / "registry", auth) as closed:
-        with Registry(closed.host, QUICK) as there, pytest.raises(OutsideError) as caught:
-            there.check_write("training")
-        assert caught.value.fix == f"run: docker login {closed.host}"
-
         docker_config(tmp_path, {"auths": {closed.host: {"auth": coded(password="wrong")}}})
         with Registry(closed.host, QUICK) as there, pytest.raises(OutsideError) as caught:
             there.check_write("training")
@@ -473,6 +430,7 @@ def test_basic_auth_with_what_docker_login_stored(
 @pytest.mark.parametrize(
     ("entry", "request_line", "sent"),
     [
+        ({}, "GET /token?service=x&scope=repository:a:pull", ""),  # a public image, for nobody
         ({"auth": coded()}, "GET /token?service=x&scope=repository:a:pull", f"Basic {coded()}"),
         ({"auth": coded("<token>", ""), "identitytoken": "refresh"}, "POST /token", "refresh"),
     ],

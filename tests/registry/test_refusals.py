@@ -8,63 +8,31 @@ from builder.registry import Credentials, Reference, refused
 
 AR = Reference("europe-west4-docker.pkg.dev", "project/images/training")
 HUB = Reference("docker.io", "someone/training")
+OWN = Reference("10.0.0.1:5000", "x")
+MAY_NOT = "someone may not write project/images/training"
 KNOWN = Credentials("someone", "secret", source="config.json")
+
+
+LOGIN = "run: gcloud auth configure-docker europe-west4-docker.pkg.dev"
+CREATE = (
+    "run: gcloud artifacts repositories create images --repository-format=docker"
+    " --location=europe-west4 --project=project"
+)
+GONE = 'NAME_UNKNOWN Repository "images" not found'
+FIXED = "UNKNOWN cannot update tag v100. The repository has enabled tag immutability"
 
 
 @pytest.mark.parametrize(
     ("where", "status", "answer", "known", "message", "fix"),
     [
-        (
-            AR,
-            401,
-            "",
-            None,
-            "not logged in to europe-west4-docker.pkg.dev",
-            "run: gcloud auth configure-docker europe-west4-docker.pkg.dev",
-        ),
-        (AR, 403, "DENIED", None, "not logged in", "run: gcloud auth configure-docker"),
+        (AR, 401, "", None, "not logged in to europe-west4-docker.pkg.dev", LOGIN),
+        (AR, 403, "DENIED", None, "not logged in", LOGIN),
         (HUB, 401, "", None, "not logged in to docker.io", "run: docker login"),
-        (
-            Reference("10.0.0.1:5000", "x"),
-            401,
-            "",
-            None,
-            "not logged in to 10.0.0.1:5000",
-            "run: docker login 10.0.0.1:5000",
-        ),
-        (
-            AR,
-            404,
-            'NAME_UNKNOWN Repository "images" not found',
-            KNOWN,
-            "project project has no repository images",
-            "run: gcloud artifacts repositories create images --repository-format=docker"
-            " --location=europe-west4 --project=project",
-        ),
-        (
-            AR,
-            403,
-            "DENIED Permission uploadArtifacts denied",
-            KNOWN,
-            "someone may not write project/images/training",
-            "roles/artifactregistry.writer",
-        ),
-        (
-            HUB,
-            401,
-            "UNAUTHORIZED",
-            KNOWN,
-            "someone may not write someone/training",
-            "ask the owner",
-        ),
-        (
-            AR,
-            400,
-            "UNKNOWN cannot update tag v100. The repository has enabled tag immutability",
-            KNOWN,
-            "tags are immutable",
-            "push under a new tag",
-        ),
+        (OWN, 401, "", None, "not logged in to 10.0.0.1:5000", "run: docker login 10.0.0.1:5000"),
+        (AR, 404, GONE, KNOWN, "project project has no repository images", CREATE),
+        (AR, 403, "DENIED Permission denied", KNOWN, MAY_NOT, "roles/artifactregistry.writer"),
+        (HUB, 401, "UNAUTHORIZED", KNOWN, "someone may not write someone/", "ask the owner"),
+        (AR, 400, FIXED, KNOWN, "tags are immutable", "push under a new tag"),
         (AR, 403, "DENIED Quota exceeded", KNOWN, "over the quota", "larger quota"),
         (HUB, 405, "UNSUPPORTED", KNOWN, "answered 405: UNSUPPORTED", "log"),
     ],

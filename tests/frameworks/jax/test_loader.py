@@ -159,17 +159,14 @@ def test_a_missing_file_is_named(files: dict[str, str], site: Path) -> None:
     compare(asked(site), *files.values())
 
 
-def test_a_library_that_is_not_the_locked_one(site: Path) -> None:
-    path = shared_object(
-        site / "nvidia/cudnn/lib/libcudnn.so.9", {"cudnnGetVersion": number(92800)}
-    )
-    assert asked(site) == [f"{path} is version 9.28.0, the lock says 9.3.0.75"]
-
-
-def test_wheels_for_the_cpu_two_plugins_and_two_jaxlibs(tmp_path: Path) -> None:
+def test_wheels_for_the_cpu_another_cudnn_two_plugins_and_two_jaxlibs(tmp_path: Path) -> None:
     shutil.rmtree(installed(tmp_path / "cpu") / "jax_plugins")
     assert asked(tmp_path / "cpu") == ["JAX has no plugin for CUDA 12 (none): it trains on the CPU"]
     good = installed(tmp_path / "good")
+    cudnn = good / "nvidia/cudnn/lib/libcudnn.so.9"
+    shared_object(cudnn, {"cudnnGetVersion": number(92800)})
+    assert asked(good) == [f"{cudnn} is version 9.28.0, the lock says 9.3.0.75"]
+    shared_object(cudnn, LIBRARIES["cudnn/lib/libcudnn.so.9"])
     (tmp_path / "b/jax_plugins/xla_cuda13").mkdir(parents=True)
     assert asked(good, tmp_path / "b") == [
         "two plugins get into one process: xla_cuda12 and xla_cuda13"
@@ -179,12 +176,9 @@ def test_wheels_for_the_cpu_two_plugins_and_two_jaxlibs(tmp_path: Path) -> None:
     assert two.startswith("two copies of jaxlib are on Python's path")
 
 
-def test_a_tpu_without_its_library(site: Path) -> None:
+def test_a_tpu_without_its_library_or_with_another_one(site: Path) -> None:
     (problem,) = asked(site, accelerator="tpu", locked={})
     assert problem.startswith("JAX finds no libtpu: ModuleNotFoundError")
-
-
-def test_a_libtpu_that_is_not_the_locked_one(site: Path) -> None:
     shared_object(site / "libtpu/libtpu.so", {"GetPjrtApi": number(0)})
     (site / "libtpu/__init__.py").write_text(LIBTPU)
     request = {"accelerator": "tpu", "locked": {"libtpu": "0.0.50.1"}}

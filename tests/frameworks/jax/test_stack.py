@@ -47,15 +47,11 @@ def test_a_release_has_the_python_that_it_runs_on_where_none_is_written() -> Non
     assert (older.release, older.python) == ("0.9.2", "3.11"), "our first one, where that works"
 
 
-def test_explain_says_which_release_a_written_python_holds_back() -> None:
-    written = spec("V100", python="3.11")
-    assert compatibility.resolve(written).release == "0.9.2"
-    facts = {fact.statement: fact.value for fact in compatibility.resolve(written).facts}
+def test_explain_says_why_it_is_this_release_this_cudnn_and_no_newer_cuda() -> None:
+    held = compatibility.resolve(spec("V100", python="3.11"))
+    facts = {fact.statement: fact.value for fact in held.facts}
     why = "JAX 0.12.0.1 does not run on Python 3.11: write python: 3.13"
-    assert facts["why not JAX 0.12.0.1"] == why
-
-
-def test_explain_says_why_it_is_this_cudnn_and_no_newer_cuda() -> None:
+    assert (held.release, facts["why not JAX 0.12.0.1"]) == ("0.9.2", why)
     target = image_yaml.load(ROOT, "v100-jax")
     facts = {fact.statement: fact.value for fact in compatibility.resolve(target).facts}
     assert facts["JAX 0.12.0.1, CUDA 13, on V100"] == "no kernels for 7.0"
@@ -63,6 +59,8 @@ def test_explain_says_why_it_is_this_cudnn_and_no_newer_cuda() -> None:
     assert facts["cuDNN 9.11.0.98 and newer on V100"] == "no kernels for 7.0"
     takes = "cuDNN with kernels for 7.0 (JAX 0.12.0.1 takes <10.0,>=9.10.2.21)"
     assert facts[takes] == "9.10.2.21"
+    libtpu = [f.value for f in compatibility.resolve(spec("TPU")).facts if "libtpu" in f.statement]
+    assert libtpu == ["==0.0.50.*"], "that its release asks for"
 
 
 @pytest.mark.parametrize(
@@ -80,13 +78,6 @@ def test_what_cannot_work_is_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError) as refused:
         compatibility.resolve(ImageSpec(**written))
     assert says in refused.value.message and refused.value.fix
-
-
-def test_a_tpu_has_the_libtpu_that_its_release_asks_for() -> None:
-    facts = [
-        fact for fact in compatibility.resolve(spec("TPU")).facts if "libtpu" in fact.statement
-    ]
-    assert [fact.value for fact in facts] == ["==0.0.50.*"]
 
 
 def test_the_locked_target_has_the_only_cudnn_for_a_v100_and_one_plugin() -> None:

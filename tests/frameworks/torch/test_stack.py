@@ -55,11 +55,8 @@ def test_a_minor_release_is_its_newest_patch() -> None:
     with pytest.raises(InputError, match=r"torch: no PyTorch 2.6 is known") as refused:
         compatibility.resolve(spec("V100", "2.6"))
     assert refused.value.fix == "write torch: 2.7.1"
-
-
-def test_a_newest_that_no_release_can_be_is_refused() -> None:
-    with pytest.raises(InputError, match="for Linux is for NVIDIA's GPUs"):
-        compatibility.resolve(spec("CPU", "newest"))
+    with pytest.raises(InputError, match="asks for its CUDA exactly"):
+        compatibility.resolve(spec("V100", "2.10.0", cuda={"cudnn": "9.3.0.75"}))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +65,7 @@ def test_a_newest_that_no_release_can_be_is_refused() -> None:
         ("V100", "2.15.0", "PyTorch 2.15.0 (CUDA 13.2, cuDNN 9.26.0.51) has no kernels", "2.10.0"),
         ("B200", "2.7.1", "has no kernels for B200 (10.0)", "2.8.0"),
         ("V100", "2.16.0", "no PyTorch 2.16.0 is known", "2.10.0"),
-        ("CPU", "2.10.0", "for Linux is for NVIDIA's GPUs", "leave torch out"),
+        ("CPU", "newest", "for Linux is for NVIDIA's GPUs", ""),
         ("TPU", "2.10.0", "for Linux is for NVIDIA's GPUs", "leave torch out"),
     ],
 )
@@ -79,13 +76,6 @@ def test_what_cannot_work_is_refused_with_what_does(
         compatibility.resolve(spec(accelerator, release))
     assert says in refused.value.message
     assert fix in refused.value.fix
-
-
-def test_the_wheel_decides_on_cuda() -> None:
-    chosen = compatibility.resolve(spec("T4", "2.15.0"))
-    assert (chosen.requirement, chosen.cuda) == ("torch==2.15.0", "13.2")
-    with pytest.raises(InputError, match="asks for its CUDA exactly"):
-        compatibility.resolve(spec("V100", "2.10.0", cuda={"cudnn": "9.3.0.75"}))
 
 
 def test_the_locked_target_has_the_last_cudnn_for_a_v100_and_one_torch() -> None:
