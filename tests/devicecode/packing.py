@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import tarfile
 from collections.abc import Mapping
+
+from tests.image import layers
 
 
 def tar(files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> bytes:
-    """A tar archive of these files and symbolic links."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, target in (links or {}).items():
-            entry = tarfile.TarInfo(name)
-            entry.type, entry.linkname = tarfile.SYMTYPE, target
-            archive.addfile(entry)
-        for name, data in files.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
+    """A tar archive of these symbolic links and files."""
+    return layers.tar(*(links or {}).items(), *files.items())
 
 
 def digest(data: bytes) -> str:

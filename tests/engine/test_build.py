@@ -19,10 +19,10 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepLog
 from builder.core.settings import Settings
+from builder.devicecode import tars
 from builder.engine import BuildRequest, Engine, buildx, discovery, private
 from tests import containers
 from tests.clock import until
-from tests.debian import tool
 from tests.registry import server as registry_server
 
 pytestmark = pytest.mark.engine
@@ -93,6 +93,9 @@ def test_a_build_gives_an_image_that_the_engine_knows(
     assert any("RUN echo" in line for line in printed(seen)), "buildx's own lines"
     ran = containers.output(engine.client, tag, ["echo $A"])
     assert ran == b"1\n"
+    assert engine.image("factory-test:no-such-thing") is None
+    disk = engine.disk()
+    assert disk is not None and 0 < disk.free < disk.total and disk.path.is_dir()
 
 
 def printed(events: list[Event]) -> list[str]:
@@ -113,12 +116,6 @@ def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, 
     time.sleep(1.1)
     second = buildx.build(engine, request(folder, f"{tag}-2", no_cache=True))
     assert first.image_id == second.image_id
-
-
-def test_what_the_engine_does_not_have_and_the_disk_that_it_has(engine: Engine) -> None:
-    assert engine.image("factory-test:no-such-thing") is None
-    disk = engine.disk()
-    assert disk is not None and 0 < disk.free < disk.total and disk.path.is_dir()
 
 
 # --- a registry -----------------------------------------------------------------------------------
@@ -155,12 +152,6 @@ def test_a_push_onto_a_base_that_lies_in_the_registry(
         assert len(layers) == 3
 
 
-def test_a_registry_that_is_not_there(engine: Engine, context: Context) -> None:
-    with pytest.raises(OutsideError, match="connection refused") as error:
-        buildx.build(engine, request(context(""), "127.0.0.1:1/team/x:1", destination="registry"))
-    assert "reaches this registry" in error.value.fix
-
-
 # --- secrets --------------------------------------------------------------------------------------
 
 
@@ -176,15 +167,7 @@ def everything_in(engine: Engine, reference: str) -> bytes:
         with tarfile.open(saved) as tar:
             for member in tar:
                 blob = tar.extractfile(member)
-                content = blob.read() if blob else b""
-                if content.startswith(b"\x28\xb5\x2f\xfd"):  # a layer, in zstd
-                    content = subprocess.run(
-                        [tool("zstd"), "-dc"], input=content, capture_output=True, check=True
-                    ).stdout
-                elif content.startswith(b"\x1f\x8b"):
-                    content = subprocess.run(
-                        ["gzip", "-dc"], input=content, capture_output=True, check=True
-                    ).stdout
+                content = tars.unpacked(blob).read() if blob else b""
                 contents += [member.name.encode(), content]
     return b"\0".join(contents)
 
@@ -226,7 +209,12 @@ def test_a_step_that_fails_is_named_with_its_line_and_its_log(
     assert "\n" not in message
 
 
-def test_a_base_or_a_dockerfile_that_is_not_there(engine: Engine, tmp_path: Path) -> None:
+def test_a_base_a_dockerfile_or_a_registry_that_is_not_there(
+    engine: Engine, context: Context, tmp_path: Path
+) -> None:
+    with pytest.raises(OutsideError, match="connection refused") as error:
+        buildx.build(engine, request(context(""), "127.0.0.1:1/team/x:1", destination="registry"))
+    assert "reaches this registry" in error.value.fix
     with pytest.raises(OutsideError, match="failed to read dockerfile"):
         buildx.build(engine, request(tmp_path, "factory-test:x"))
     (tmp_path / "Dockerfile").write_text("FROM factory-test:never-built\n")

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder.frameworks import libraries
 from builder.prove import session
 
 # --- shared objects ------------------------------------------------------------------------------
@@ -104,10 +105,6 @@ def shared_object(
 
 # --- an image with TensorFlow and CUDA -----------------------------------------------------------
 
-CUDNN = (
-    *("graph", "ops", "cnn", "adv", "heuristic"),
-    *("engines_precompiled", "engines_runtime_compiled"),
-)
 LIBRARIES: dict[str, dict[str, bytes]] = {
     "cuda_runtime/lib/libcudart.so.12": {"cudaRuntimeGetVersion": through_pointer(12050)},
     "cublas/lib/libcublas.so.12": {"cublasGetProperty": by_property(12, 5, 3)},
@@ -116,7 +113,7 @@ LIBRARIES: dict[str, dict[str, bytes]] = {
     "cusolver/lib/libcusolver.so.11": {"cusolverGetProperty": by_property(11, 6, 3)},
     "cusparse/lib/libcusparse.so.12": {"cusparseGetProperty": by_property(12, 5, 1)},
     "cudnn/lib/libcudnn.so.9": {"cudnnGetVersion": number(90300)},
-    **{f"cudnn/lib/libcudnn_{part}.so.9": {} for part in CUDNN},
+    **{f"cudnn/lib/libcudnn_{part}.so.9": {} for part in libraries.CUDNN_PARTS[9]},
     "cuda_nvrtc/lib/libnvrtc.so.12": {
         "nvrtcVersion": through_pointer(12, 5),
         "nvrtcCreateProgram": number(0),

@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 import zstandard
 
@@ -21,6 +21,7 @@ from builder.config.debian import Archives
 from builder.config.debian_packages import DebianPackage
 from builder.config.pins import Pin
 from builder.core.files import hash_of
+from builder.devicecode import tars
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Compression, Layer, assemble
@@ -68,21 +69,12 @@ class Entry:
 
 def unpacked(packed: IO[bytes]) -> dict[str, Entry]:
     """Return the entries of a packed layer by name, in its order. No name may come twice."""
-    is_gzip = packed.read(2) == b"\x1f\x8b"
-    packed.seek(0)
-    plain: Any = gzip.GzipFile(fileobj=packed)
-    if not is_gzip:
-        plain = zstandard.ZstdDecompressor().stream_reader(packed)
     members: dict[str, Entry] = {}
-    with tarfile.open(fileobj=plain, mode="r|") as archive:
-        for info in archive:
+    with tars.members(packed) as archive:
+        for info, file in archive:
             assert info.name not in members, info.name
             kind = "folder" if info.isdir() else "link" if info.issym() else "file"
-            sha256, content = hashlib.sha256(), b""
-            file = archive.extractfile(info) if info.isreg() else None
-            while file and (piece := file.read(1 << 20)):
-                sha256.update(piece)
-                content = piece if info.size <= 1 << 20 else b""
+            content = file.read() if file else b""
             members[info.name] = Entry(
                 kind,
                 info.mode,
@@ -90,8 +82,8 @@ def unpacked(packed: IO[bytes]) -> dict[str, Entry]:
                 int(info.mtime),
                 info.linkname,
                 info.size,
-                sha256.hexdigest() if kind == "file" else "",
-                content,
+                hashlib.sha256(content).hexdigest() if kind == "file" else "",
+                content if len(content) <= 1 << 20 else b"",
             )
     return members
 

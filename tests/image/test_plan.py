@@ -90,45 +90,29 @@ def test_another_tensorflow_and_another_pruning_move_what_they_change(lock: Lock
     assert {layer.owners for layer in pruned} == {(), ("tensorflow",)}
 
 
-@pytest.mark.parametrize(
-    ("change", "moves"),
-    [
-        ("the program that prunes", {"tensorflow 2.21.0"}),
-        ("what an image prints when it starts", set()),
-        ("a rule for numpy", {"numpy 2.4.6"}),
-        ("the recipe", None),
-        ("the compression", None),
-        ("Debian's Python", None),
-    ],
-)
-def test_what_moves_a_key(
-    change: str, moves: set[str] | None, lock: Lock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    prune, compression = Prune("7.0", "tensorflow"), ZSTD
-    before = wheel_layers(lock, prune, compression)
-    program = dict(plan.pruning_program())
-    if change == "the program that prunes":
-        program["rule.py"] += "\n"
-    elif change == "what an image prints when it starts":
-        program["announce.py"] += "\n"
-    elif change == "a rule for numpy":
-        others = [rule for rule in TENSORFLOW.exclude if rule.paths != ("numpy/*/lib/*.a",)]
-        changed = replace(TENSORFLOW, exclude=tuple(others))
-        monkeypatch.setattr(frameworks, "of", lambda _: changed)
-    elif change == "the recipe":
-        monkeypatch.setattr(plan, "WHEELS_RECIPE", plan.WHEELS_RECIPE + 1)
-    elif change == "the compression":
-        compression = GZIP
-    elif change == "Debian's Python":
-        apt = [
-            replace(deb, version=f"{deb.version}+b1") if deb.name == "python3.11-minimal" else deb
-            for deb in lock.apt[lockfile.APT]
-        ]
-        lock = replace(lock, apt={**lock.apt, lockfile.APT: tuple(apt)})
-    monkeypatch.setattr(plan, "pruning_program", lambda: program)
-    after = wheel_layers(lock, prune, compression)
-    every = {layer.plan.name for layer in before}
-    assert moved(before, after) == (every if moves is None else moves)
+def test_what_moves_a_key(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
+    prune = Prune("7.0", "tensorflow")
+    before = wheel_layers(lock, prune)
+    every, program = {layer.plan.name for layer in before}, plan.pruning_program()
+    for file, moves in (("rule.py", {"tensorflow 2.21.0"}), ("announce.py", set())):
+        changed = {**program, file: program[file] + "\n"}
+        with monkeypatch.context() as patch:
+            patch.setattr(plan, "pruning_program", lambda changed=changed: changed)
+            assert moved(before, wheel_layers(lock, prune)) == moves, file
+    others = [rule for rule in TENSORFLOW.exclude if rule.paths != ("numpy/*/lib/*.a",)]
+    framework = replace(TENSORFLOW, exclude=tuple(others))
+    with monkeypatch.context() as patch:
+        patch.setattr(frameworks, "of", lambda _: framework)
+        assert moved(before, wheel_layers(lock, prune)) == {"numpy 2.4.6"}
+    assert moved(before, wheel_layers(lock, prune, GZIP)) == every
+    apt = [
+        replace(deb, version=f"{deb.version}+b1") if deb.name == "python3.11-minimal" else deb
+        for deb in lock.apt[lockfile.APT]
+    ]
+    rebuilt = replace(lock, apt={**lock.apt, lockfile.APT: tuple(apt)})
+    assert moved(before, wheel_layers(rebuilt, prune)) == every, "another Python compiles"
+    monkeypatch.setattr(plan, "WHEELS_RECIPE", plan.WHEELS_RECIPE + 1)
+    assert moved(before, wheel_layers(lock, prune)) == every
 
 
 # --- the rootfs and the environment ---------------------------------------------------------------
