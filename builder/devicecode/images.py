@@ -16,9 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Final
 
+from packaging.utils import canonicalize_name
+
 from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
-from builder.devicecode import inventory, records, tars
+from builder.devicecode import inventory, tars
 from builder.devicecode.layers import Layer, LayerCache, merge
 from builder.devicecode.library import Library
 from builder.registry import Descriptor, Manifest, Reference, Registry, decoding, manifests
@@ -172,7 +174,7 @@ def _of_path(path: Path) -> ImageContent:
     if not is_wheel or not path.is_file():
         return ImageContent((inventory.of_file(path),))
     parts = path.name.split("-")  # its name says what it is (PEP 427)
-    package, version = (records.normal(parts[0]), parts[1]) if len(parts) >= 5 else ("", "")
+    package, version = (canonicalize_name(parts[0]), parts[1]) if len(parts) >= 5 else ("", "")
     with path.open("rb") as file:
         return ImageContent(inventory.of_wheel(file, package, version, path.name))
 

@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
 
+from packaging.utils import canonicalize_name
+
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.pruning.prune import PRUNED
@@ -63,7 +65,7 @@ def parse(path: str, text: str) -> Record:
     if match is None:
         return Record("", "", tuple(line._replace(path=str(folder / line.path)) for line in rows))
     lines = tuple(line._replace(path=str(folder.parent / line.path)) for line in rows)
-    return Record(normal(match[1]), match[2], lines)
+    return Record(canonicalize_name(match[1]), match[2], lines)
 
 
 def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
@@ -98,11 +100,6 @@ def compare(libraries: Iterable[Library], records: Iterable[Record]) -> tuple[Li
             library = replace(library, package=owner.package, version=owner.version)
         compared.append(library)
     return tuple(compared)
-
-
-def normal(name: str) -> str:
-    """Return a distribution's name as every tool compares it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _doubt(library: Library, wheel: Line | None, pruned: Line | None) -> str:

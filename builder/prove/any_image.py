@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from builder import __version__
-from builder.core.errors import CheckFailed
 from builder.devicecode import linking
 from builder.prove.audit import Gpu
 from builder.prove.checks import (
@@ -27,7 +26,7 @@ from builder.prove.checks import (
     permissions,
 )
 from builder.prove.image import Image, NotThereError
-from builder.prove.receipts import Defect, Finding
+from builder.prove.receipts import Defect, Finding, failure
 from builder.prove.report import annotation
 from builder.prove.suite import Answer, Rule
 from builder.prove.waste import Waste
@@ -182,8 +181,7 @@ def require(name: str, results: Sequence[Result]) -> None:
     """Raise CheckFailed where a check refused the image."""
     problems = [problem for result in results for problem in result.problems]
     if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise CheckFailed(f"{name}: {problems[0].message}{more}", problems[0].fix)
+        raise failure(name, problems)
 
 
 def lines(results: Sequence[Result]) -> Iterator[str]:

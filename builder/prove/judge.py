@@ -41,6 +41,11 @@ class Run:
     timed_out: bool = False
     out_of_memory: bool = False
 
+    @property
+    def last(self) -> str:
+        """The last line that it printed, cut off where it is long."""
+        return self.tail[-1].strip()[:200] if self.tail else "nothing"
+
     def of(self, name: str) -> tuple[TrainerEvent, ...]:
         """Return the events of this name that have a step."""
         return tuple(e for e in self.events if e.name == name and e.step is not None)
@@ -227,9 +232,8 @@ _PATH = re.compile(r"(/[^\s'\";:,]+)")
 def explain(run: Run, who: str) -> Defect:
     """Say why a container failed: from how it ended and from the last lines that it printed."""
     if run.timed_out:
-        last = run.tail[-1] if run.tail else "nothing"
         return Defect(
-            f"{who} was not done after {run.seconds:.0f} s; it said last: {last[:200]}",
+            f"{who} was not done after {run.seconds:.0f} s; it said last: {run.last}",
             f"{_LOG} for where it hangs",
         )
     if run.out_of_memory:

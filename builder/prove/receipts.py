@@ -8,7 +8,7 @@ knows no digest. It no longer holds once a required check has a newer version. `
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -140,12 +140,11 @@ def valid_for(
     return Validity(True)
 
 
-def failure(receipt: Receipt) -> CheckFailed:
-    """Return the error of a receipt that did not pass: its first problem, and how many more."""
-    problems = receipt.problems
+def failure(name: str, problems: Sequence[Defect]) -> CheckFailed:
+    """Return the error of an image that did not pass: its first problem, and how many more."""
     first = problems[0] if problems else Defect("a check did not pass, without a reason")
     more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return CheckFailed(f"{receipt.target}: {first.message}{more}", first.fix)
+    return CheckFailed(f"{name}: {first.message}{more}", first.fix)
 
 
 def dump(receipt: Receipt) -> bytes:

@@ -78,7 +78,7 @@ def smoke(
     )
     receipts.write(receipt, folder / receipts.FILE)
     if not receipt.passed:
-        raise receipts.failure(receipt)
+        raise receipts.failure(receipt.target, receipt.problems)
     return receipt
 
 

@@ -58,10 +58,11 @@ def _of_image(run: Run) -> Result:
         return Result("start", "passed", note=f"it ran for {starts.SECONDS:.0f} s")
     if run.exit_code == 0:
         return Result("start", "passed", note=f"ended well after {run.seconds:.0f} s")
-    last = run.tail[-1].strip()[:200] if run.tail else "nothing"
     if run.exit_code in starts.NOT_EXECUTED or any(map(starts.FAILS.search, run.tail)):
-        message = f"the image does not start: exit code {run.exit_code}; it said last: {last}"
+        message = f"the image does not start: exit code {run.exit_code}; it said last: {run.last}"
         fix = "correct ENTRYPOINT or CMD, or install what is missing"
         return Result("start", "refused", (Defect(message, fix),))
-    note = f"exit code {run.exit_code}, it said last: {last}; name a command that works with --run"
+    note = (
+        f"exit code {run.exit_code}, it said last: {run.last}; name a command that works with --run"
+    )
     return Result("start", "not there", note=note)

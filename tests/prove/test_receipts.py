@@ -95,7 +95,7 @@ def test_a_receipt_of_another_shape_is_refused(change: dict[str, object], messag
 
 
 def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:
-    error = receipts.failure(receipt(check("loader", 2, "no libcudnn", "a stub"), check("x", 1)))
+    error = receipts.failure("v100", receipt(check("loader", 2, "no libcudnn", "a stub")).problems)
     assert isinstance(error, CheckFailed)
     assert error.message == "v100: no libcudnn (and 1 more)"
     assert error.fix == "do this"

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from packaging.utils import canonicalize_name
+
 from builder.core.confidential import secret_in
-from builder.devicecode import records
 from builder.devicecode.layers import Tree
 from builder.image.plan import APP, site_packages
 from builder.prove import waste
@@ -108,7 +109,7 @@ def packages(image: Image) -> dict[str, set[str]]:
     for path in image.tree.files:
         match = _INSTALLED.match(path) if "-info" in path else None
         if match and (match[1] == own or not image.has_own_base):
-            versions.setdefault(records.normal(match[2]), set()).add(match[3])
+            versions.setdefault(canonicalize_name(match[2]), set()).add(match[3])
     return versions
 
 
@@ -118,7 +119,7 @@ def _all(versions: set[str]) -> str:
 
 def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[Defect]:
     """Yield where the packages are not those of the locks."""
-    locked = {records.normal(name): version for name, version in subject.packages.items()}
+    locked = {canonicalize_name(name): version for name, version in subject.packages.items()}
     fix = "build the image again from its locks"
     for name, version in sorted(locked.items()):
         if name not in installed:

@@ -37,7 +37,7 @@ def run(session: Session) -> Answer:
         return [Defect(message, fix)], seen
     if run.exit_code not in (0, _USAGE) and not run.timed_out and not _reached(run):
         what = "cannot be executed" if run.exit_code in NOT_EXECUTED else "ends before it says why"
-        message = f"the program {what}: exit code {run.exit_code}; it said last: {_last(run)}"
+        message = f"the program {what}: exit code {run.exit_code}; it said last: {run.last}"
         fix = "let it start with --help, or print a traceback of what it lacks"
         return [Defect(message, fix)], seen
     seen["answered"] = "--help" if run.exit_code == 0 and not run.timed_out else "started"
@@ -47,10 +47,6 @@ def run(session: Session) -> Answer:
 def _reached(run: Run) -> bool:
     """Tell whether a function or a module of the program's own ran into what ended it."""
     return any(_TRACEBACK.search(line) for line in run.tail)
-
-
-def _last(run: Run) -> str:
-    return run.tail[-1].strip()[:200] if run.tail else "nothing"
 
 
 CHECK = Check("starts", 2, run)

@@ -45,10 +45,9 @@ def in_training(events: Sequence[TrainerEvent]) -> bool:
 def judge(run: Run, grace: float) -> Defect | None:
     """Say what is wrong with a run that was sent SIGTERM after a step."""
     if not run.stopped:
-        last = run.tail[-1][:200] if run.tail else "nothing"
         return Defect(
             f"the trainer ended with exit code {run.exit_code} before it could be stopped; "
-            f"it said last: {last}",
+            f"it said last: {run.last}",
             "see build/*/smoke.log",
         )
     if run.timed_out:
