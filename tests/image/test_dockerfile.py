@@ -15,7 +15,6 @@ from builder.image import dockerfile
 from builder.image.dockerfile import Rendered
 
 ROOT = Path(__file__).parents[2]
-TARGETS = image_yaml.targets(ROOT)
 DIGEST = "sha256:" + "0" * 64
 PUBLISHED: dict[str, object] = {"root": None, "apt": {}, "wheels": {}}
 
@@ -39,10 +38,19 @@ def hadolint(*files: Path) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_what_is_committed_is_what_would_be_rendered_and_is_clean() -> None:
-    texts = dockerfile.texts(ROOT, dockerfile.load_all(ROOT))
+def test_what_is_committed_is_rendered_clean_and_one_linked_copy_onto_its_base() -> None:
+    targets = dockerfile.load_all(ROOT)
+    texts = dockerfile.texts(ROOT, targets)
     assert dockerfile.differences(ROOT, texts) == ()
     assert hadolint(*texts) == (0, "")
+    for target in targets:
+        assert target.base and target.config
+        lines = instructions(target.dockerfile)
+        expects = ["ENV"] if target.spec.name != "cpu" else []  # the accelerator, the start hook
+        keywords = [instruction.split()[0] for instruction in lines]
+        assert keywords == ["ARG", "FROM", "COPY", *expects, "USER", "ENTRYPOINT", "LABEL"]
+        assert lines[1] == f"FROM ${{REPOSITORY}}:{target.base.tag}"
+        assert lines[2] == "COPY --link --chown=0:0 app /app", "a job cannot overwrite it"
 
 
 def test_an_edited_dockerfile_is_seen_and_put_right(copy: Path) -> None:
@@ -52,18 +60,6 @@ def test_an_edited_dockerfile_is_seen_and_put_right(copy: Path) -> None:
     assert dockerfile.differences(copy, texts) == ("images/t4/Dockerfile",)
     assert dockerfile.write(copy, texts) == ("images/t4/Dockerfile",)
     assert dockerfile.write(copy, texts) == ()
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_a_target_of_ours_is_one_linked_copy_onto_its_base(name: str) -> None:
-    target = dockerfile.load(ROOT, name)
-    assert target.base and target.config
-    lines = instructions(target.dockerfile)
-    expects = ["ENV"] if name != "cpu" else []  # the accelerator that it expects, its start hook
-    keywords = [instruction.split()[0] for instruction in lines]
-    assert keywords == ["ARG", "FROM", "COPY", *expects, "USER", "ENTRYPOINT", "LABEL"]
-    assert lines[1] == f"FROM ${{REPOSITORY}}:{target.base.tag}"
-    assert lines[2] == "COPY --link --chown=0:0 app /app", "a job cannot overwrite it"
 
 
 def test_what_does_not_concern_the_base_leaves_its_hash() -> None:

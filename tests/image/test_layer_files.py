@@ -5,7 +5,6 @@ import io
 import os
 import tarfile
 import zlib
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -70,7 +69,9 @@ def test_neither_pieces_nor_processors_change_a_byte(monkeypatch: pytest.MonkeyP
 # --- the content store ----------------------------------------------------------------------------
 
 
-def test_a_layer_is_found_by_its_key_as_long_as_it_is_whole(store: ContentStore) -> None:
+def test_a_layer_is_found_by_its_key_as_long_as_it_is_whole_and_an_image_by_its_name(
+    store: ContentStore,
+) -> None:
     layer = layers.layer(store, {"a": b"content"})
     assert store.find(layer.key) == layer
     entry = store.folder / "keys" / f"{layer.key}.json"
@@ -83,11 +84,7 @@ def test_a_layer_is_found_by_its_key_as_long_as_it_is_whole(store: ContentStore)
     blob.write_bytes(blob.read_bytes()[:-1])
     assert store.find(layer.key) is None and not store.has(layer)
     assert store.find("cd" * 32) is None
-
-
-def test_an_image_is_found_by_its_name(store: ContentStore, tmp_path: Path) -> None:
-    image = assemble([(layers.layer(store, {"a": b"1"}), "builder: a")], {"Env": ["A=1"]})
-    assert store.find_image("base-1") is None
+    image = assemble([(layer, "builder: a")], {"Env": ["A=1"]})
     store.keep_image("base-1", image)
     assert store.find_image("base-1") == image
     (store.folder / "images" / "base-1.json").write_text("[]")

@@ -52,24 +52,18 @@ def test_every_part_of_a_wheel_has_its_place_and_its_mode() -> None:
     assert modes == [0o755, 0o644]
 
 
-@pytest.mark.parametrize(
-    ("text", "becomes"),
-    [
+def test_scripts_and_commands_run_with_the_environments_python() -> None:
+    for text, becomes in (
         ("#!python\nprint()\n", "#!/opt/venv/bin/python\nprint()\n"),
         ("#!pythonw\r\nprint()\n", "#!/opt/venv/bin/python\nprint()\n"),
         ("#!/bin/sh\n#!python\n", "#!/bin/sh\n#!python\n"),
         ("\x7fELF", "\x7fELF"),
-    ],
-)
-def test_a_script_runs_with_the_environments_python(text: str, becomes: str) -> None:
-    files = laid_out(wheel({"one-1.0.data/scripts/run": text}))
-    script = files["opt/venv/bin/run"]
-    assert (script.content().decode(), script.mode) == (becomes, 0o755)
-    row = f"../../../bin/run,sha256={digest(becomes.encode())},{len(becomes)}"
-    assert row in files[f"{INFO}/RECORD"].content().decode().splitlines()
-
-
-def test_commands_get_scripts() -> None:
+    ):
+        files = laid_out(wheel({"one-1.0.data/scripts/run": text}))
+        script = files["opt/venv/bin/run"]
+        assert (script.content().decode(), script.mode) == (becomes, 0o755)
+        row = f"../../../bin/run,sha256={digest(becomes.encode())},{len(becomes)}"
+        assert row in files[f"{INFO}/RECORD"].content().decode().splitlines()
     points = "[console_scripts]\nrun = one.cli:App.main\n[gui_scripts]\nshow=one:show\n[x]\na=b\n"
     files = laid_out(wheel({POINTS: points}))
     assert {name for name in files if "/bin/" in name} == {"opt/venv/bin/run", "opt/venv/bin/show"}

@@ -50,23 +50,18 @@ def test_killed_only_behind_a_checkpoint_and_a_step_more() -> None:
     assert behind_a_checkpoint([step, saved, step])
 
 
-@pytest.mark.parametrize(
-    ("run", "message"),
-    [
+def test_a_first_run_that_could_not_be_killed() -> None:
+    failed = (*steps(1, 2), Event("error", message="no", severity="ERROR"))
+    for run, message in (
         (Run(0, 5.0, tuple(steps(10, 100))), "the trainer reported no checkpoint in 100 steps"),
         (
             Run(0, 5.0, (*steps(10, 100), Event("checkpoint", 100))),
             "the trainer was through with 100 steps before it could be killed",
         ),
-        (
-            Run(1, 5.0, (*steps(1, 2), Event("error", message="no", severity="ERROR"))),
-            "the trainer failed with exit code 1 after step 1: no",
-        ),
-    ],
-)
-def test_a_first_run_that_could_not_be_killed(run: Run, message: str) -> None:
-    problem = judge_first(run, 100)
-    assert problem and problem.message.startswith(message) and problem.fix
+        (Run(1, 5.0, failed), "the trainer failed with exit code 1 after step 1: no"),
+    ):
+        problem = judge_first(run, 100)
+        assert problem and problem.message.startswith(message) and problem.fix
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,22 @@ from tests.emulators.answers import Handler, serving
 QUICK = Retry(attempts=2, first=0.0, longest=0.0)
 
 
-def test_an_endless_answer_is_cut_off() -> None:
+def test_an_endless_answer_is_cut_off_and_what_is_no_manifest_is_told_as_that() -> None:
     bomb = {"Content-Encoding": "gzip"}, gzip.compress(bytes(64 << 20))
     answers = {
         "/v2/x/manifests/y": (200, {}, bytes(decoding.LARGEST + 1)),
         "/v2/x/manifests/packed": (200, *bomb),
+        "/v2/x/manifests/empty": (200, {}, b""),
+        "/v2/x/manifests/page": (200, {"Content-Type": "text/html"}, b"\n<!doctype html>Log in"),
     }
     with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
-        for tag in ("y", "packed"):
-            with pytest.raises(OutsideError, match="more than 4194304 bytes"):
+        for tag, reason in (
+            ("y", "more than 4194304 bytes"),
+            ("packed", "more than 4194304 bytes"),
+            ("empty", "a manifest of x:empty that is empty"),
+            ("page", "a manifest of x:page that is an HTML page"),
+        ):
+            with pytest.raises(OutsideError, match=reason):
                 there.manifest("x", tag)
 
 
@@ -89,18 +96,6 @@ def test_a_blob_ends_at_its_size_and_headers_at_the_time_for_an_answer(
             client.request("GET", f"{server.address}/page")
 
 
-def test_what_is_no_manifest_is_told_as_that() -> None:
-    answers = {
-        "/v2/x/manifests/empty": (200, {}, b""),
-        "/v2/x/manifests/page": (200, {"Content-Type": "text/html"}, b"\n<!doctype html>Log in"),
-    }
-    with serving(answers) as server, Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:
-        with pytest.raises(OutsideError, match="a manifest of x:empty that is empty"):
-            there.manifest("x", "empty")
-        with pytest.raises(OutsideError, match="a manifest of x:page that is an HTML page"):
-            there.manifest("x", "page")
-
-
 @pytest.mark.parametrize(("following", "pages"), [("referrers/again", 2), ("referrers/{}", 5)])
 def test_pages_in_a_circle_or_without_an_end_end(
     monkeypatch: pytest.MonkeyPatch, following: str, pages: int
@@ -120,7 +115,7 @@ def test_pages_in_a_circle_or_without_an_end_end(
         assert len(server.seen) == pages + 1  # and the tag of a registry without the API
 
 
-def test_an_address_that_is_none_is_asked_once() -> None:
+def test_an_address_that_is_none_is_asked_once_and_none_leads_to_a_metadata_server() -> None:
     for place in ("file:///etc/passwd", "http://[", "http://a:99999/", "https:///"):
         answers = {"/v2/x/blobs/uploads/": (202, {"Location": place}, b"")}
         with (
@@ -130,9 +125,6 @@ def test_an_address_that_is_none_is_asked_once() -> None:
             with pytest.raises(OutsideError, match="names no address to upload to"):
                 there.put_blob("x", b"content")
             assert [method for method, *_ in server.seen] == ["HEAD", "POST"]
-
-
-def test_neither_an_upload_nor_a_page_leads_to_a_metadata_server() -> None:
     place = "http://169.254.169.254/computeMetadata/v1/"
     answers = {
         "/v2/x/blobs/uploads/": (202, {"Location": place}, b""),

@@ -71,23 +71,18 @@ def test_what_is_no_bundle(ours: SigningKey, change: Callable[[dict[str, Any]], 
             attestations.verify(data, (ours.public,))
 
 
-@pytest.mark.parametrize(
-    "payload", [b"{}", b"[]", b"no JSON", STATEMENT.payload.replace(b"sha256", b"md5")]
-)
-def test_a_signed_text_that_is_no_statement(ours: SigningKey, payload: bytes) -> None:
-    with pytest.raises(CheckFailed, match="no in-toto statement about one image"):
-        attestations.verify(ours.seal(payload), (ours.public,))
+def test_a_signed_text_that_is_no_statement(ours: SigningKey) -> None:
+    for payload in (b"{}", b"[]", b"no JSON", STATEMENT.payload.replace(b"sha256", b"md5")):
+        with pytest.raises(CheckFailed, match="no in-toto statement about one image"):
+            attestations.verify(ours.seal(payload), (ours.public,))
 
 
-def test_the_key_is_named_as_cosign_names_it() -> None:
+def test_a_key_is_named_as_cosign_names_it_and_a_statement_has_one_form() -> None:
     der = base64.b64decode(
         "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEiAVo7jOa2zTQVWJk1XqGmVAc3rOj"
         "OKKydM/DVuoh5p7zV46bBVyiEKtnWO7e4qyjK/8YB6DdCtmhBN8CswEOAA=="
     )
     # the hint in a bundle that cosign 3.1.1 wrote with this key
     assert PublicKey(der).hint == "usFwnPqdAQ7yXdZt6Yt4Wi7a77Lv1yNaADcwdjkvmtY="
-
-
-def test_the_same_statement_is_the_same_bytes() -> None:
     again = Statement(STATEMENT.subject, "urn:test:v1", {"list": [1, 2], "text": "Grüße"})
     assert again.payload == STATEMENT.payload

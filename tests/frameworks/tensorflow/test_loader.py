@@ -139,7 +139,7 @@ def test_a_library_that_does_not_open_has_a_name(image: Image) -> None:
     assert image.probe()[0] == ["opening libcufft.so.11 ended the process: signal 4"]
 
 
-def test_a_tensorflow_that_was_built_for_something_else(image: Image) -> None:
+def test_a_tensorflow_that_was_built_for_something_else_or_is_not_there(image: Image) -> None:
     image.build_info(is_cuda_build=True, cuda_version="14.0.0", cudnn_version="9")
     assert "CUDA 14.0.0" in image.probe()[0][0]
     image.kind = "cpu"
@@ -158,6 +158,10 @@ def test_a_tensorflow_that_was_built_for_something_else(image: Image) -> None:
         "the lock has tensorflow 2.21.0: take this other copy out of the image, or "
         f"{image.tensorflow.parent} out of PYTHONPATH"
     ]
+    (image.tensorflow / "libtensorflow_framework.so.2").unlink()
+    assert image.probe()[0][-1] == f"no libtensorflow_framework.so in {image.tensorflow}"
+    image.tensorflow.rename(image.tensorflow.with_name("other"))
+    assert image.probe()[0] == [f"{sys.executable} finds no package tensorflow"]
 
 
 def test_cuda_11_has_names_of_its_own() -> None:
@@ -197,10 +201,3 @@ def test_a_copy_in_ld_library_path_wins_over_runpath_and_not_over_rpath(
     assert image.probe()[0] == [
         f"libnccl.so.2 is on the loader's path more than once: it takes {first} and leaves {other}"
     ]
-
-
-def test_a_python_without_tensorflow(image: Image) -> None:
-    (image.tensorflow / "libtensorflow_framework.so.2").unlink()
-    assert image.probe()[0][-1] == f"no libtensorflow_framework.so in {image.tensorflow}"
-    image.tensorflow.rename(image.tensorflow.with_name("other"))
-    assert image.probe()[0] == [f"{sys.executable} finds no package tensorflow"]
