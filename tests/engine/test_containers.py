@@ -16,26 +16,21 @@ import pytest
 from builder.engine import Engine, containers
 
 
-def test_an_owner_is_this_process_and_no_later_one_of_its_number() -> None:
+def test_an_owner_is_a_process_of_this_machine_and_gone_when_it_ended() -> None:
     mine = containers.owner(os.getpid())
     assert mine == containers.owner(os.getpid())
     assert mine.split(":")[1:] != containers.owner(os.getppid()).split(":")[1:]
     assert containers.owner(2**22 + 1).endswith(":0"), "no such process"
-
-
-def test_an_owner_is_gone_when_its_process_of_this_machine_ended() -> None:
-    host = socket.gethostname()
-    assert not containers.is_gone(containers.owner(os.getpid()))
     process = subprocess.Popen(["sleep", "60"])
     label = containers.owner(process.pid)
-    assert not containers.is_gone(label)
+    assert not containers.is_gone(mine) and not containers.is_gone(label)
     process.kill()
     process.wait()
     assert containers.is_gone(label)
-    assert containers.is_gone(f"{host}:{os.getpid()}:1"), "a later process of the same number"
-    assert not containers.is_gone(f"not-{label}"), "another machine's"
-    assert not containers.is_gone("")
-    assert not containers.is_gone("somebody")
+    later = f"{socket.gethostname()}:{os.getpid()}:1"
+    assert containers.is_gone(later), "a later process of the same number"
+    for other in (f"not-{label}", "", "somebody"):  # another machine's, nobody's
+        assert not containers.is_gone(other)
 
 
 def test_what_a_container_prints_is_read_and_the_connection_closed() -> None:

@@ -206,7 +206,9 @@ class TestEngine:
         run = ("run", "--rm", "tiny", "/bin/busybox")
         assert docker(engine, *run, "echo", "works") == "works"
 
-    def test_stop_leaves_nothing_but_the_images(self, data: Path, busybox: Path) -> None:
+    def test_stop_leaves_nothing_but_the_images_and_what_cannot_start_says_why(
+        self, data: Path, busybox: Path
+    ) -> None:
         engine = private.start(data)
         give_image(engine, busybox)
         docker(engine, "network", "create", "own")
@@ -226,6 +228,13 @@ class TestEngine:
         assert private.stop(data) is False
 
         assert docker(private.start(data), "image", "ls", "--quiet", "tiny")
+        private.stop(data)
+        (data / "docker/network").rename(data / "docker/moved")
+        (data / "docker/network").write_text("in the way")
+        with pytest.raises(OutsideError, match="did not start") as caught:
+            private.start(data)
+        assert str(data / "dockerd.log") in caught.value.fix
+        assert list(daemon.processes(instance)) == []
         private.remove(data)
         assert [path.name for path in data.iterdir()] == ["lock"], "which takes the images, too"
 
@@ -251,16 +260,6 @@ class TestEngine:
             assert str(load(data).network) in rules(first)
         finally:
             private.stop(other)
-
-    def test_an_engine_that_cannot_start_says_why(self, data: Path) -> None:
-        private.start(data)
-        private.stop(data)
-        (data / "docker/network").rename(data / "docker/moved")
-        (data / "docker/network").write_text("in the way")
-        with pytest.raises(OutsideError, match="did not start") as caught:
-            private.start(data)
-        assert str(data / "dockerd.log") in caught.value.fix
-        assert list(daemon.processes(load(data))) == []
 
 
 def rules(engine: Engine) -> str:

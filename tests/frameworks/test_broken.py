@@ -54,25 +54,26 @@ def _edit(file: str, words: str) -> str:
     return f"RUN sed -i '{words}' {{site}}/{file} && rm {{site}}/{folder}/__pycache__/{stem}.*"
 
 
+def _without(name: str, path: str, says: str) -> Breakage:
+    """Remove a file or a folder of the packages."""
+    return Breakage(name, f"RUN rm -r {{site}}/{path}", says)
+
+
 CUDA, PLUGIN = "because of libtorch_cuda.so", "because of xla_cuda_plugin.so"
 NVIDIA = "{site}/nvidia"
 TABLE: Mapping[str, tuple[Breakage, ...]] = {
     TORCH: (
-        Breakage(
-            "no cuBLAS", f"RUN rm {NVIDIA}/cublas/lib/libcublas.so.12", "import: libcublas.so.12"
-        ),
-        Breakage("no NCCL", f"RUN rm {NVIDIA}/nccl/lib/libnccl.so.2", "import: libnccl.so.2"),
-        Breakage(
-            "no cuSPARSELt", f"RUN rm {NVIDIA}/cusparselt/lib/*.so*", "import: libcusparseLt.so.0"
-        ),
+        _without("no cuBLAS", "nvidia/cublas/lib/libcublas.so.12", "import: libcublas.so.12"),
+        _without("no NCCL", "nvidia/nccl/lib/libnccl.so.2", "import: libnccl.so.2"),
+        _without("no cuSPARSELt", "nvidia/cusparselt/lib/*.so*", "import: libcusparseLt.so.0"),
         Breakage(
             "half a library",
             "RUN truncate -s 1M {site}/torch/lib/libtorch_cuda.so",
             "was ended by SIGBUS",
         ),
-        Breakage(
+        _without(
             "half a cuDNN",
-            f"RUN rm {NVIDIA}/cudnn/lib/libcudnn_engines_precompiled.so.9",
+            "nvidia/cudnn/lib/libcudnn_engines_precompiled.so.9",
             "cuDNN fails at the first",
         ),
         Breakage(
@@ -87,10 +88,8 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             "ENV LD_LIBRARY_PATH=/opt/cudnn",
             "two copies of libcudnn_graph.so.9",
         ),
-        Breakage(
-            "half an NVRTC",
-            f"RUN rm {NVIDIA}/cuda_nvrtc/lib/libnvrtc-builtins*",
-            "does not compile a kernel",
+        _without(
+            "half an NVRTC", "nvidia/cuda_nvrtc/lib/libnvrtc-builtins*", "does not compile a kernel"
         ),
         Breakage(
             "a PyTorch for the CPU",
@@ -107,25 +106,23 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             "RUN mkdir /app/torch && cp {site}/torch/__init__.py /app/torch",
             "two copies of PyTorch",
         ),
-        Breakage("no PyTorch", "RUN rm -r {site}/torch", "finds no package torch"),
+        _without("no PyTorch", "torch", "finds no package torch"),
         Breakage("an image for a B200", "", "the lock says 13.2", judged_as="b200-torch"),
         Breakage("kernels without the GPU", "", CUDA, "device-code", "b200-torch"),
     ),
     JAX: (
-        Breakage("no cuBLAS", f"RUN rm {NVIDIA}/cublas/lib/libcublas.so.12", "no libcublas"),
-        Breakage("no cuDNN", f"RUN rm {NVIDIA}/cudnn/lib/libcudnn.so.9", "Unable to load cuDNN"),
-        Breakage(
-            "no cuSOLVER", f"RUN rm {NVIDIA}/cusolver/lib/libcusolver.so.11", "no libcusolver"
-        ),
-        Breakage("no NCCL", f"RUN rm {NVIDIA}/nccl/lib/libnccl.so.2", "opened no libnccl"),
+        _without("no cuBLAS", "nvidia/cublas/lib/libcublas.so.12", "no libcublas"),
+        _without("no cuDNN", "nvidia/cudnn/lib/libcudnn.so.9", "Unable to load cuDNN"),
+        _without("no cuSOLVER", "nvidia/cusolver/lib/libcusolver.so.11", "no libcusolver"),
+        _without("no NCCL", "nvidia/nccl/lib/libnccl.so.2", "opened no libnccl"),
         Breakage(
             "half a library",
             "RUN truncate -s 1M {site}/jax_plugins/xla_cuda12/xla_cuda_plugin.so",
             "was ended by SIGBUS",
         ),
-        Breakage(
+        _without(
             "half a cuDNN",
-            f"RUN rm {NVIDIA}/cudnn/lib/libcudnn_engines_precompiled.so.9",
+            "nvidia/cudnn/lib/libcudnn_engines_precompiled.so.9",
             "cuDNN fails at the first",
         ),
         Breakage(
@@ -134,15 +131,11 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             "is version 9.28.0, the lock says 9.10.2",
             cudnn=92800,
         ),
-        Breakage(
-            "wheels for the CPU", "RUN rm -r {site}/jax_plugins", "JAX has no plugin for CUDA 12"
-        ),
-        Breakage(
-            "half a plugin", "RUN rm -r {site}/jax_cuda12_plugin", "cannot ask for its libraries'"
-        ),
-        Breakage(
+        _without("wheels for the CPU", "jax_plugins", "JAX has no plugin for CUDA 12"),
+        _without("half a plugin", "jax_cuda12_plugin", "cannot ask for its libraries'"),
+        _without(
             "a plugin without its library",
-            "RUN rm {site}/jax_plugins/xla_cuda12/*.so",
+            "jax_plugins/xla_cuda12/*.so",
             "has no library: JAX trains on the CPU",
         ),
         Breakage(
@@ -168,15 +161,13 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             ),
             "jax-cuda12-plugin is 0.11.2, the lock says 0.12.0.1",
         ),
-        Breakage("no ptxas", f"RUN rm {NVIDIA}/cuda_nvcc/bin/ptxas", "XLA finds no ptxas"),
-        Breakage(
-            "no libdevice", f"RUN rm -r {NVIDIA}/cuda_nvcc/nvvm/libdevice", "XLA finds no nvvm/lib"
-        ),
+        _without("no ptxas", "nvidia/cuda_nvcc/bin/ptxas", "XLA finds no ptxas"),
+        _without("no libdevice", "nvidia/cuda_nvcc/nvvm/libdevice", "XLA finds no nvvm/lib"),
         Breakage("an image for an H100", "", "no plugin for CUDA 13", judged_as="h100-jax"),
         Breakage("kernels without the GPU", "", PLUGIN, "device-code", "h100-jax"),
     ),
     TPU: (
-        Breakage("no libtpu", "RUN rm {site}/libtpu/libtpu.so", "finds no libtpu: OSError"),
+        _without("no libtpu", "libtpu/libtpu.so", "finds no libtpu: OSError"),
         Breakage(
             "a libtpu of another release",
             "RUN sed -i 's/^Version: .*/Version: 0.0.21/' {site}/libtpu-*.dist-info/METADATA",

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lockfile, locking, pins
+from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.config.image_yaml import ImageSpec
-from builder.config.lockfile import Lock
-from builder.config.pins import Pin
 from builder.config.stack import Fact, RefusedError, Stack
 from builder.core import settings
 from builder.core.errors import InputError
@@ -22,7 +20,7 @@ from builder.engine import Engine
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
 from builder.frameworks import suites
-from builder.image import dockerfile, plan
+from builder.image import dockerfile
 from builder.pipeline import make, proof
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
@@ -81,25 +79,6 @@ def spec(text: str) -> ImageSpec:
     return image_yaml.parse(f"accelerator: CPU\n{text}\n", Path("images/toy/image.yaml"))
 
 
-def locked(made_for: ImageSpec) -> Lock:
-    """The CPU target's lock, with the toy in TensorFlow's place."""
-    cpu = lockfile.read(ROOT, "cpu")
-    toy = Pin("toy-trainer", "1.0.0", "ab" * 32, 20_000_000)
-    return Lock(
-        "toy",
-        lockfile.configuration(made_for),
-        "toy",
-        "1.0.0",
-        "3.11",
-        None,
-        None,
-        cpu.root,
-        cpu.apt,
-        {"toy.lock": (toy,)},
-        (),
-    )
-
-
 def test_a_key_of_image_yaml_selects_it() -> None:
     toy = spec("toy: 1.0.0")
     assert (toy.framework, toy.release) == ("toy", "1.0.0")
@@ -115,33 +94,6 @@ def test_a_key_of_image_yaml_selects_it() -> None:
     assert refused.value.fix == "write toy: 1.0.0"
     with pytest.raises(InputError, match="'tensorflow' is not one of off, toy, all"):
         spec("toy: 1.0.0\nprune: tensorflow")
-
-
-def test_its_lock_is_written_and_read(tmp_path: Path) -> None:
-    toy = spec("toy: 1.0.0")
-    lock = locked(toy)
-    lockfile.write(tmp_path, lock)
-    folder = tmp_path / "images/toy"
-    assert "# Toy and all it needs." in (folder / "toy.lock").read_text()
-    assert pins.parse((folder / "toy.lock").read_text()) == lock.wheels["toy.lock"]
-    assert lockfile.read(tmp_path, "toy") == lock
-    toy._name = "toy"
-    assert lockfile.stale(tmp_path, toy, compatibility.resolve(toy)) == ()
-
-
-def test_it_is_rendered_and_its_image_names_it_and_its_suite() -> None:
-    toy = spec("toy: 1.0.0\nsuite: program")
-    stack, lock = compatibility.resolve(toy), locked(toy)
-    rendered = dockerfile.render(toy, stack, lock)
-    assert 'training-image-factory.toy="1.0.0"' in rendered.dockerfile
-    assert rendered.config is not None
-    labels = rendered.config.labels
-    assert labels["training-image-factory.framework"] == "toy"
-    base = plan.plan(toy, stack, lock)
-    assert [layer.plan.name for layer in base.wheels] == ["toy-trainer 1.0.0"]
-    suite = suites.of_image(labels)
-    assert suite == suites.of_spec(toy) and suite.name == "toy-program"
-    assert LOADER in suite.checks and OUTPUTS not in suite.checks
 
 
 # --- from an index to a receipt -------------------------------------------------------------------
@@ -192,13 +144,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield tmp_path
 
 
-def test_its_newest_release_is_locked_from_its_index(project: Path) -> None:
-    lock = lockfile.read(project, "toy")
-    assert (lock.framework, lock.release) == ("toy", "1.0.0")
-    assert [(pin.name, pin.version) for pin in lock.wheels["toy.lock"]] == [
-        ("toy-trainer", "1.0.0")
-    ]
-    assert make.prepare(project, "toy").lock == lock
+def test_its_newest_release_is_locked_from_its_index_and_its_image_names_it(project: Path) -> None:
+    lock, target = lockfile.read(project, "toy"), make.prepare(project, "toy")
+    assert (lock.framework, lock.release, target.lock) == ("toy", "1.0.0", lock)
+    pins = [(pin.name, pin.version) for pin in lock.wheels["toy.lock"]]
+    assert pins == [("toy-trainer", "1.0.0")]
+    assert "# Toy and all it needs." in (project / "images/toy/toy.lock").read_text()
+    assert 'training-image-factory.toy="1.0.0"' in target.image.dockerfile
+    assert target.image.config and target.base
+    labels = target.image.config.labels
+    assert labels["training-image-factory.framework"] == "toy"
+    assert [layer.plan.name for layer in target.base.wheels] == ["toy-trainer 1.0.0"]
+    suite = suites.of_image(labels)
+    assert suite == suites.of_spec(target.spec) and suite.name == "toy-program"
+    assert LOADER in suite.checks and OUTPUTS not in suite.checks
 
 
 @pytest.mark.engine

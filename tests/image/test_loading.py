@@ -7,8 +7,8 @@ import json
 import secrets
 import tarfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -144,19 +144,10 @@ def test_what_the_engine_seemed_to_have_is_sent_and_other_bytes_are_refused(
 # --- preloading -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Plan:
-    """As much of a base's plan as preloading needs."""
-
-    layers: tuple[LayerPlan, ...]
-    tag: str = "base"
-    config: tuple[Any, ...] = ()
-
-
 def planned(*layers: Layer) -> Any:
-    return Plan(
-        tuple(LayerPlan(layer.key, f"layer {n}", (), 0, "") for n, layer in enumerate(layers))
-    )
+    """As much of a base's plan as preloading needs."""
+    plans = [LayerPlan(layer.key, f"layer {n}", (), 0, "") for n, layer in enumerate(layers)]
+    return SimpleNamespace(layers=tuple(plans), tag="base", config={})
 
 
 def wait(lower: Preload) -> None:

@@ -220,7 +220,9 @@ def judged(root: Path, target: str, libraries: Audit) -> tuple[list[Defect], dic
     return list(defects), dict(seen)
 
 
-def test_a_receipt_says_how_each_library_runs_and_what_spoils(root: Path, tmp_path: Path) -> None:
+def test_a_receipt_says_how_each_library_runs_and_what_spoils(
+    root: Path, project: Path, tmp_path: Path, write_target: Callable[..., Path]
+) -> None:
     defects, seen = judged(root, "v100", site(tmp_path / "fine"))
     assert not defects
     assert (seen["status"], len(seen["libraries"])) == ("native", 2)
@@ -229,15 +231,10 @@ def test_a_receipt_says_how_each_library_runs_and_what_spoils(root: Path, tmp_pa
     assert "nvidia-cudnn-cu12 9.10.2.21 or older" in defect.fix
     (defect,), _ = judged(root, "v100", Audit(()))
     assert defect.fix.startswith("no library holds device code")
-
-
-def test_ptx_passes_only_where_it_is_allowed(
-    write_target: Callable[..., Path], project: Path
-) -> None:
     slow = library(container(ptx(80, code_size=90_000_000)))
     compiled = Audit(inventory.of_stream([("tensorflow/a.so", io.BytesIO(slow))]).compared())
     for allowed in ("false", "true"):
         write_target(f"accelerator: H100\nsize_budget: 3 GB\nallow_ptx: {allowed}\n")
         defects, seen = judged(project, "v100", compiled)
-        assert (not defects) == (allowed == "true")
+        assert (not defects) == (allowed == "true"), "PTX passes only where it is allowed"
         assert seen["status"] == "PTX"

@@ -357,7 +357,9 @@ def note(there: Registry, repository: str, subject: Manifest, text: str) -> Mani
 
 
 @pytest.mark.network
-def test_artifacts_are_found_through_the_fallback_tag(server: RegistryServer) -> None:
+def test_artifacts_are_found_through_the_fallback_tag_and_outlive_a_clean_up(
+    server: RegistryServer,
+) -> None:
     with Registry(server.host) as there:
         image = put_image(there, "noted")
         assert there.referrers("noted", image.digest, KIND) == ()
@@ -369,6 +371,14 @@ def test_artifacts_are_found_through_the_fallback_tag(server: RegistryServer) ->
         assert there.referrers("noted", image.digest, "application/other") == ()
         assert first.annotations == {"text": "first"}
         assert there.head("noted", registry.fallback_tag(image.digest))
+        stray = put_image(there, "noted", "stray", "moves")
+        put_image(there, "noted", "next", "moves")
+    server.collect_garbage()  # of what is untagged
+    with Registry(server.host) as there:
+        assert there.manifest("noted", stray.digest) is None
+        assert there.referrers("noted", image.digest, KIND) == (first, second)
+        left = there.manifest("noted", first.digest)
+        assert left and there.blob("noted", left.layers[0]) == b"first"
 
 
 @pytest.mark.network
@@ -391,22 +401,6 @@ def test_a_list_that_another_command_overwrites_gets_both(server: RegistryServer
         listed = there.referrers("raced", image.digest, KIND)
     assert first
     assert {referrer.digest for referrer in listed} == {mine.digest, other.digest}
-
-
-@pytest.mark.network
-def test_cleaning_up_what_is_untagged_leaves_the_artifacts(server: RegistryServer) -> None:
-    with Registry(server.host) as there:
-        image = put_image(there, "cleaned")
-        attached = note(there, "cleaned", image, "stays")
-        referrers.attach(there, "cleaned", attached)
-        stray = put_image(there, "cleaned", "stray", "moves")
-        put_image(there, "cleaned", "next", "moves")
-    server.collect_garbage()
-    with Registry(server.host) as there:
-        assert there.manifest("cleaned", stray.digest) is None
-        (referrer,) = there.referrers("cleaned", image.digest, KIND)
-        left = there.manifest("cleaned", referrer.digest)
-        assert left == attached and there.blob("cleaned", left.layers[0]) == b"stays"
 
 
 @pytest.mark.network

@@ -16,9 +16,6 @@ from builder.cli.group import app
 from builder.config import lockfile
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image.plan import image_config
-from builder.prove import any_image
-from builder.prove.audit import gpu_named, of_engine
-from builder.prove.image import Image as ReadImage
 from builder.prove.session import Workload
 from builder.prove.suite import Check, Suite
 from tests.prove.proving import proven
@@ -103,44 +100,14 @@ def test_a_broken_image_is_refused(
         engine.client.images.remove(tag, force=True)
 
 
-PROVED = {
-    "hides every GPU": "environment",
-    "mount the driver there": "environment",
-    "there is no such proxy": "environment",
-    "no HTTPS connection": "certificates",
-    "gs:// cannot be read": "certificates",
-    "a W&B key": "secrets",
-    "runs as root": "permissions",
-    "another user's rights": "permissions",
-    "libraries of the driver": "driver",
-    "cannot be executed|no such file": "entry-point",
-}
-"""What `prove` has to say without a smoke run: the message of a row, and its check of `prove`."""
-
-
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.long
-def test_prove_says_of_ours_what_a_smoke_run_says(
-    engine: Engine, good: dict[str, str], tmp_path: Path
-) -> None:
-    """Of the good image nothing, of broken ones the same fault."""
+def test_prove_says_nothing_against_the_good_image(good: dict[str, str]) -> None:
     result = CliRunner().invoke(app, ["prove", "cpu", "--json"])
     assert result.stdout, result.exception
     status = {answer["status"] for answer in json.loads(result.stdout)["checks"]}
     assert status == {"passed", "not there"}
-    rows = [row for row in IMAGES if row.says in PROVED]
-    assert len(rows) >= len(PROVED)
-    for row in rows:
-        tag = f"broken-test:prove-{os.getpid()}"
-        build(engine, tmp_path, f"FROM {good[row.kind]}\n{row.lines}\n", tag)
-        try:
-            content = of_engine(engine.client, tag)
-        finally:
-            engine.client.images.remove(tag, force=True)
-        image = ReadImage(content, gpu_named("v100") if row.kind == "gpu" else None)
-        answers = {answer.check: answer for answer in any_image.prove(image)}
-        assert answers[PROVED[row.says]].status == "refused", (row.name, answers)
 
 
 def with_libraries(
