@@ -50,7 +50,7 @@ _BLOCK: Final = 1 << 20
 
 def read(data: Buffer, path: str) -> Library:
     """Return what one library's bytes carry. A malformed library is returned as broken."""
-    library = Library(path, len(data), sha256=_sha256(data))
+    library = Library(path, len(data), sha256=hashlib.sha256(data).hexdigest())
     try:
         sections = elf.library_sections(data)
         library = replace(library, needed=linking.needed(data, sections))
@@ -120,13 +120,6 @@ def _has_other_format(data: Buffer) -> bool:
 _MARK: Final = b"\x50\xed\x55\xba"
 
 _TOO_LARGE: Final = f"larger than {LARGEST >> 30} GiB: no library is"
-
-
-def _sha256(data: Buffer) -> str:
-    total = hashlib.sha256()
-    for at in range(0, len(data), _BLOCK):
-        total.update(data[at : at + _BLOCK])
-    return total.hexdigest()
 
 
 def _groups(data: Buffer, present: Iterable[Container]) -> tuple[Group, ...]:

@@ -140,10 +140,11 @@ class Sandbox:
         builder/prove/probes/__init__.py for what such a program is held to). imports: modules that
         it imports.
         """
-        files = dict(map(program_file, (program, *imports)))
-        command = ["-B", f"{PROBES}/{next(iter(files))}", json.dumps(request)]
+        name, files = program_files(program, imports)
+        folders = dict.fromkeys(sorted({str(Path(path).parent) for path in files} - {"."}), 0o755)
+        command = ["-B", f"{PROBES}/{name}", json.dumps(request)]
         with self.container(command, {}, [self.python]) as container:
-            container.put_archive(PROBES, containers.archive(files))
+            container.put_archive(PROBES, containers.archive(files, folders=folders))
             return self._run(container, self.limits.probe_seconds)
 
     def start(
@@ -325,7 +326,16 @@ def _send(container: Container, name: StopSignal) -> bool:
     return True
 
 
-def program_file(name: str) -> tuple[str, bytes]:
-    """Return the file of a module (`builder.prove.probes.imports`): its name and its content."""
-    folder, _, module = name.rpartition(".")
-    return f"{module}.py", resources.files(folder).joinpath(f"{module}.py").read_bytes()
+def program_files(program: str, imports: Sequence[str]) -> tuple[str, dict[str, bytes]]:
+    """Return the file of a module (`builder.prove.probes.imports`), and what is sent as its folder:
+    beside it the modules that it imports, in packages that hold nothing else."""
+    files = {f"{module.replace('.', '/')}.py": _source(module) for module in imports}
+    packages = {str(folder) for path in files for folder in Path(path).parents} - {"."}
+    name = f"{program.rpartition('.')[2]}.py"
+    inits = dict.fromkeys((f"{package}/__init__.py" for package in packages), b"")
+    return name, {name: _source(program), **inits, **files}
+
+
+def _source(module: str) -> bytes:
+    folder, _, name = module.rpartition(".")
+    return resources.files(folder).joinpath(f"{name}.py").read_bytes()

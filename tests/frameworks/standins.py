@@ -156,9 +156,11 @@ def run(
 def _programs(probe: Sequence[str]) -> tempfile.TemporaryDirectory[str]:
     """Return a folder with the files of a probe and its modules as bytecode."""
     folder = tempfile.TemporaryDirectory(prefix="probe-")
-    for name in (*probe, "builder.frameworks.libraries"):
-        path, content = session.program_file(name)
+    program, *imports = probe
+    _, files = session.program_files(program, (*imports, "builder.frameworks.libraries"))
+    for path, content in files.items():
         source = Path(folder.name, path)
+        source.parent.mkdir(parents=True, exist_ok=True)
         source.write_bytes(content)
         py_compile.compile(str(source), f"{source}c", doraise=True)
         source.unlink()

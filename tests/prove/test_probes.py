@@ -11,8 +11,6 @@ from builder.prove.probes import imports
 
 BUILDER = Path(imports.__file__).parents[2]
 PROBES = sorted((*BUILDER.glob("prove/probes/*.py"), *BUILDER.glob("frameworks/*/probes/**/*.py")))
-BESIDE = {"builder", "libraries", "opens", "written"}
-"""What is sent with a probe."""
 
 
 def problems(folder: Path, *proven_elsewhere: str) -> list[str]:
@@ -64,4 +62,4 @@ def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
             imported.add(str(node.module).partition(".")[0])
         elif isinstance(node, ast.Import):
             imported.update(alias.name.partition(".")[0] for alias in node.names)
-    assert imported <= sys.stdlib_module_names | BESIDE
+    assert imported <= sys.stdlib_module_names | {"builder"}

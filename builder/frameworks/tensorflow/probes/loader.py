@@ -30,18 +30,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-try:
-    from builder.frameworks import libraries
-    from builder.frameworks.tensorflow.probes import opens
-except ImportError:  # inside an image
-    import libraries  # type: ignore[import-not-found,no-redef]
-    import opens  # type: ignore[import-not-found,no-redef]
+from builder.frameworks import libraries
+from builder.frameworks.tensorflow.probes import opens
 
-if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
-    from collections.abc import Callable, Iterable, Sequence
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
-    Json = dict[str, Any]
-    Wrong = Callable[[str, str], None]
+    from builder.frameworks.libraries import Json, Wrong
 
 BEGIN, END = "/begin-of-LD_LIBRARY_PATH", "/end-of-LD_LIBRARY_PATH"
 """Folders that are not there: a child's LD_LIBRARY_PATH lies between them."""

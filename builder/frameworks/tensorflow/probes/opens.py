@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-try:
-    from builder.frameworks import libraries
-except ImportError:  # inside an image
-    import libraries  # type: ignore[import-not-found,no-redef]
+from builder.frameworks import libraries
 
 if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
     Version = tuple[int, ...]

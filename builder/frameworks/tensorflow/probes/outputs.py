@@ -11,17 +11,12 @@ from __future__ import annotations
 import importlib
 import math
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-try:
-    from builder.frameworks import written
-except ImportError:  # inside an image
-    import written  # type: ignore[import-not-found,no-redef]
+from builder.frameworks import written
 
-if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
-    Json = dict[str, Any]
-    Wrong = Callable[[str, str], None]
+if TYPE_CHECKING:
+    from builder.frameworks.written import Json, Wrong
 
 IMAGES = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM", b"GIF8")
 FALLS_TO = 0.7

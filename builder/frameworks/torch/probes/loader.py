@@ -15,16 +15,10 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-try:
-    from builder.frameworks import libraries
-except ImportError:  # inside an image
-    import libraries  # type: ignore[import-not-found,no-redef]
+from builder.frameworks import libraries
 
-if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
-    from collections.abc import Callable
-
-    Json = dict[str, Any]
-    Wrong = Callable[[str, str], None]
+if TYPE_CHECKING:
+    from builder.frameworks.libraries import Json, Wrong
 
 
 def check_versions(torch: Any, request: Json, wrong: Wrong) -> Json:

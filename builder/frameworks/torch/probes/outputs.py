@@ -6,17 +6,12 @@ The job folder holds `model/model.pt2` (torch.export) and `checkpoints`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-try:
-    from builder.frameworks import written
-except ImportError:  # inside an image
-    import written  # type: ignore[import-not-found,no-redef]
+from builder.frameworks import written
 
-if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
-    Json = dict[str, Any]
-    Wrong = Callable[[str, str], None]
+if TYPE_CHECKING:
+    from builder.frameworks.written import Json, Wrong
 
 
 def check_model(torch: Any, request: Json, wrong: Wrong) -> Json:
