@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import Buffer, Section
-
-if TYPE_CHECKING:
-    from builder.devicecode.library import Library
 
 _ENTRY: Final = struct.Struct("<qQ")
 _END, _NEEDED = 0, 1

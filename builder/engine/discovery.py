@@ -8,16 +8,14 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from builder.core import system
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
 from builder.engine import private
 from builder.engine.docker import CLIENTS, Engine, first_line, release, sdk_client
-
-if TYPE_CHECKING:
-    from builder.core.settings import Settings
 
 OLDEST_ENGINE: Final = (20, 10)
 """The oldest Docker that loads and runs images (tried: 20.10.24); building asks for more."""

@@ -10,15 +10,17 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder.config import debian, debian_packages
-from builder.config.debian_packages import from_apt
+from builder.config.debian import Archives
+from builder.config.debian_packages import DebianPackage, from_apt
 from builder.core import project
 from builder.core.display import masked
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.project import IMAGES
+from builder.core.settings import Settings
 from builder.engine import containers
 from builder.engine.discovery import connect
 from builder.engine.docker import refusals
@@ -26,11 +28,6 @@ from builder.image import content_store, deb, rootfs
 from builder.image.download import fetch_debs
 from builder.image.layer import Compression
 from builder.image.plan import Rootfs
-
-if TYPE_CHECKING:
-    from builder.config.debian import Archives
-    from builder.config.debian_packages import DebianPackage
-    from builder.core.settings import Settings
 
 KIND: Final = "training-image-factory.apt"
 """The label of the containers that apt chooses in."""

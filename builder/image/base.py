@@ -10,13 +10,15 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder import registry
 from builder.config import debian
 from builder.config.stack import GLIBC
 from builder.config.uv import Platform
 from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.engine import Engine
 from builder.image import (
     bytecode,
     download,
@@ -29,14 +31,10 @@ from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
 from builder.image.layer import assemble as image_of
+from builder.image.layers_lock import LayersLock
 from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import OnLayer
-
-if TYPE_CHECKING:
-    from builder.core.settings import Settings
-    from builder.engine import Engine
-    from builder.image.layers_lock import LayersLock
 
 USER: Final = "trainer"
 """The name of the program's user."""

@@ -6,15 +6,12 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from builder.config.stack import Stack
 from builder.core.files import hash_of
 from builder.core.project import templates_of
 from builder.googleapi import account_name
 from builder.image.dockerfile import Rendered, fill, load_all
-
-if TYPE_CHECKING:
-    from builder.config.stack import Stack
 
 CLOUDBUILD = "cloudbuild.yaml"
 BUILDER_DOCKERFILE = "builder.Dockerfile"

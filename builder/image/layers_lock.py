@@ -12,16 +12,13 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
-from builder.image.layer import MEDIA_TYPES, Layer
+from builder.image.layer import MEDIA_TYPES, Layer, LayerPlan
+from builder.image.plan import BasePlan
 from builder.registry.manifests import Descriptor
-
-if TYPE_CHECKING:
-    from builder.image.layer import LayerPlan
-    from builder.image.plan import BasePlan
 
 FILE: Final = "images/layers.lock"
 _HEADER: Final = """\

@@ -15,21 +15,19 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib import resources
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from builder.config import lockfile
+from builder.config.debian_packages import DebianPackage
+from builder.config.image_yaml import ImageSpec
+from builder.config.lockfile import Lock
+from builder.config.pins import Pin
+from builder.config.stack import Prune, Stack
 from builder.core.errors import InputError
 from builder.core.files import hash_of
 from builder.facts import frameworks
 from builder.facts.frameworks import Exclude, Framework
 from builder.image.layer import Compression, Layer, LayerPlan
-
-if TYPE_CHECKING:
-    from builder.config.debian_packages import DebianPackage
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.lockfile import Lock
-    from builder.config.pins import Pin
-    from builder.config.stack import Prune, Stack
 
 APP: Final = "/app"
 """The folder of the training program in an image."""

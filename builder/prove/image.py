@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from builder.config.image_yaml import ImageSpec
+from builder.config.stack import Stack
 from builder.devicecode.images import ImageContent
 from builder.devicecode.layers import Tree
 from builder.facts import frameworks
@@ -20,10 +22,6 @@ from builder.facts.frameworks import Framework
 from builder.image.plan import LABELS
 from builder.prove.audit import Gpu
 from builder.registry import manifests
-
-if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.stack import Stack
 
 ACCELERATOR: Final = f"{LABELS}.accelerator"
 """The label of an image of the factory that names the accelerator that it was made for."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.device_code import COMMAND, FILE, Wheel, of_known, read, write
+from builder.config.lockfile import Lock
+from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import Platform
 from builder.core.errors import InputError
@@ -21,10 +22,6 @@ from builder.devicecode.library import Library
 from builder.devicecode.verdict import Audit, Support
 from builder.image import download
 from builder.prove.audit import passes
-
-if TYPE_CHECKING:
-    from builder.config.lockfile import Lock
-    from builder.config.pins import Pin
 
 # --- judging --------------------------------------------------------------------------------------
 

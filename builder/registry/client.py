@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Self
+from typing import IO, Any, Final, Self
 from urllib.parse import quote
 
 from builder.core import web
@@ -21,6 +21,7 @@ from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import OnRetry, Retry, TransientError, ignore
 from builder.core.web import Answer
 from builder.registry import decoding
+from builder.registry.authorization import Credentials
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,
@@ -35,9 +36,6 @@ from builder.registry.manifests import (
 )
 from builder.registry.names import Reference
 from builder.registry.requests import FileBody, Requests
-
-if TYPE_CHECKING:
-    from builder.registry.authorization import Credentials
 
 _PAGES: Final = 100
 """How many pages of a list are asked for."""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from builder.core import web
@@ -20,13 +20,10 @@ from builder.core.errors import CheckFailed, OutsideError
 from builder.core.retry import TransientError
 from builder.core.web import Answer
 from builder.registry import decoding, refusals
-from builder.registry.authorization import Authorization
+from builder.registry.authorization import Authorization, Credentials
 from builder.registry.manifests import Descriptor
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right
-
-if TYPE_CHECKING:
-    from builder.registry.authorization import Credentials
 
 _SETTLES: Final = 600.0
 """Seconds that a registry may take to look through a blob which it was sent whole."""
