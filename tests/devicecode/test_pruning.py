@@ -176,38 +176,24 @@ def test_a_malformed_library_is_named_and_not_changed(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def flip(offset: int) -> Callable[[bytearray, int, int], None]:
-    """Damage that flips a bit at this offset from the container's start."""
-
-    def damage(written: bytearray, at: int, end: int) -> None:
-        written[at + offset] ^= 0x08
-
-    return damage
+def flipped(written: bytes, at: int) -> bytes:
+    return written[:at] + bytes([written[at] ^ 0x08]) + written[at + 1 :]
 
 
-def last_byte(written: bytearray, at: int, end: int) -> None:
-    written[end - 1] = 1
+DAMAGES: dict[str, Callable[[bytes, int, int], bytes]] = {
+    "size": lambda written, at, end: flipped(written, at + 8),
+    "payload": lambda written, at, end: flipped(written, at + 16 + 64 + 5),
+    "elsewhere": lambda written, at, end: flipped(written, at - 1),
+    "tail": lambda written, at, end: written[: end - 1] + b"\1" + written[end:],
+    "file end": lambda written, at, end: flipped(written, len(written) - 1),
+    "shorter": lambda written, at, end: written[:-1],
+    "no container": lambda written, at, end: written[:at] + bytes(end - at) + written[end:],
+}
 
 
-def file_end(written: bytearray, at: int, end: int) -> None:
-    written[-1] ^= 1
-
-
-def shorter(written: bytearray, at: int, end: int) -> None:
-    del written[-1]
-
-
-def no_container(written: bytearray, at: int, end: int) -> None:
-    written[at:end] = bytes(end - at)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [flip(8), flip(16 + 64 + 5), flip(-1), last_byte, file_end, shorter, no_container],
-    ids=["size", "payload", "elsewhere", "tail", "file end", "shorter", "no container"],
-)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_wrong_write_is_seen_and_the_library_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[..., None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     """Each kind of damage to the written file, done behind the writer's back."""
     data = library(container(*EVERYTHING))
@@ -220,11 +206,10 @@ def test_a_wrong_write_is_seen_and_the_library_stays(
         write(before, out, plan)
         out.flush()
         out.seek(0)
-        written = bytearray(out.read())
-        damage(written, whole.offset, whole.end)
+        written = out.read()
         out.seek(0)
         out.truncate()
-        out.write(written)
+        out.write(DAMAGES[damage](written, whole.offset, whole.end))
 
     monkeypatch.setattr(pruning, "_write", write_and_damage)
     with pytest.raises(CheckFailed):

@@ -1,5 +1,6 @@
 """Debian's packages for a private engine, without installing any."""
 
+import hashlib
 import subprocess
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from builder.core.apt import AptSource, Mirror
 from builder.core.errors import OutsideError
+from builder.core.files import write
 from builder.engine.private.packages import Packages, unpack
+from tests.image.layers import package
 
 MIRROR = "http://mirror.example/debian"
 
@@ -15,44 +18,32 @@ MIRROR = "http://mirror.example/debian"
 # --- apt, against a mirror that is a folder -------------------------------------------------------
 
 
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
 @pytest.fixture
 def mirror(tmp_path: Path) -> Mirror:
-    """A real archive in a folder: `tool` 1.0 needs `library`, `library` needs nothing."""
+    """An archive in a folder: `tool` 1.0 needs `library`, `library` needs nothing."""
     archive = tmp_path / "archive"
     shown = subprocess.run(
         ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
     )
-    machine = shown.stdout.strip()
-    index = archive / f"dists/bookworm/main/binary-{machine}"
-    pool = archive / "pool"
-    index.mkdir(parents=True)
-    pool.mkdir()
-    entries = []
-    for name, depends, epoch in (("tool", "library", "2:"), ("library", "", "")):
-        tree = tmp_path / name
-        (tree / "DEBIAN").mkdir(parents=True)
-        (tree / "usr/bin").mkdir(parents=True)
-        (tree / f"usr/bin/{name}").write_text(f"#!/bin/sh\necho {name} $1\n")
-        (tree / f"usr/bin/{name}").chmod(0o755)
+    machine, entries = shown.stdout.strip(), []
+    for name, epoch, more in (("tool", "2:", "Depends: library\n"), ("library", "", "")):
         control = f"Package: {name}\nVersion: {epoch}1.0+b1\nArchitecture: all\n"
-        control += f"Maintainer: T <t@t.example>\nDescription: {name}\n"
-        control += f"Depends: {depends}\n" if depends else ""
-        (tree / "DEBIAN/control").write_text(control)
-        deb = pool / f"{name}.deb"
-        subprocess.run(["dpkg-deb", "-b", "--root-owner-group", tree, deb], check=True)
-        digest = subprocess.run(["sha256sum", deb], capture_output=True, text=True, check=True)
+        control += f"Maintainer: T <t@t.example>\nDescription: {name}\n{more}"
+        deb = package((f"./usr/bin/{name}", b"#!/bin/sh\n"), control={"control": control.encode()})
+        write(archive / f"pool/{name}.deb", deb)
         entries.append(
-            f"{control}Filename: pool/{name}.deb\nSize: {deb.stat().st_size}\n"
-            f"SHA256: {digest.stdout.split()[0]}\n"
+            f"{control}Filename: pool/{name}.deb\nSize: {len(deb)}\nSHA256: {sha256(deb)}\n"
         )
-    (index / "Packages").write_text("\n".join(entries))
-    digest = subprocess.run(
-        ["sha256sum", index / "Packages"], capture_output=True, text=True, check=True
-    )
-    size = (index / "Packages").stat().st_size
-    (archive / "dists/bookworm/Release").write_text(
+    listed, place = "\n".join(entries).encode(), f"main/binary-{machine}/Packages"
+    write(archive / "dists/bookworm" / place, listed)
+    write(
+        archive / "dists/bookworm/Release",
         f"Suite: bookworm\nCodename: bookworm\nArchitectures: {machine} all\nComponents: main\n"
-        f"SHA256:\n {digest.stdout.split()[0]} {size} main/binary-{machine}/Packages\n"
+        f"SHA256:\n {sha256(listed)} {len(listed)} {place}\n",
     )
     return Mirror(AptSource(f"file:{archive}", (), (("Trusted", "yes"),)), None)
 

@@ -11,7 +11,6 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator
-from ipaddress import IPv4Network
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,7 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.engine import Engine, private
 from builder.engine.private import daemon, network
-from builder.engine.private.instance import EngineInstance, load
-from builder.engine.private.programs import Software
+from builder.engine.private.instance import load
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_engine = [
@@ -29,20 +27,6 @@ needs_engine = [
     pytest.mark.slow,
     pytest.mark.root,
 ]
-
-
-def test_configuration_keeps_out_of_what_the_machine_has(tmp_path: Path) -> None:
-    instance = EngineInstance(tmp_path, "0badcafe", IPv4Network("10.210.0.0/16"))
-    software = Software(Path("/programs"), {"docker.io": "28.5.2+dfsg3-2"})
-    made = daemon.configuration(instance, software, mtu=1400, native=False)
-    assert made["hosts"] == ["unix:///run/training-image-factory/0badcafe/docker.sock"]
-    assert made["data-root"] == str(tmp_path / "docker")
-    assert made["bridge"] == "tif-0badcafe"
-    assert made["iptables"] is False
-    assert made["features"] == {"containerd-snapshotter": True}
-    assert made["default-address-pools"] == [{"base": "10.210.0.0/16", "size": 24}]
-    assert "storage-driver" not in made
-    assert daemon.configuration(instance, software, 1400, native=True)["storage-driver"] == "native"
 
 
 def test_data_folder_is_the_one_given_then_the_environment_then_xdg(
