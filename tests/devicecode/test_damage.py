@@ -46,9 +46,17 @@ def zeroed(data: bytes, start: int, end: int) -> bytes:
     return data[:start] + bytes(end - start) + data[end:]
 
 
-def test_what_is_destroyed_here_is_native_when_it_is_whole() -> None:
+def test_what_is_whole_is_native_and_sections_of_nothing_are_broken() -> None:
     assert status(WHOLE) == status(BARE) == Support.NATIVE
     assert status(PLAIN) == Support.NO_DEVICE_CODE
+    for size in (1, 17, 4000):
+        assert status(library(bytes(size))) == Support.BROKEN
+    table = struct.unpack_from("<Q", WHOLE, 0x28)[0]
+    for number in range(1, 6):
+        at = table + 64 * number
+        assert status(zeroed(WHOLE, at, at + 64)) == Support.BROKEN
+    assert status(zeroed(PLAIN, 0x3E, 0x40)) == Support.BROKEN, "names that are no names"
+    assert status(zeroed(PLAIN, 0x28, 0x30)) == Support.BROKEN, "a table that is nowhere"
 
 
 @with_and_without_pointers
@@ -71,26 +79,6 @@ def test_zeroed_containers_entries_and_names_are_never_native(data: bytes) -> No
         assert status(zeroed(data, present[0].offset - 64, end)) == Support.BROKEN, end
 
 
-def test_sections_and_headers_of_nothing_are_broken() -> None:
-    for size in (1, 17, 4000):
-        assert status(library(bytes(size))) == Support.BROKEN
-    table = struct.unpack_from("<Q", WHOLE, 0x28)[0]
-    for number in range(1, 6):
-        at = table + 64 * number
-        assert status(zeroed(WHOLE, at, at + 64)) == Support.BROKEN
-    assert status(zeroed(PLAIN, 0x3E, 0x40)) == Support.BROKEN, "names that are no names"
-    assert status(zeroed(PLAIN, 0x28, 0x30)) == Support.BROKEN, "a table that is nowhere"
-
-
-def test_an_uncompressed_cubin_without_its_machine_code_is_broken() -> None:
-    text = Part(".text.kernel", code(512), flags=6)
-    whole = library(container(sass(70, compression="", payload=elf(text))))
-    assert status(whole) == Support.NATIVE
-    at = whole.index(text.data)
-    assert status(zeroed(whole, at, at + 300)) == Support.BROKEN
-    assert status(zeroed(whole, at - 64, at - 60)) == Support.BROKEN  # the ELF magic
-
-
 def test_a_payload_with_some_zeros_is_whole_if_it_decompresses() -> None:
     """As in cuDNN 9.20 for CUDA 13. A frame with one block, which is stored as it is."""
     content = code(60) + bytes(100) + code(60)
@@ -102,6 +90,12 @@ def test_a_payload_with_some_zeros_is_whole_if_it_decompresses() -> None:
         assert status(library(container(entry))) == expected
     torn = sass(70, compression="zstd", payload=zeroed(frame, 4, 9), code_size=len(content))
     assert status(library(container(torn))) == Support.BROKEN
+    text = Part(".text.kernel", code(512), flags=6)
+    whole = library(container(sass(70, compression="", payload=elf(text))))
+    assert status(whole) == Support.NATIVE
+    at = whole.index(text.data)
+    assert status(zeroed(whole, at, at + 300)) == Support.BROKEN
+    assert status(zeroed(whole, at - 64, at - 60)) == Support.BROKEN  # the ELF magic
 
 
 def test_the_sections_of_a_cubin_may_share_bytes() -> None:

@@ -43,13 +43,10 @@ def test_containers_are_found_among_other_data(section: str) -> None:
     assert targets(data) == TARGETS
 
 
-def test_the_sections_of_the_compiler_are_read_whatever_their_flags_say() -> None:
+def test_the_sections_of_the_compiler_are_read_also_after_pruning() -> None:
     assert targets(elf(Part(".nv_fatbin", b"".join(TWO), flags=0))) == TARGETS
     assert targets(library(*TWO, section="__nv_relfatbin")) == TARGETS
     assert targets(elf(Part(".text", TWO[0], flags=0x6))) == [], "code is not searched"
-
-
-def test_what_pruning_leaves_is_read() -> None:
     assert targets(library(TWO[0], bytes(3_000_001), TWO[1], bytes(5))) == TARGETS
     assert targets(library(container(), TWO[1])) == [[], ["sm_90a"]]
 
@@ -121,12 +118,7 @@ def test_a_lying_header_is_an_error(header: str, at: int, value: bytes, message:
         targets(patched(data, begins.get(header, 0) + at, value))
 
 
-def test_bytes_between_containers_are_an_error() -> None:
-    with pytest.raises(Malformed, match="not a fatbin container"):
-        targets(library(TWO[0], b"\0\0\0\0junk", TWO[1]))
-
-
-def test_a_file_cut_off_anywhere_is_an_error() -> None:
+def test_a_file_cut_off_anywhere_and_bytes_between_containers_are_errors() -> None:
     data = library(*TWO)
     for length in range(len(data)):
         with pytest.raises(Malformed):
@@ -136,3 +128,5 @@ def test_a_file_cut_off_anywhere_is_an_error() -> None:
     )
     with pytest.raises(Malformed, match="a container cut off"):
         targets(moved + TWO[0][:8])
+    with pytest.raises(Malformed, match="not a fatbin container"):
+        targets(library(TWO[0], b"\0\0\0\0junk", TWO[1]))

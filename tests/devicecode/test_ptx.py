@@ -55,11 +55,15 @@ def test_the_text_says_version_and_target(compression: str) -> None:
     assert str(ptx.directives(data, container.entries[0])) == "PTX 8.5 for sm_90a"
 
 
-def test_a_match_in_an_lz4_block_is_followed() -> None:
+def test_a_match_in_an_lz4_block_is_followed_and_damaged_texts_say_nothing() -> None:
     # 4 literals "abcd", a match of 8 at distance 4, then 2 literals
     block = bytes([0x44]) + b"abcd" + bytes([4, 0]) + bytes([0x20]) + b"XY"
     assert ptx._lz4(block, 14) == b"abcdabcdabcdXY"
     assert ptx._lz4(block, 6) == b"abcdab"
+    cut = writer.ptx(90, payload=b"\xf0\xff\xff", compression="lz4", code_size=4096)
+    data = writer.library(writer.container(cut))
+    (container,) = containers(data)
+    assert ptx.directives(data, container.entries[0]) is None
 
 
 @pytest.mark.parametrize(
@@ -81,12 +85,6 @@ def test_ptx_is_judged_by_its_own_target(target: str, device: str, status: Suppo
         assert f"PTX 8.5 for {target}, which no driver compiles for this GPU" in str(verdict)
 
 
-def test_the_driver_does_not_turn_to_older_ptx_that_it_could_compile() -> None:
-    both = writer.container(module("sm_80", header=80), module("sm_90a", header=90))
-    assert audit(both).verdict("9.0").runs
-    assert not audit(both).verdict("10.0").runs
-
-
 def test_the_oldest_driver_is_that_of_the_newest_ptx_which_the_device_uses() -> None:
     older = writer.container(module("sm_90", "8.3"))
     newer = writer.container(writer.sass(90), module("sm_90", "8.7"))
@@ -95,6 +93,9 @@ def test_the_oldest_driver_is_that_of_the_newest_ptx_which_the_device_uses() -> 
     assert cuda.oldest_driver("12", "8.3") == OldestDriver("545", "12.3")
     assert cuda.oldest_driver("12", "7.0") == OldestDriver("525", "12")
     assert cuda.oldest_driver("13", "8.5") == OldestDriver("580", "13")
+    both = writer.container(module("sm_80", header=80), module("sm_90a", header=90))
+    assert audit(both).verdict("9.0").runs
+    assert not audit(both).verdict("10.0").runs
 
 
 def test_our_table_of_ptx_is_nvidias() -> None:
@@ -102,13 +103,6 @@ def test_our_table_of_ptx_is_nvidias() -> None:
         major, minor = map(int, row.cuda.split("."))
         theirs = get_minimal_required_cuda_ver_from_ptx_ver(row.isa)
         assert theirs == 1000 * major + 10 * minor, row.isa
-
-
-def test_damaged_texts_say_nothing() -> None:
-    cut = writer.ptx(90, payload=b"\xf0\xff\xff", compression="lz4", code_size=4096)
-    data = writer.library(writer.container(cut))
-    (container,) = containers(data)
-    assert ptx.directives(data, container.entries[0]) is None
 
 
 @pytest.mark.network

@@ -126,17 +126,16 @@ def test_sections_are_judged_each_by_itself(data: bytes, device: str, expected: 
     assert status(device, data) == expected
 
 
-def test_ptx_beside_native_code_is_counted() -> None:
-    judged = verdict("9.0", library(container(sass(90)), more=(SMALL,)))
-    assert "1 modules compiled from PTX" in str(judged.findings[0])
-
-
-def test_a_table_with_one_container_for_each_target_is_not_ptx() -> None:
+def test_what_is_no_ptx_that_a_driver_has_to_compile() -> None:
     """cuFFT: thousands of containers with one entry each; the library picks among them."""
     parts = [container(sass(70)), container(sass(90)), container(lto(50))]
     parts += [container(ptx(50, code_size=1_000_000))] * 90
     native = verdict("7.0", library(*parts, section=".ldata"))
     assert (native.status, native.ptx_seconds) == (Support.NATIVE, 0)
+    text = b".version 9.4\n.target sm_75\n"
+    empty = ptx(75, compression="", payload=text)
+    judged = verdict("7.5", library(container(sass(75)), container(empty, sass(90))))
+    assert (judged.status, judged.ptx_version, judged.ptx_seconds) == (Support.NATIVE, "", 0)
 
 
 def test_the_stub_that_nvcc_leaves_is_no_device_code() -> None:
@@ -161,6 +160,8 @@ def test_a_table_of_the_programs_own_does_not_spoil_native_code() -> None:
         assert verdict(device, library(*torch, more=(kernels,))).runs
     assert status("7.0", library(*torch, more=(kernels,))) == Support.MISSING
     assert status("7.5", elf(kernels)) == Support.MISSING
+    judged = verdict("9.0", library(container(sass(90)), more=(SMALL,)))
+    assert "1 modules compiled from PTX" in str(judged.findings[0])
 
 
 def test_variants_of_a_library_are_judged_as_a_set(tmp_path: Path) -> None:
@@ -233,14 +234,6 @@ def test_why_a_wheel_does_not_run_there() -> None:
     assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
     assert "modules compiled from PTX when first used" in str(slow)
     assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
-
-
-def test_directives_without_a_kernel_ask_for_no_driver() -> None:
-    """cuDNN 9.26: 121 bytes of PTX 9.4 for a T4, which has no driver for it yet."""
-    text = b".version 9.4\n.target sm_75\n"
-    empty = ptx(75, compression="", payload=text)
-    judged = verdict("7.5", library(container(sass(75)), container(empty, sass(90))))
-    assert (judged.status, judged.ptx_version, judged.ptx_seconds) == (Support.NATIVE, "", 0)
 
 
 def test_cufile_is_for_one_feature(tmp_path: Path) -> None:

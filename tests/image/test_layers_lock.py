@@ -71,16 +71,13 @@ def test_a_damaged_line_is_named(tmp_path: Path, layer: Layer, damage: str) -> N
         layers_lock.read(lock.path)
 
 
-def test_every_layer_of_this_project_is_committed() -> None:
+def test_every_layer_of_this_project_is_committed_and_shown_with_its_sizes(
+    builder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock = layers_lock.of(ROOT)
     bases = committed.bases(ROOT)
     assert {planned.key for plan in bases.values() for planned in plan.layers} == lock.layers.keys()
     assert not [problem for problem in committed.problems(ROOT) if "layers.lock" in problem]
-
-
-def test_show_base_has_the_sizes_of_every_committed_layer(
-    builder: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # nothing was made here
     rows = json.loads(builder("show", "base", "v100-torch", "--json")[1])
     assert all(row["unpacked_bytes"] > row["packed_bytes"] > 0 for row in rows)

@@ -36,10 +36,13 @@ def evaluated(step: int, accuracy: float) -> Event:
     return Event("evaluated", step, 0.3, accuracy=accuracy)
 
 
-def test_a_good_pair_of_runs() -> None:
+def test_a_good_pair_of_runs_and_one_without_a_loss() -> None:
     assert judge_first(FIRST, 100) is None
     assert judge_second(FIRST, SECOND, 100) == []
     assert judge_second(FIRST, second(*SECOND.events, evaluated(100, 0.9)), 100) == []
+    silent = second(*(Event(event.name, event.step) for event in SECOND.events))
+    (problem,) = judge_second(Run(137, 1.0, FIRST.events[4:5]), silent, 100)
+    assert problem.message == "the trainer reported no loss"
 
 
 def test_killed_only_behind_a_checkpoint_and_a_step_more() -> None:
@@ -107,12 +110,6 @@ def test_a_second_run_that_is_not_right(run: Run, message: str) -> None:
     problems = judge_second(FIRST, run, 100)
     assert [problem.message for problem in problems] == [message]
     assert problems[0].fix
-
-
-def test_a_trainer_that_reports_no_loss() -> None:
-    silent = second(*(Event(event.name, event.step) for event in SECOND.events))
-    (problem,) = judge_second(Run(137, 1.0, FIRST.events[4:5]), silent, 100)
-    assert problem.message == "the trainer reported no loss"
 
 
 @pytest.mark.parametrize(

@@ -62,15 +62,12 @@ def test_a_receipt_of_its_suite_with_every_check_holds(suite: Suite) -> None:
         assert older.reason.startswith(f"the receipt's check {name} is version 99, now it is")
 
 
-def test_a_receipt_of_another_suite_does_not_hold_whatever_it_holds() -> None:
+def test_the_image_says_which_suite_it_needs_and_no_other_holds() -> None:
     every = {**PROGRAM.required("CPU"), **TRAINER.required("CPU")}
     judged = TRAINER.holds(receipt("program", every), DIGEST)
     assert judged.reason == "the receipt is of the suite program, the image needs trainer"
     assert not PROGRAM.holds(receipt("trainer", every), DIGEST)
     assert TRAINER.holds(None, DIGEST).reason == "there is no receipt"
-
-
-def test_the_image_says_which_suite_it_needs() -> None:
     assert suites.of_image({}) is TRAINER
     assert suites.of_image({suites.LABEL: "program"}) is PROGRAM
     with pytest.raises(CheckFailed, match="'easy', and there is no such suite") as caught:

@@ -34,7 +34,7 @@ def with_another_cudnn(root: Path, scratch: Path) -> tuple[Lock, Read]:
 # --- images/device-code.lock ----------------------------------------------------------------------
 
 
-def test_what_is_written_is_read(copy: Path) -> None:
+def test_what_is_written_is_read_and_anything_else_is_said_to_be_none(copy: Path) -> None:
     read = device_code.read(copy)
     assert sum(bool(wheel.libraries) for wheel in read.values()) >= 9
     text = (copy / "images" / device_code.FILE).read_text()
@@ -44,9 +44,6 @@ def test_what_is_written_is_read(copy: Path) -> None:
     assert device_code.write(copy, read)
     assert (copy / "images" / device_code.FILE).read_text() == text
     json.loads(text)
-
-
-def test_a_file_that_nobody_wrote_is_said_to_be_none(copy: Path) -> None:
     for text in ("", "{}", '{"schema": 1, "wheels": {"a": 1}}', "[]"):
         (copy / "images" / device_code.FILE).write_text(text)
         with pytest.raises(InputError, match=r"device-code\.lock: is not what") as error:
@@ -104,9 +101,6 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     (copy / "build" / ".lock").unlink()
     assert before == {file: file.read_bytes() for file in copy.rglob("*") if file.is_file()}
     wheels.require(copy, stack(copy, "h100"), replace(lock, target="h100"))
-
-
-def test_wheels_that_nobody_read_are_not_refused(copy: Path) -> None:
     (copy / "images" / device_code.FILE).unlink()
     wheels.require(copy, stack(copy), lockfile.read(copy, "v100"))
 
