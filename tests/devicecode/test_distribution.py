@@ -54,7 +54,9 @@ def run(program: list[str], *words: str, cwd: Path) -> subprocess.CompletedProce
     return subprocess.run([*program, *words], cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_it_is_the_audit_of_the_factory(program: list[str], tmp_path: Path) -> None:
+def test_it_is_the_audit_of_the_factory_and_has_every_part_that_it_imports(
+    program: list[str], tmp_path: Path
+) -> None:
     cudnn = library(container(*map(sass, (75, 80, 86)), sass(90, "a"), ptx(120, "f")))
     files = {"nvidia/cudnn/lib/libcudnn_ops.so.9": cudnn}
     install(tmp_path / "site", "nvidia-cudnn-cu12", "9.28.0.42", files)
@@ -75,16 +77,13 @@ def test_it_is_the_audit_of_the_factory(program: list[str], tmp_path: Path) -> N
     refused = run(program, "127.0.0.1:1/x/y:z", "--gpu", "T4", cwd=tmp_path)
     assert refused.returncode == 3
     assert "fix:   look whether the registry is up" in refused.stderr
-
-
-def test_every_part_that_it_imports_is_in_the_package(program: list[str], tmp_path: Path) -> None:
     factory = Path(program[-1]).parents[1] / "device_code_audit/factory"
     start = f"import sys; sys.path.insert(0, {str(factory)!r}); "
     start += "import builder.prove.ptxas as ptxas; print(ptxas.__file__)"
-    run = subprocess.run(
+    imported = subprocess.run(
         [sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True
     )
-    assert run.stdout.startswith(str(factory)), run.stderr
+    assert imported.stdout.startswith(str(factory)), imported.stderr
 
 
 def test_the_action_asks_for_what_the_program_takes() -> None:

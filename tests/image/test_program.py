@@ -99,8 +99,22 @@ def test_data_among_the_program_is_refused_before_it_is_read(
 # --- the image ------------------------------------------------------------------------------------
 
 
-def test_the_layer_holds_files_and_their_folders_and_nothing_of_today(tmp_path: Path) -> None:
-    store, other = ContentStore(tmp_path / "layers"), ContentStore(tmp_path / "other")
+def test_the_image_is_its_base_its_settings_and_one_layer_with_nothing_of_today(
+    store: ContentStore, tmp_path: Path
+) -> None:
+    settings = {"Env": ["A=0", "PATH=/bin"], "Cmd": ["bash"], "WorkingDir": "/app"}
+    base = assemble([], {**settings, "Labels": {"root": "Debian"}})
+    image = program.assemble(PLAN, base, store)
+    configuration = manifests.configuration_in(image.configuration)
+    assert configuration["config"] == {
+        "Env": ["A=one two", "PATH=/bin", "B=3"],
+        "WorkingDir": "/app",
+        "User": "1000:1000",
+        "Entrypoint": ["python", "-m", "trainer.task"],
+        "Labels": {"root": "Debian", "title": "cpu"},
+    }
+    assert manifests.history(configuration) == ("builder: app copied to /app",)
+    other = ContentStore(tmp_path / "other")
     base = assemble([], {"Env": ["PATH=/bin"]})
     image = program.assemble(PLAN, base, store)
     reordered = replace(PLAN, files=dict(reversed(FILES.items())))
@@ -119,21 +133,6 @@ def test_the_layer_holds_files_and_their_folders_and_nothing_of_today(tmp_path: 
     executable = program.assemble(replace(PLAN, files={"app/a.py": File(b"2", True)}), base, store)
     assert again == image
     assert len({image.digest, changed.digest, executable.digest}) == 3
-
-
-def test_the_configuration_is_the_bases_and_what_the_image_sets(store: ContentStore) -> None:
-    settings = {"Env": ["A=0", "PATH=/bin"], "Cmd": ["bash"], "WorkingDir": "/app"}
-    base = assemble([], {**settings, "Labels": {"root": "Debian"}})
-    image = program.assemble(PLAN, base, store)
-    configuration = manifests.configuration_in(image.configuration)
-    assert configuration["config"] == {
-        "Env": ["A=one two", "PATH=/bin", "B=3"],
-        "WorkingDir": "/app",
-        "User": "1000:1000",
-        "Entrypoint": ["python", "-m", "trainer.task"],
-        "Labels": {"root": "Debian", "title": "cpu"},
-    }
-    assert manifests.history(configuration) == ("builder: app copied to /app",)
 
 
 def test_a_build_context_is_the_same_each_time(tmp_path: Path) -> None:

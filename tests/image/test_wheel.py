@@ -122,24 +122,6 @@ def test_a_link_is_refused_and_a_file_that_stands_twice_with_other_content() -> 
         laid_out(wheel({**twice, "one/a.py": "b"}))
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        (wheel({})[:-30], "not a zip file"),
-        (zipped([("one/a.py", b"")]), "0 folders"),
-        (zipped([("a-1.dist-info/WHEEL", b""), ("b-1.dist-info/WHEEL", b"")]), "2 folders"),
-        (zipped([("one-1.dist-info/WHEEL", b"")]), "no RECORD"),
-        (wheel({}, record=b"\xff"), "its RECORD cannot be read"),
-        (wheel({POINTS: "x"}), "entry_points.txt cannot be read"),
-        (wheel({POINTS: "[console_scripts]\n../a = one:b\n"}), "command '../a'"),
-        (wheel({POINTS: "[console_scripts]\na = one:b()\n"}), "command 'a'"),
-    ],
-)
-def test_what_is_no_wheel_is_refused(content: bytes, reason: str) -> None:
-    with pytest.raises(OutsideError, match=reason):
-        laid_out(content)
-
-
 def test_content_that_is_not_what_the_zip_says_is_refused() -> None:
     good = wheel({"one/a.py": bytes(range(256)) * 40})
     directory = good.index(b"PK\1\2")
@@ -167,7 +149,15 @@ def overlapping(content: bytes) -> bytes:
     return bytes(changed)
 
 
-BEYOND: dict[str, Callable[[], bytes]] = {
+REFUSED: dict[str, Callable[[], bytes]] = {
+    "not a zip file": lambda: wheel({})[:-30],
+    "0 folders": lambda: zipped([("one/a.py", b"")]),
+    "2 folders": lambda: zipped([("a-1.dist-info/WHEEL", b""), ("b-1.dist-info/WHEEL", b"")]),
+    "no RECORD": lambda: zipped([("one-1.dist-info/WHEEL", b"")]),
+    "its RECORD cannot be read": lambda: wheel({}, record=b"\xff"),
+    "entry_points.txt cannot be read": lambda: wheel({POINTS: "x"}),
+    "command '../a'": lambda: wheel({POINTS: "[console_scripts]\n../a = one:b\n"}),
+    "command 'a'": lambda: wheel({POINTS: "[console_scripts]\na = one:b()\n"}),
     "RECORD' has 1073741824 bytes": lambda: declared(
         wheel({}), "one-1.0.dist-info/RECORD", 1 << 30
     ),
@@ -193,9 +183,11 @@ BEYOND: dict[str, Callable[[], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("reason", BEYOND)
-def test_a_wheel_has_bounds(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+@pytest.mark.parametrize("reason", REFUSED)
+def test_what_is_no_wheel_or_beyond_its_bounds_is_refused(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
     """Of files, memory and depth. What is damaged is the wheel's fault by its name."""
     monkeypatch.setattr(wheels, "_MOST_FILES", 2000)
     with pytest.raises(OutsideError, match=f"^the wheel of one: .*({reason})"):
-        laid_out(BEYOND[reason]())
+        laid_out(REFUSED[reason]())

@@ -42,7 +42,10 @@ def test_a_pair_signs_and_its_public_half_accepts(pair: Pair) -> None:
         assert not public.accepts(wrong, data)
 
 
-def test_no_pair_replaces_another(pair: Pair) -> None:
+def test_no_pair_replaces_another_and_the_password_opens_it(pair: Pair) -> None:
+    for password, reason in (("wrong", "does not open it"), ("", "is not set")):
+        with pytest.raises(InputError, match=f"COSIGN_PASSWORD {reason}"):
+            keys.read_private(str(pair.path), {keys.PASSWORD: password})
     before = pair.path.read_bytes()
     with pytest.raises(InputError, match=r"prover\.key: is there already"):
         keys.create(pair.path, PASSWORD)
@@ -51,12 +54,6 @@ def test_no_pair_replaces_another(pair: Pair) -> None:
         keys.create(pair.path, PASSWORD)
     assert pair.path.with_name("old.key").read_bytes() == before
     assert not pair.path.exists()
-
-
-def test_the_password_opens_it(pair: Pair) -> None:
-    for password, reason in (("wrong", "does not open it"), ("", "is not set")):
-        with pytest.raises(InputError, match=f"COSIGN_PASSWORD {reason}"):
-            keys.read_private(str(pair.path), {keys.PASSWORD: password})
 
 
 def test_what_is_no_key_is_refused(pair: Pair) -> None:

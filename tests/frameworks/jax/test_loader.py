@@ -94,69 +94,51 @@ def test_cupti_13_tells_its_version_only_beside_a_driver(site: Path) -> None:
     assert "Unable to load cuPTI" in refused and opened == "JAX opened no libcupti"
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        {
-            ("jax/version.py", "0.12.0.1", "0.9.2"): "jax is 0.9.2, the lock says 0.12.0.1",
-            ("jax_cuda12_plugin/version.py", "0.12.0", "0.11.2"): "jax-cuda12-plugin is 0.11.2.1",
-            ("jaxlib/version.py", "0.12.0.1", "0.11.2"): "jaxlib is 0.11.2, the lock says",
-            ("jax/__init__.py", "return 64", "return 60"): "on the CPU is 60.0, not 64",
-            ("nvidia/cuda_nvcc/bin/ptxas", "sm_70", "sm_75"): "for 7.0: no --gpu-name",
-        },
-        {
-            (
-                "jax/__init__.py",
-                "class ones",
-                "raise RuntimeError('jaxlib version 0.9 is older than the minimum')\nclass ones",
-            ): "JAX does not import: RuntimeError: jaxlib version 0.9"
-        },
-        {
-            (
-                "jax_plugins/xla_cuda12/__init__.py",
-                "operation cuInit(0) failed",
-                "Unable to load cuDNN. Is it installed?",
-            ): "JAX's plugin does not start: RuntimeError: Unable to load cuDNN"
-        },
-    ],
-    ids=["versions and compilers", "import", "plugin"],
-)
-def test_what_is_broken_is_named_with_its_cause(
-    faults: dict[tuple[str, str, str], str], site: Path
-) -> None:
-    for file, old, new in faults:
+OLDER = "raise RuntimeError('jaxlib version 0.9 is older than the minimum')\nclass ones"
+NO_CUDNN = "Unable to load cuDNN. Is it installed?"
+FAULTS: dict[str, dict[tuple[str, ...], str]] = {
+    "versions and compilers": {
+        ("jax/version.py", "0.12.0.1", "0.9.2"): "jax is 0.9.2, the lock says 0.12.0.1",
+        ("jax_cuda12_plugin/version.py", "0.12.0", "0.11.2"): "jax-cuda12-plugin is 0.11.2.1",
+        ("jaxlib/version.py", "0.12.0.1", "0.11.2"): "jaxlib is 0.11.2, the lock says",
+        ("jax/__init__.py", "return 64", "return 60"): "on the CPU is 60.0, not 64",
+        ("nvidia/cuda_nvcc/bin/ptxas", "sm_70", "sm_75"): "for 7.0: no --gpu-name",
+    },
+    "import": {
+        ("jax/__init__.py", "class ones", OLDER): "JAX does not import: RuntimeError: jaxlib ver"
+    },
+    "plugin": {
+        (
+            *("jax_plugins/xla_cuda12/__init__.py", "operation cuInit(0) failed", NO_CUDNN),
+        ): "JAX's plugin does not start: RuntimeError: Unable to load cuDNN"
+    },
+    "libraries": {
+        ("nvidia/nccl/lib/libnccl.so.2",): "JAX opened no libnccl",
+        ("nvidia/cusolver/lib/libcusolver.so.11",): "JAX opened no libcusolver",
+        ("nvidia/cudnn/lib/libcudnn_adv.so.9",): "fails at the first operation that needs",
+        ("jax_cuda12_plugin/_versions.py",): "cannot ask for its libraries' versions: ModuleNot",
+        ("nvidia/cuda_nvcc/bin/ptxas",): "XLA finds no ptxas",
+        ("nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc",): "XLA finds no nvvm/libdevice",
+    },
+    "XLA": {("jax_plugins/xla_cuda12/xla_cuda_plugin.so",): "no library: JAX trains on"},
+}
+"""A file, what stands in it and what is written in its place, else it is removed: what is said."""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_is_broken_or_missing_is_named_with_its_cause(name: str, site: Path) -> None:
+    for file, *change in FAULTS[name]:
         path = site / file
+        if not change:
+            path.unlink()
+            continue
+        old, new = change
         assert old in path.read_text()
         path.write_text(path.read_text().replace(old, new))
-    compare(asked(site), *faults.values())
-
-
-def compare(problems: list[str], *expected: str) -> None:
-    """Ask for one problem with each of these texts, and no other."""
-    assert len(problems) == len(expected), problems
-    for text in expected:
+    problems = asked(site)
+    assert len(problems) == len(FAULTS[name]), problems
+    for text in FAULTS[name].values():
         assert any(text in problem for problem in problems), text
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "nvidia/nccl/lib/libnccl.so.2": "JAX opened no libnccl",
-            "nvidia/cusolver/lib/libcusolver.so.11": "JAX opened no libcusolver",
-            "nvidia/cudnn/lib/libcudnn_adv.so.9": "fails at the first operation that needs",
-            "jax_cuda12_plugin/_versions.py": "cannot ask for its libraries' versions: ModuleNot",
-            "nvidia/cuda_nvcc/bin/ptxas": "XLA finds no ptxas",
-            "nvidia/cuda_nvcc/nvvm/libdevice/libdevice.10.bc": "XLA finds no nvvm/libdevice",
-        },
-        {"jax_plugins/xla_cuda12/xla_cuda_plugin.so": "no library: JAX trains on"},
-    ],
-    ids=["libraries", "plugin"],
-)
-def test_a_missing_file_is_named(files: dict[str, str], site: Path) -> None:
-    for file in files:
-        (site / file).unlink()
-    compare(asked(site), *files.values())
 
 
 def test_wheels_for_the_cpu_another_cudnn_two_plugins_and_two_jaxlibs(tmp_path: Path) -> None:
