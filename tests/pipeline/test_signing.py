@@ -25,7 +25,8 @@ from builder.pipeline import image_receipt, make, signing
 from builder.pipeline.records import ImageRecord
 from builder.pipeline.tags import promote
 from builder.pipeline.verify import verify
-from builder.registry import Manifest, Registry, fallback_tag, referrers
+from builder.registry import Manifest, Registry, manifests, referrers
+from builder.registry.client import fallback_tag
 from builder.trust import attestations, dsse, keyless
 from tests.emulators import sigstore
 from tests.emulators.referrers_api import with_referrers
@@ -233,7 +234,7 @@ def test_attestations_of_another_image(repository: Repository, ours: Pair) -> No
     client.put_manifest(path, fallback_tag(made.digest), listed)  # the whole list is moved over
     with pytest.raises(CheckFailed, match=f"refers to {proven.digest}"):
         verify("other", repository.settings(ours))
-    client.put_manifest(path, fallback_tag(made.digest), registry.index(()))
+    client.put_manifest(path, fallback_tag(made.digest), manifests.index(()))
     for kind in KINDS:
         good = attestation(repository, proven, ours, kind)
         moved = registry.manifest({**good.content, "subject": made.descriptor.json()})

@@ -14,7 +14,7 @@ from builder.core.errors import CheckFailed, OutsideError
 from builder.frameworks import suites
 from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
 from builder.prove import receipts
-from builder.registry import Descriptor, referrers
+from builder.registry import Descriptor, client, manifests, referrers
 from builder.trust import attestations, dsse
 from tests.pipeline.pushing import NEWER, results
 from tests.prove.reading import PROGRAM as OF_A_PROGRAM
@@ -44,7 +44,7 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
         verify("early", settings)
     with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
         verify(made.digest, settings, judge=judge_of(NEWER))
-    repository.client.put_manifest(repository.path, "list", registry.index((made.descriptor,)))
+    repository.client.put_manifest(repository.path, "list", manifests.index((made.descriptor,)))
     with pytest.raises(CheckFailed, match="is a list of images"):
         verify("list", settings)
 
@@ -83,7 +83,7 @@ def test_a_receipt_of_another_image_proves_nothing(repository: Repository) -> No
     (theirs,) = repository.client.referrers(name, proven.digest, RECEIPT_TYPE)
     entry = replace(theirs, artifact_type=RECEIPT_TYPE)
     repository.client.put_manifest(
-        name, registry.fallback_tag(made.digest), registry.index((entry,))
+        name, client.fallback_tag(made.digest), manifests.index((entry,))
     )
     with pytest.raises(CheckFailed, match=f"refers to {proven.digest}"):
         verify("other", repository.settings())

@@ -16,8 +16,9 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.devicecode import images
-from builder.registry import OCI_MANIFEST, Descriptor, Manifest, Registry, referrers
+from builder.registry import Descriptor, Manifest, Registry, client, referrers
 from builder.registry.authorization import Authorization
+from builder.registry.manifests import OCI_MANIFEST
 from tests.emulators import tls
 from tests.emulators.answers import Handler, serving
 from tests.emulators.registry_faults import Fault, faulty
@@ -370,7 +371,7 @@ def test_artifacts_are_found_through_the_fallback_tag_and_outlive_a_clean_up(
         assert there.referrers("noted", image.digest, KIND) == (first, second)
         assert there.referrers("noted", image.digest, "application/other") == ()
         assert first.annotations == {"text": "first"}
-        assert there.head("noted", registry.fallback_tag(image.digest))
+        assert there.head("noted", client.fallback_tag(image.digest))
         stray = put_image(there, "noted", "stray", "moves")
         put_image(there, "noted", "next", "moves")
     server.collect_garbage()  # of what is untagged
@@ -390,7 +391,7 @@ def test_a_list_that_another_command_overwrites_gets_both(server: RegistryServer
         whole, first = there.put_manifest, []
 
         def put(repository: str, target: str, content: Manifest) -> bool:
-            if target == registry.fallback_tag(image.digest) and not first:
+            if target == client.fallback_tag(image.digest) and not first:
                 first.append(target)
                 with Registry(server.host) as theirs:
                     referrers.attach(theirs, "raced", other)
