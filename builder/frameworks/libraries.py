@@ -59,11 +59,12 @@ ISA = ((100, "8.7"), (87, "7.8"), (86, "7.1"), (0, "7.0"))
 
 
 def answer(ask: Callable[[Json, Json, Wrong], None], request: Json) -> Json:
-    """Return what is wrong and what was seen. ask: puts what it sees into its second argument."""
-    problems: list[dict[str, str]] = []
+    """Return what is wrong, each problem once, and what was seen. ask: puts what it sees into its
+    second argument."""
+    problems: dict[tuple[str, str], None] = {}
     seen: Json = {}
-    ask(request, seen, lambda message, fix: problems.append({"message": message, "fix": fix}))
-    return {"problems": problems, "seen": seen}
+    ask(request, seen, lambda *problem: problems.setdefault(problem))
+    return {"problems": [{"message": text, "fix": fix} for text, fix in problems], "seen": seen}
 
 
 def file_name(stem: str, cuda: Sequence[int], cudnn: int = 9) -> str:

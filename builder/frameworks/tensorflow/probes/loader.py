@@ -45,30 +45,22 @@ INSTALL_NEEDED = "install the library that it names, where the loader looks for 
 
 
 class Image:
-    """What is wrong with an image, and what was seen in it.
+    """An image whose loader is asked. seen, wrong: take what was seen in it, and what is wrong.
 
     environment: the folders of its LD_LIBRARY_PATH. folders: where the loader looks for what
     TensorFlow opens, before its cache; own_folders: those behind it. plain: what the loader finds
     without TensorFlow's folders. everywhere: file name -> the files of this name in the image.
     """
 
-    def __init__(self, request: Json) -> None:
-        self.request = request
+    def __init__(self, request: Json, seen: Json, wrong: Wrong) -> None:
+        self.request, self.seen, self.wrong = request, seen, wrong
         self.root = os.path.realpath(request.get("root", "/"))
         listed = os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":")
         self.environment = [part or os.curdir for part in listed.split(":") if listed]
-        self.problems: list[dict[str, str]] = []
-        self.seen: Json = {}
         self.folders: list[str] = []
         self.own_folders: list[str] = []
         self.plain: dict[str, Json] = {}
         self.everywhere: dict[str, list[str]] = {}
-
-    def wrong(self, message: str, fix: str) -> None:
-        """Note a problem once."""
-        problem = {"message": message, "fix": fix}
-        if problem not in self.problems:
-            self.problems.append(problem)
 
     def look(self, opener: str, names: Sequence[str]) -> None:
         """Ask the loader where it looks for what `opener` opens, and what it finds without that;
@@ -226,7 +218,7 @@ def _check_libraries(image: Image, paths: dict[str, str]) -> None:
     nothing: Json = {"problems": [], "seen": {}}
     answer = next((line for line in lines if "problems" in line), nothing)
     for problem in answer["problems"]:
-        image.wrong(**problem)
+        image.wrong(problem["message"], problem["fix"])
     image.seen["libraries"] = answer["seen"]
     versions = {entry["path"]: entry["version"] for entry in answer["seen"].values()}
     for stem, built in (("libcudart.", request["cuda"]), ("libcudnn.", request["cudnn"])):
@@ -309,9 +301,9 @@ def configured() -> list[str]:
     return [line.partition(":")[0] for line in lines if line.startswith("/") and ":" in line]
 
 
-def probe(request: Json) -> Json:
-    """Return what is wrong and what was seen."""
-    image = Image(request)
+def probe(request: Json, seen: Json, wrong: Wrong) -> None:
+    """Ask everything, and note what is seen."""
+    image = Image(request, seen, wrong)
     spec = importlib.util.find_spec("tensorflow")
     places = list(spec.submodule_search_locations or ()) if spec else []
     own = [
@@ -340,7 +332,6 @@ def probe(request: Json) -> Json:
         image.wrong(
             f"no libtensorflow_framework.so in {places[0]}", "install TensorFlow's wheel again"
         )
-    return {"problems": image.problems, "seen": image.seen}
 
 
 # --- in a child -----------------------------------------------------------------------------------
@@ -433,4 +424,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "--check":
         print(json.dumps(libraries.answer(check_all, json.loads(sys.argv[2]))))
     else:
-        print(json.dumps(probe(json.loads(sys.argv[1]))))
+        print(json.dumps(libraries.answer(probe, json.loads(sys.argv[1]))))
