@@ -16,10 +16,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
 
 from builder import contract
 from builder.facts import cuda, frameworks, read_table
@@ -36,34 +37,28 @@ Environment = Mapping[str, str]
 _UNSET: Final = "take it out of `environment` in image.yaml, or out of the Dockerfile's ENV"
 
 
-@dataclass(frozen=True)
-class Rule:
+Words = Annotated[tuple[str, ...], BeforeValidator(str.split)]
+
+
+class Rule(BaseModel):
     """A row of variables.yaml, which says what its fields mean."""
 
-    names: tuple[str, ...]
-    sound: re.Pattern[str]
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    names: Words
+    sound: str
     message: str
-    fix: str
-    kinds: frozenset[str]
-    unset: bool
-    usual: bool
+    fix: str = _UNSET
+    kinds: Words = ("gpu",)
+    unset: bool = False
+    usual: bool = False
 
 
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return the table."""
-    return tuple(
-        Rule(
-            tuple(row["names"].split()),
-            re.compile(row["sound"], re.DOTALL),
-            row["message"],
-            row.get("fix", _UNSET),
-            frozenset(row.get("kinds", "gpu").split()),
-            "unset" in row,
-            "usual" in row,
-        )
-        for row in read_table(Path(__file__).parent / "variables.yaml")["rules"]
-    )
+    table = read_table(Path(__file__).parent / "variables.yaml")["rules"]
+    return TypeAdapter(tuple[Rule, ...]).validate_python(table)
 
 
 _FLAGS: Final = ("XLA_FLAGS", "TF_XLA_FLAGS")
@@ -128,7 +123,7 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     for rule in rules():
         for name in rule.names if kind in rule.kinds else ():
             value = environment.get(name, "" if rule.unset else None)
-            if value is not None and not rule.sound.fullmatch(value):
+            if value is not None and not re.fullmatch(rule.sound, value, re.DOTALL):
                 said = {"name": name, "value": value}
                 yield (Finding if rule.usual else Defect)(
                     rule.message.format(**said), rule.fix.format(**said)
