@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from builder.devicecode import tars
 from builder.engine import BuildRequest, Engine, buildx, discovery, private
 from tests import containers
 from tests.clock import until
+from tests.pipeline.pushing import other_engine
 from tests.registry import server as registry_server
 
 pytestmark = pytest.mark.engine
@@ -38,21 +37,6 @@ def tag(engine: Engine) -> Iterator[str]:
     for left in (name, f"{name}-2"):
         if engine.image(left):
             engine.client.images.remove(left, force=True)
-
-
-@contextmanager
-def own_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """An engine that a test may kill."""
-    monkeypatch.setenv(private.ENVIRONMENT, str(folder))
-    try:
-        yield discovery.connect(Settings(engine="private"))
-    finally:
-        private.stop(folder)
-        # what a killed engine had mounted stays mounted, and its folder cannot be removed
-        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-        for mount in reversed([m for m in mounts if m.startswith(f"{folder}/")]):
-            subprocess.run(["umount", "--lazy", mount], check=True)
-        shutil.rmtree(folder)
 
 
 def request(folder: Path, *tags: str, **more: object) -> BuildRequest:
@@ -135,7 +119,7 @@ def test_a_push_onto_a_base_that_lies_in_the_registry(
         (thin / "app").mkdir(parents=True)
         (thin / "app/task.py").write_text("print(1)\n")
         (thin / "Dockerfile").write_text(f"FROM {base}\nCOPY --link app /app\nUSER 1000\n")
-        with own_engine(tmp_path / "engine", monkeypatch) as other:
+        with other_engine(tmp_path / "engine", monkeypatch) as other:
             built = buildx.build(
                 other, request(thin, f"{registry.host}/team/training:thin", destination="registry")
             )
@@ -279,7 +263,7 @@ def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = context(f"RUN {fresh()}; echo first done\nRUN echo second; sleep 5; echo end\n")
-    with own_engine(tmp_path / "engine", monkeypatch) as mine:
+    with other_engine(tmp_path / "engine", monkeypatch) as mine:
 
         def kill(event: Event) -> None:
             if isinstance(event, StepLog) and event.line.endswith(" second"):
@@ -305,7 +289,7 @@ def test_a_full_disk_is_one_line_that_says_where(
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", disk], check=True)
     try:
-        with own_engine(disk / "engine", monkeypatch) as mine:
+        with other_engine(disk / "engine", monkeypatch) as mine:
             folder = context("RUN dd if=/dev/zero of=/large bs=1M count=200\n")
             with pytest.raises(
                 OutsideError, match=r"the engine's disk is full: .* GB free"

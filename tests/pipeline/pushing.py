@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +38,7 @@ Build = Callable[..., LocalImage]
 def other_engine(
     folder: Path, monkeypatch: pytest.MonkeyPatch, containerd_store: bool = True
 ) -> Iterator[Engine]:
-    """A private engine of its own, with nothing in it."""
+    """A private engine of its own, with nothing in it, which a test may kill."""
     if not containerd_store:
         whole = daemon.configuration
 
@@ -51,6 +52,10 @@ def other_engine(
         yield connect(Settings(engine="private"))
     finally:
         private.stop(folder)
+        # what a killed engine had mounted stays mounted, and its folder cannot be removed
+        mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        for mount in reversed([m for m in mounts if m.startswith(f"{folder}/")]):
+            subprocess.run(["umount", "--lazy", mount], check=True)
         shutil.rmtree(folder, ignore_errors=True)
 
 
