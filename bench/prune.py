@@ -24,10 +24,11 @@ from builder.core.events import Event, StepDone
 from builder.core.project import find_root
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.image import bytecode, download, layers_lock, wheel_layers
+from builder.image import bytecode, download, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.image.plan import BasePlan, plan
+from builder.image.wheel_layers import Making
 
 NEEDED = 15e9
 """Bytes of free disk to start with, for the wheels and for the layers that are made of them."""
@@ -88,7 +89,7 @@ def sized(root: Path, bases: Sequence[BasePlan], store: ContentStore) -> dict[st
             bytecode.unpacked(debs.values(), python) as compiler,
             download.wheels_of(pins, platform) as wheels,
         ):
-            made = wheel_layers.make(missing, store, wheels, compiler, show)
+            made = Making(store, wheels, compiler, show).all(missing)
         layers |= {layer.key: layer for layer in made}
     return layers
 

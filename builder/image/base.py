@@ -19,14 +19,7 @@ from builder.config.uv import Platform
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.image import (
-    bytecode,
-    download,
-    loading,
-    registry_layers,
-    rootfs,
-    wheel_layers,
-)
+from builder.image import bytecode, download, loading, registry_layers, rootfs
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
@@ -34,7 +27,7 @@ from builder.image.layer import assemble as image_of
 from builder.image.layers_lock import LayersLock
 from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
-from builder.image.wheel_layers import OnLayer
+from builder.image.wheel_layers import Making, OnLayer
 
 USER: Final = "trainer"
 """The name of the program's user."""
@@ -126,9 +119,8 @@ def assemble(
                     maker.compiler(same[0]) as compiler,
                     download.wheels_of(pins, platform) as wheels,
                 ):
-                    made = wheel_layers.make(
-                        group, store, wheels, compiler, on_event, on_made, maker.stop
-                    )
+                    run = Making(store, wheels, compiler, on_event, on_made, maker.stop)
+                    made = run.all(group)
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []

@@ -16,7 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -46,61 +46,52 @@ class _Stopped(Exception):  # noqa: N818 - another layer's error is the reason
     """Another layer failed, so this one is not needed any more."""
 
 
-def make(
-    layers: Sequence[WheelLayer],
-    store: ContentStore,
-    wheels: Wheels,
-    compiler: Compiler,
-    on_event: OnEvent = ignore,
-    on_layer: OnLayer = lambda _: None,
-    stop: threading.Event | None = None,
-) -> tuple[Layer, ...]:
-    """Return the layers, made where the store lacks them; those of several bases at once.
-
-    They are begun in this order. stop: ends the run; it is set before anything is waited for where
-    the run ends early. Raises OutsideError for a wheel that cannot be had or is damaged, InputError
-    where there is nothing to prune. Then, and whatever else ends the run, the store has the layers
-    that were whole, and a later run goes on.
-    """
-    wheels.folder.mkdir(parents=True, exist_ok=True)
-    wheels.tidy()
-    store.sweep()
-    distinct = {layer.plan.key: layer for layer in layers}
-    stop = stop or threading.Event()
-    run = _Run(store, wheels, compiler, on_event, on_layer, tuple(distinct.values()), stop)
-    pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
-    try:
-        futures = {key: pool.submit(run.make, layer) for key, layer in distinct.items()}
-        done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
-        for future in done:
-            if future.exception() and not isinstance(future.exception(), _Stopped):
-                future.result()
-        return tuple(futures[layer.plan.key].result() for layer in layers)
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 @dataclass
-class _Run:
-    """What the threads of one run share."""
+class Making:
+    """A run that makes layers, and what its threads share.
+
+    stop: ends the run; it is set before anything is waited for where the run ends early.
+    """
 
     store: ContentStore
     wheels: Wheels
     compiler: Compiler
-    on_event: OnEvent
-    on_layer: OnLayer
-    layers: tuple[WheelLayer, ...]
-    stop: threading.Event
+    on_event: OnEvent = ignore
+    on_layer: OnLayer = lambda _: None
+    stop: threading.Event = field(default_factory=threading.Event)
 
     def __post_init__(self) -> None:
         self.processors = threading.Semaphore(os.cpu_count() or 1)
-        self.uses = Counter(pin.sha256 for layer in self.layers for pin in layer.pins)
+        self.uses = Counter[str]()
         self.counting = threading.Lock()
 
-    def make(self, layer: WheelLayer) -> Layer:
+    def all(self, layers: Sequence[WheelLayer]) -> tuple[Layer, ...]:
+        """Return the layers, made where the store lacks them; those of several bases at once.
+
+        They are begun in this order. Raises OutsideError for a wheel that cannot be had or is
+        damaged, InputError where there is nothing to prune. Then, and whatever else ends the run,
+        the store has the layers that were whole, and a later run goes on.
+        """
+        self.wheels.folder.mkdir(parents=True, exist_ok=True)
+        self.wheels.tidy()
+        self.store.sweep()
+        distinct = {layer.plan.key: layer for layer in layers}
+        self.uses.update(pin.sha256 for layer in distinct.values() for pin in layer.pins)
+        pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
+        try:
+            futures = {key: pool.submit(self.one, layer) for key, layer in distinct.items()}
+            done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+            for future in done:
+                if future.exception() and not isinstance(future.exception(), _Stopped):
+                    future.result()
+            return tuple(futures[layer.plan.key].result() for layer in layers)
+        except BaseException:
+            self.stop.set()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def one(self, layer: WheelLayer) -> Layer:
         """Return a layer from the store, or make it. A process that makes it is waited for."""
         with self.store.lock(layer.plan.key, self._check), contextlib.ExitStack() as stack:
             made = self.store.find(layer.plan.key)

@@ -25,12 +25,13 @@ from builder.core.settings import Settings
 from builder.devicecode.pruning import prune
 from builder.devicecode.pruning.rule import compute_capability
 from builder.facts import frameworks
-from builder.image import bytecode, plan, wheel_layers
+from builder.image import bytecode, plan
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs, wheels_of
 from builder.image.layer import Layer
 from builder.image.plan import LOADER, VENV, WheelLayer, exclude_rules, site_packages
 from builder.image.wheel import excluded
+from builder.image.wheel_layers import Making
 from tests.image.layers import Entry, entries
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +69,7 @@ def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tup
         wheels_of(lock.packages.values(), platform) as wheels,
         bytecode.unpacked(compiler_debs.values(), lock.python) as compiler,
     ):
-        return wheel_layers.make(layers, store, wheels, compiler)
+        return Making(store, wheels, compiler).all(layers)
 
 
 def installed_by_uv(lock: Lock, home: Path) -> Path:

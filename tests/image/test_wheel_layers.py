@@ -25,12 +25,12 @@ from builder.devicecode import inventory
 from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 from builder.facts.frameworks import Exclude
-from builder.image import wheel_layers
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels
 from builder.image.layer import Compression, Layer, LayerPlan
 from builder.image.plan import WheelLayer
+from builder.image.wheel_layers import Making
 from tests.devicecode.writer import container, library, ptx, sass
 from tests.emulators.index import Files
 from tests.image import layers
@@ -71,7 +71,7 @@ def make(
     with web.Client(proxied=False) as client:
         addresses = {pin.sha256: index.url(f"/{pin.name}.whl") for pin in pins}
         wheels = Wheels(store.folder.parent / "wheels", client, addresses, Retry(2, 0.01))
-        return wheel_layers.make(planned, store, wheels, compiler, on_event)
+        return Making(store, wheels, compiler, on_event).all(planned)
 
 
 def leftovers(store: ContentStore) -> set[str]:
