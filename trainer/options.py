@@ -40,11 +40,13 @@ class Option:
     """The default, as --help shows it; None: the default itself; "": not shown."""
     least: float = 0.0
     most: float = math.inf
-    over: float = -math.inf
-    """A number must lie from `least` to `most`; where `over` is set, above that and finite."""
+    """A number must lie from `least` to `most`, and be finite."""
     alias: str | None = None
     """A second name, with its hyphens."""
-    required: bool = False
+    positional: bool = False
+    """It is an argument without a name, and has to be given."""
+    bare: bool = False
+    """A switch that takes no value, so that an argument may follow it."""
     choices: tuple[str, ...] = ()
     """Where the field's type is no Literal; (): any value."""
 
@@ -66,12 +68,12 @@ ALL = "--help-all"
 
 
 def read(
-    kind: type, arguments: Sequence[str], common: Sequence[str] = (), **texts: str
+    kind: type, arguments: Sequence[str], common: Sequence[str] = (), **about: Any
 ) -> dict[str, Any]:
     """Return the values that `arguments` give to fields of the dataclass `kind`, by their names.
 
     --help shows the fields that `common` names, in that order, and --help-all shows every one by
-    its section. `texts` go to argparse: usage, description, epilog. Raises UsageError, and
+    its section. `about` goes to argparse: usage, description, epilog. Raises UsageError, and
     SystemExit after --help and --help-all.
     """
     every = ALL in arguments
@@ -80,7 +82,7 @@ def read(
     parser = _Parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,  # what is not given has the dataclass's default
-        **texts,  # type: ignore[arg-type]
+        **about,
     )
     parser.add_argument(ALL, action="help", help="show all options by group and exit")
     groups: dict[str, Any] = {}
@@ -119,6 +121,12 @@ def _add(
     """Declare the option of a field to argparse; a `hidden` one is read, and not shown."""
     names = [_name(entry), *([option.alias] if option.alias else [])]
     about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(entry, option)}
+    if option.positional:
+        group.add_argument(entry.name, **about)
+        return
+    if option.bare:
+        group.add_argument(*names, action="store_true", **about)
+        return
     if get_origin(annotation) is Literal or option.choices:
         about["choices"] = option.choices or get_args(annotation)
     else:
@@ -127,7 +135,7 @@ def _add(
         about["metavar"] = option.metavar or metavar or entry.name.rpartition("_")[2].upper()
     if annotation is bool:
         about |= {"nargs": "?", "const": True}
-    group.add_argument(*names, required=option.required, **about)
+    group.add_argument(*names, required=entry.default is MISSING, **about)
 
 
 def _help(entry: Field[Any], option: Option) -> str:
@@ -148,15 +156,12 @@ def _help(entry: Field[Any], option: Option) -> str:
 
 def _check_bounds(name: str, value: Any, option: Option) -> None:
     """Raise UsageError for a number out of bounds, and for one that is not a number."""
-    least, most, over = option.least, option.most, option.over
+    least, most = option.least, option.most
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if over > -math.inf:
-        if not over < value <= most or value == math.inf:
-            raise UsageError(f"{name} {value}: must be more than {over:g}")
-    elif value == math.inf and most == math.inf:
+    if value == math.inf and most == math.inf:
         raise UsageError(f"{name} {value}: must be a finite number")
-    elif not least <= value <= most:
+    if not least <= value <= most:
         shown = f"{value:g}" if isinstance(value, float) else value
         bounds = f"between {least:g} and {most:.10g}" if most < math.inf else f"{least:g} or more"
         raise UsageError(f"{name} {shown}: must be {bounds}")

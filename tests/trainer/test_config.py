@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import config, task
-from trainer import values as values_of
-from trainer.config import Config, UsageError, parse
+from trainer import config
+from trainer.config import Config, UsageError, parse, sized
 from trainer.options import switch, whole_number
 
 NAMES = ("model", "checkpoints", "logs")
@@ -172,7 +171,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
         value = values.get(one.dest)
         if value is None:
             numbers = {float: "1.0", whole_number: "2.0", switch: "true", None: "text"}
-            numbers |= {values_of.layers: "2.0"}
+            numbers |= {config.layer_count: "2.0"}
             value = one.choices[-1] if one.choices else numbers[one.type]
         name = one.option_strings[0]
         name = "--" + name[2:].replace("-", "_") if "_" in form else name
@@ -190,5 +189,5 @@ def test_what_never_comes_about_is_refused_when_the_epochs_are_counted_too() -> 
         (("--profile-steps", "51,60"), "--profile-steps 51,60: the run of 50 steps is over"),
     ):
         with pytest.raises(UsageError, match=message):
-            task.sized(parse([*given, *option], {}), 800)
-    assert task.sized(parse([*given, "--warmup-steps", "49"], {}), 800).steps == 50
+            sized(parse([*given, *option], {}), 800)
+    assert sized(parse([*given, "--warmup-steps", "49"], {}), 800).steps == 50

@@ -141,7 +141,7 @@ def test_the_metric_of_values_is_their_loss_unless_another_is_given() -> None:
         ("values", ("1|2", "3"), "1.png has 1 values, 0.png has 2"),
         ("values", ("1", "many"), "1.png: its value 'many' is not a number"),
         ("values", ("1", "nan"), "1.png: its value 'nan' is not a number"),
-        ("value", ("1", ""), "line 3: needs a path and a label"),
+        ("values", ("1", ""), "line 3: needs a path and a label"),
         ("labels", ("a", "a|a"), "needs two or more classes; has 1 (a)"),
     ],
 )

@@ -26,7 +26,7 @@ UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
 
 
-class CorruptRecord(Exception):  # noqa: N818 - named for what was found
+class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
 

@@ -143,16 +143,15 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
     return named or bool(chips.files())
 
 
-def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
-    """Return the tf.distribute.Strategy of this process; `config` is a trainer.config.Config or
-    None.
+def create(
+    place: Cluster, environment: Mapping[str, str], choice: str = "auto", timeout: float = 600.0
+) -> Any:
+    """Return the tf.distribute.Strategy of this process, for --strategy and --peer-timeout.
 
     Raises UsageError if --strategy does not fit this machine or cluster.
     """
     import tensorflow as tf
 
-    choice = getattr(config, "strategy", "auto")
-    timeout = getattr(config, "peer_timeout", 600.0)
     gpus = len(tf.config.list_physical_devices("GPU"))
     expected = environment.get(guard.VARIABLE, "").strip() or guard.AUTO
     if cause := guard.unseen(expected, gpus):
@@ -290,13 +289,14 @@ def compute_capabilities() -> list[tuple[int, int]]:
     ]
 
 
-def policy(choice: str, environment: Mapping[str, str]) -> str:
-    """Return the Keras dtype policy of this machine for --precision."""
-    return precision(choice, has_tpu(environment), compute_capabilities())
+def devices(environment: Mapping[str, str]) -> tuple[bool, list[tuple[int, int]]]:
+    """Return whether there is a TPU, and the compute capabilities: what `policy` depends on."""
+    return has_tpu(environment), compute_capabilities()
 
 
-def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
-    """Return the Keras dtype policy: the type that the oldest device has matrix units for.
+def policy(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
+    """Return the Keras dtype policy for --precision: the type that the oldest device has matrix
+    units for.
 
     GPUs have matrix units for float16 from compute capability 7.0, and for bfloat16 from 8.0
     (NVIDIA, CUDA C++ Programming Guide, compute capabilities). TPUs compute in bfloat16.

@@ -83,12 +83,15 @@ class Trainer:
         """Make a new optimizer with `factor` times the learning rate; the old state is lost."""
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
-            self.optimizer = networks.optimizer(config, self.policy)
-            self.optimizer.build(self.model.trainable_variables)
+            self.optimizer = optimization.optimizer(config, self.policy)
+            self._make_state()
+        self._trace()
+
+    def _make_state(self) -> None:
+        self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             inner._all_reduce_sum_gradients = list
-        self._trace()
 
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
@@ -195,7 +198,7 @@ class Trainer:
         return values | {variable.path: average.numpy() for variable, average in self.averages()}
 
     def _read(self) -> list[tf.Tensor]:
-        return [tf.identity(variable.value) for variable in self.variables().values()]
+        return [tf.identity(variable) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
         """Return the variables that differ among replicas: BatchNorm's moving statistics."""

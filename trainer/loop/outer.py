@@ -57,7 +57,7 @@ class Outcome:
     """Says how a run ended."""
 
     step: int
-    result: dict[str, float]
+    result: dict[str, Any]
     """The last evaluation."""
     early: bool = False
     """True: stopped because the metric no longer improved."""

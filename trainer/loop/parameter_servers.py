@@ -8,7 +8,6 @@ docs/trainer.md says what holds and what does not.
 """
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Mapping
@@ -70,38 +69,30 @@ class ParameterServers(inner.Trainer):
         super().__init__(strategy, config, classes, policy, 1, labels)
         self.readers = workers
 
-    def use_learning_rate(self, factor: float) -> None:
-        """Make new slots, and `factor` times the learning rate; the old state is lost."""
-        rate = self.config.learning_rate * factor
-        config = dataclasses.replace(self.config, learning_rate=rate)
-        self.optimizer = networks.optimizer(config, self.policy)
+    def _make_state(self) -> None:
         self.slots: list[list[tf.Variable]] = []
-        with self.strategy.scope():
-            for variable in self.model.trainable_variables:
-                with self.strategy.extended.colocate_vars_with(variable.value):
-                    self.slots.append([_zeros(variable) for _ in range(slots(self.optimizer))])
-            self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+        for variable in self.model.trainable_variables:
+            with self.strategy.extended.colocate_vars_with(variable.value):
+                self.slots.append([_zeros(variable) for _ in range(slots(self.optimizer))])
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+
+    def _trace(self) -> None:
+        super()._trace()
         self._step_function = tf.function(self._step)
-        self._snapshot = tf.function(self._read)
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """Return one iterator for each worker, over its own part of the records."""
-
-        def make(worker: int) -> tf.data.Dataset:
-            context = tf.distribute.InputContext(self.readers, worker, self.readers)
-            return self._batches_of(context, shards, consumed)
-
-        spec = make(0).element_spec
+        contexts = [
+            tf.distribute.InputContext(self.readers, number, self.readers)
+            for number in range(self.readers)
+        ]
 
         def of_this_worker() -> tf.data.Dataset:
             # The coordinator sends each worker the same graph; only the worker knows its index.
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            choices = [
-                lambda number=number: tf.data.experimental.to_variant(make(number))
-                for number in range(self.readers)
-            ]
-            variant = tf.switch_case(tf.cast(worker, tf.int32), choices)
-            return tf.data.experimental.from_variant(variant, spec)
+            own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
+            every = [self._batches_of(context, shards, consumed) for context in contexts]
+            return tf.data.Dataset.choose_from_datasets(every, own)
 
         return iter(self.coordinator.create_per_worker_dataset(of_this_worker))
 
@@ -113,14 +104,11 @@ class ParameterServers(inner.Trainer):
         return inner.named(np.stack([result.fetch() for result in results]), self.config)
 
     def variables(self) -> dict[str, Any]:
-        named = [(v.path, v.value) for v in self.model.variables]
+        named: list[tuple[str, Any]] = [(v.path, v) for v in self.model.variables]
         for variable, own in zip(self.model.trainable_variables, self.slots, strict=True):
             named += [(f"slot{n}/{variable.path}", slot) for n, slot in enumerate(own)]
         named.append(("updates", self.updates))
         return {f"{number:04d} {name}": v for number, (name, v) in enumerate(named)}
-
-    def _read(self) -> list[tf.Tensor]:
-        return [tf.identity(variable) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
         return []

@@ -54,7 +54,7 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
     known = recorded(config, given)
     if known:
         config = dataclasses.replace(config, **known)
-        given = {*given, *known}
+        given = {*given, *known, *(["steps"] if "epochs" in known else [])}
         text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
         say("chosen", f"{text}: as this job began ({markers.RECORD})", **known)
     for name, value, why in choices(config, given, facts):
@@ -73,8 +73,8 @@ def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
     if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
         return {}
     values = markers.recorded(config.job_dir)
-    names = [name for name in CHOSEN if not _settled(name, given)]
-    if not _settled("steps", given):
+    names = [name for name in CHOSEN if name not in given]
+    if "steps" not in given:
         names.append("epochs" if values.get("epochs") else "steps")
     return {name: values[name] for name in names if name in values}
 
@@ -84,7 +84,7 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     made: list[Choice] = []
 
     def choose(name: str, value: Any, why: str) -> Any:
-        if _settled(name, given):
+        if name in given:
             return getattr(config, name)
         made.append((name, value, why))
         return value
@@ -95,7 +95,7 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     batch = choose("batch_size", *_batch(config, facts, size))
     choose("learning_rate", *_rate(config, batch))
     epochs = config.epochs
-    if not _settled("steps", given):
+    if "steps" not in given:
         epochs, why = _epochs(config, facts.records)
         made.append(("epochs", epochs, why))
     steps = max(1, round(epochs * facts.records / batch)) if epochs else config.steps
@@ -104,12 +104,6 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made
-
-
-def _settled(name: str, given: Collection[str]) -> bool:
-    if name == "steps":
-        return "steps" in given or "epochs" in given
-    return name in given
 
 
 def _pretrained(config: Config) -> bool:

@@ -1,8 +1,10 @@
-"""The list of a run's observers, and those that report progress and the final account."""
+"""A run's observers, and those that report progress, a trial's metric and the account."""
 
 import json
 import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,8 @@ import numpy as np
 from trainer.config import Config
 from trainer.job import storage
 from trainer.model import networks, scores
-from trainer.observe.curves import Report
-from trainer.observe.examples import Mistakes
-from trainer.observe.hypertune import Trial
 from trainer.observe.observer import Observer, Run
+from trainer.observe.page import Mistakes, Report
 from trainer.observe.summaries import Profile, Scalars
 from trainer.observe.utilization import Utilization
 from trainer.report import finite, say
@@ -26,6 +26,9 @@ SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
 compiles."""
 WAITS = 0.1
 """A larger share of waiting is a warning, and says what helps."""
+TUNING, KEPT = "/tmp/hypertune/output.metrics", 100
+"""Where Vertex AI's tuning reads a trial's metric, if CLOUD_ML_HP_METRIC_FILE names no other file,
+and how many values are kept there."""
 
 
 def observers(config: Config) -> list[Observer]:
@@ -109,6 +112,45 @@ class Progress(Observer):
                 f"more than the {cores} cores that are here"
             )
         say("input", text, severity, step=run.position.step, wait_share=round(share, 4))
+
+
+def report_metric(path: Path, trial: str, tag: str, value: float, step: int) -> None:
+    """Add one value, in the format of Google's cloudml-hypertune: a JSON object a line. Raises one
+    of storage.FAILURES."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    entry = {
+        "timestamp": time.time(),
+        "trial": trial,
+        tag: str(float(value)),
+        "global_step": str(int(step)),
+        "checkpoint_path": "",
+    }
+    lines = [*lines, json.dumps(entry, sort_keys=True)][-KEPT:]
+    storage.write(str(path.absolute()), ("\n".join(lines) + "\n").encode())
+
+
+class Trial(Observer):
+    """Reports --metric after each evaluation, if this run is a trial: if Vertex AI has set
+    CLOUD_ML_TRIAL_ID. The tag must be the study's metricId."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._trial = environment.get("CLOUD_ML_TRIAL_ID", "")
+        file = environment.get("CLOUD_ML_HP_METRIC_FILE", "")
+        self._path = Path(file or TUNING) if self._trial or file else None
+        self._tag = environment.get("CLOUD_ML_HP_METRIC_TAG", "")
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if self._path is None or not run.place.chief:
+            return
+        value, tag = result[run.config.metric], self._tag or run.config.metric
+        try:
+            report_metric(self._path, self._trial or "0", tag, value, step)
+        except storage.FAILURES as error:
+            text = f"the trial's metric cannot be reported: {self._path}: {error}"
+            say("trial", text, "ERROR", step=step)
+        else:
+            text = f"trial {self._trial or '0'}: {tag} {value:.4f} after step {step}"
+            say("trial", text, step=step, tag=tag, value=value)
 
 
 class Account(Observer):

@@ -22,11 +22,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainer.records import dataset, pictures, sources, tfrecord, writing
+from trainer.options import UsageError
+from trainer.records import dataset, pictures, sources, tfrecord
 from trainer.records.dataset import Report
 from trainer.records.pictures import UnreadablePicture
 from trainer.records.plan import Options, PlannedFile, class_names, plan
-from trainer.records.sources import RecordsError
 
 Tell = Callable[[int, int], None]
 """Takes how many pictures are done, and of how many."""
@@ -36,13 +36,13 @@ def convert(
     source: Path, out: Path, options: Options | None = None, tell: Tell = lambda *_: None
 ) -> dict[str, Any]:
     """Write the records of `source` to the new folder `out`, and return its dataset.json. Raises
-    RecordsError.
+    UsageError.
     """
     if out.exists():
-        raise RecordsError(f"{out}: exists; records are written to a new folder")
+        raise UsageError(f"{out}: exists; records are written to a new folder")
     inputs = sources.find(source)
     if importlib.util.find_spec("PIL") is None:
-        raise RecordsError("pictures need Pillow: pip install pillow")
+        raise UsageError("pictures need Pillow: pip install pillow")
     options = replace(options or Options(), target=inputs.target)
     names = class_names(source, inputs.items, options)
     files = plan(inputs.items, names, options)
@@ -53,7 +53,7 @@ def convert(
         for split in ("train", "validation"):
             if split not in content["splits"]:
                 text = f"nothing is left for {split}: give more examples, or another share"
-                raise RecordsError(f"{source}: {text}")
+                raise UsageError(f"{source}: {text}")
         (partial / "labels.txt").write_text("".join(f"{name}\n" for name in names))
         (partial / "dataset.json").write_text(json.dumps(content, indent=1) + "\n")
         partial.rename(out)
@@ -63,7 +63,7 @@ def convert(
 def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
     """Write one file and report on it, in a process of its own.
 
-    Raises RecordsError for a picture that cannot be read, unless `options.skip`.
+    Raises UsageError for a picture that cannot be read, unless --on-error is skip.
     """
     report = Report(planned.name, planned.split)
     checksum = hashlib.sha256()
@@ -71,16 +71,18 @@ def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
         for item, label in planned.items:
             try:
                 content = item.path.read_bytes()
-                picture = pictures.prepare(content, options.form)
+                picture = pictures.prepare(content, options)
             except (UnreadablePicture, OSError) as error:
                 problem = f"{item.name}: {error}"
-                if not options.skip:
-                    raise RecordsError(f"cannot be read: {problem}") from None
+                if options.on_error == "fail":
+                    raise UsageError(f"cannot be read: {problem}") from None
                 report.skipped.append(problem)
                 continue
             # With its size a reader can choose what it decodes before it looks at the picture.
             size = {"height": picture.height, "width": picture.width}
-            example = writing.serialise(picture.content, label, filename=item.name.encode(), **size)
+            example = tfrecord.serialise(
+                picture.content, label, filename=item.name.encode(), **size
+            )
             framed = tfrecord.frame(example)
             file.write(framed)
             checksum.update(framed)
@@ -116,7 +118,7 @@ def _make_all(
                     add(future.result())
             except BrokenProcessPool as error:
                 text = "a worker process was killed, perhaps for lack of memory"
-                raise RecordsError(f"{text}: try fewer --workers") from error
+                raise UsageError(f"{text}: try fewer --workers") from error
             finally:
                 pool.shutdown(cancel_futures=True)
     return [reports[file.name] for file in files]
@@ -124,14 +126,14 @@ def _make_all(
 
 @contextlib.contextmanager
 def _alone(partial: Path) -> Iterator[None]:
-    """Hold the empty folder of work. Raises RecordsError where another run holds it."""
+    """Hold the empty folder of work. Raises UsageError where another run holds it."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     lock = partial.with_name(f".{partial.name}.lock")
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RecordsError(f"{partial}: another run is writing there") from None
+            raise UsageError(f"{partial}: another run is writing there") from None
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()

@@ -3,13 +3,13 @@
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from trainer.records.pictures import StoredPicture
+from trainer.records.pictures import PictureForm, StoredPicture
 from trainer.records.plan import Options
 from trainer.records.sources import Item
-from trainer.records.writing import Target
+from trainer.records.tfrecord import Target
 
 FORMAT = 4
 """Version of dataset.json and of the records."""
@@ -85,7 +85,7 @@ def describe(
         "target": options.target,
         "classes": list(names),
         "splits": {name: split for name, split in splits.items() if split["records"]},
-        "form": asdict(options.form),
+        "form": {field.name: getattr(options, field.name) for field in fields(PictureForm)},
         "statistics": {
             "width": {"least": min(widths, default=0), "most": max(widths, default=0)},
             "height": {"least": min(heights, default=0), "most": max(heights, default=0)},

@@ -12,7 +12,7 @@ from trainer.config import Config, parse
 from trainer.input import data, splits
 from trainer.input.parts import Shard
 from trainer.records import command
-from trainer.records.writing import serialise
+from trainer.records.tfrecord import serialise
 
 _file = io.BytesIO()
 Image.new("L", (8, 8)).save(_file, "png")

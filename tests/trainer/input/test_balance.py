@@ -12,7 +12,7 @@ tf = pytest.importorskip("tensorflow")
 
 from tests.trainer.input.samples import context, options  # noqa: E402
 from trainer.input import balance, data, splits  # noqa: E402
-from trainer.records import tfrecord, writing  # noqa: E402
+from trainer.records import tfrecord  # noqa: E402
 
 
 def grey(value: int) -> bytes:
@@ -28,7 +28,8 @@ def records(tmp_path: Path) -> Path:
     order = np.random.default_rng(0).permutation(60)
     for number, part in enumerate((order[:25], order[25:])):
         content = b"".join(
-            tfrecord.frame(writing.serialise(grey(value), labels[value])) for value in part.tolist()
+            tfrecord.frame(tfrecord.serialise(grey(value), labels[value]))
+            for value in part.tolist()
         )
         (tmp_path / f"train-{number:05d}.tfrecord").write_bytes(content)
     return tmp_path

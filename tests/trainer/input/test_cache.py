@@ -1,6 +1,7 @@
 """Decoded pictures that are kept: the same batches, from pixels."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ pytest.importorskip("tensorflow")
 from tests.trainer.input.samples import context, options, photographs  # noqa: E402
 from trainer.input import cache, data, pictures, splits  # noqa: E402
 from trainer.input.parts import Shard  # noqa: E402
-from trainer.job import memory  # noqa: E402
 from trainer.records import command  # noqa: E402
 
 
@@ -63,10 +63,26 @@ def test_what_does_not_fit_is_decoded_each_time(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     expected = batches(shards, "none")
-    monkeypatch.setattr(memory, "free", lambda: 100_000)
+    monkeypatch.setattr(cache, "free", lambda: 100_000)
     np.testing.assert_equal(batches(shards, "memory"), expected)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "{" in line]
     before, full = (event["message"] for event in events if event["event"] == "cache")
     assert before == "--cache memory: keeps up to 0.1 MB of decoded pictures"
     assert full.startswith("--cache memory: is full with ")
     assert 3 <= int(full.split()[5]) <= 11
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "limit"),
+    [
+        ("memory.max", "1073741824\n", 2**30),
+        ("memory.max", "max\n", 2**33),
+        ("memory/memory.limit_in_bytes", "536870912\n", 2**29),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", 2**33),
+        ("another", "", 2**33),
+    ],
+)
+def test_the_memory_limit(tmp_path: Path, name: str, content: str, limit: int) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / name).write_text(content)
+    assert cache.limit(tmp_path, total=2**33) == limit

@@ -13,7 +13,7 @@ from tests.trainer.input.samples import PIXEL, labels, made, shards  # noqa: E40
 from trainer.config import UsageError  # noqa: E402
 from trainer.input import splits  # noqa: E402
 from trainer.records import tfrecord  # noqa: E402
-from trainer.records.writing import serialise  # noqa: E402
+from trainer.records.tfrecord import serialise  # noqa: E402
 
 
 def test_records_are_counted_without_reading_them() -> None:

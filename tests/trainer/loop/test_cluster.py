@@ -21,9 +21,9 @@ OPTIONS += ("--ema", 0.9, "--evaluate-every", 50, "--profile-steps", "31,33")
 OPTIONS += ("--schedule", "constant")
 FAULT = """
 import os
-from trainer.observe import examples
+from trainer.observe import page
 if os.environ.get("NAME") == "worker0":
-    examples.worst = None
+    page.worst = None
 """
 """A sitecustomize.py with which an observer fails, on the chief alone."""
 EXACT, TOLERANCE = 10, 0.15

@@ -7,10 +7,9 @@ import tensorflow as tf
 
 from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored
-from trainer.config import Config, parse
+from trainer.config import Config, parse, sized
 from trainer.loop import inner
 from trainer.model import networks
-from trainer.task import sized
 
 pytestmark = pytest.mark.tensorflow
 

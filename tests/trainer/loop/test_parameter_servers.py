@@ -16,7 +16,7 @@ from tests.trainer.loop.count_updates import RATE, STEPS, alone
 from tests.trainer.runs import ROOT, cluster
 from trainer import config
 from trainer.loop import inner, parameter_servers
-from trainer.model import networks
+from trainer.model import optimization
 
 pytestmark = pytest.mark.tensorflow
 
@@ -56,7 +56,7 @@ def test_one_worker_does_what_keras_does(optimizer: str) -> None:
     theirs, mine = (
         keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
     )
-    keras_own = networks.optimizer(chosen, "float32")
+    keras_own = optimization.optimizer(chosen, "float32")
     keras_own.build([theirs])
     slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(parameter_servers.slots(keras_own))]
     draw = np.random.default_rng(7)

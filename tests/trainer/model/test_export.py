@@ -13,7 +13,7 @@ from tests.trainer.runs import SMOKE
 from trainer.config import parse
 from trainer.input import decoding, splits
 from trainer.loop import inner
-from trainer.model import export, networks, predictions
+from trainer.model import networks, results
 from trainer.records import writing
 
 pytestmark = pytest.mark.tensorflow
@@ -38,7 +38,7 @@ def saved(trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job") / "model"
     weights = {variable.path: variable.numpy() for variable in trained.variables}
     for _ in range(2):  # The second replaces the first, as after a restart.
-        export.export(weights, NAMES, CONFIG, str(path))
+        results.export(weights, NAMES, CONFIG, str(path))
     assert [child.name for child in path.parent.iterdir()] == ["model"]
     return path
 
@@ -89,8 +89,8 @@ def test_the_central_square_alone_is_evaluated_predicted_and_served(
         shards = splits.find(config.records, "validation")
         strategy = tf.distribute.get_strategy()
         result = inner.Evaluation(strategy, trained, config, 10, shards).run()
-        path = predictions.write(trained, NAMES, config, shards, str(tmp_path / f"{name}.csv"))
-        export.export(weights, NAMES, config, str(tmp_path / "model"))
+        path = results.predict(trained, NAMES, config, shards, str(tmp_path / f"{name}.csv"))
+        results.export(weights, NAMES, config, str(tmp_path / "model"))
         serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
         served = serve(image_bytes=tf.constant(files))["probabilities"].numpy()
         measured[name] = (result["loss"], Path(path).read_text(), served.tolist())
@@ -102,7 +102,7 @@ def test_the_central_square_alone_is_evaluated_predicted_and_served(
 def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path) -> None:
     network = networks.build(CONFIG, 10, "mixed_bfloat16")
     weights = {variable.path: variable.numpy() for variable in network.variables}
-    export.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
+    results.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
     images = tf.zeros((1, 16, 16, 3), tf.uint8)
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["tensors"](images=images)
     assert served["probabilities"].dtype == tf.float32

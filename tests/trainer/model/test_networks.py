@@ -1,6 +1,7 @@
 """Models: their inputs and outputs, and which of their layers are trained."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 from trainer.config import Config, UsageError, parse
 from trainer.job.checkpoints import Checkpoints, Position
-from trainer.model import networks, optimization
+from trainer.model import backbones, networks, optimization
 
 pytestmark = pytest.mark.tensorflow
 
@@ -42,17 +43,19 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_preprocessing_is_what_the_weights_were_trained_with(family: str) -> None:
-    """Each family's own preprocess_input, as a layer of the model."""
-    images = pixels(8)
-    layer = networks.Preprocess.like(FAMILIES[family].preprocess_input)
-    expected = FAMILIES[family].preprocess_input(images.astype(np.float32).copy())
-    np.testing.assert_allclose(np.asarray(layer(images)), expected, atol=1e-3)
+def test_preprocessing_is_what_the_weights_were_trained_with(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each family's own preprocess_input, as a part of the model."""
 
+    def backbone(input_tensor: object, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(output=input_tensor)
 
-def test_preprocessing_that_no_layer_can_do_is_not_approximated() -> None:
-    with pytest.raises(ValueError, match="not linear"):
-        networks.Preprocess.like(lambda pixels: pixels**2)
+    preprocess, images = FAMILIES[family].preprocess_input, keras.Input((8, 8, 3), dtype="uint8")
+    monkeypatch.setattr(backbones, "application", lambda name: (backbone, preprocess))
+    network = keras.Model(images, backbones.features(config("--model", family), images))
+    expected = preprocess(pixels(8).astype(np.float32))
+    np.testing.assert_allclose(network(pixels(8)), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "DenseNet121", "mobilenetv2", "EfficientNetB0"])
@@ -243,7 +246,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
     paths = []
     for _ in range(2):
         network = networks.build(chosen, 3, policy)
-        optimizer = networks.optimizer(chosen, policy)
+        optimizer = optimization.optimizer(chosen, policy)
         optimizer.build(network.trainable_variables)
         paths.append([variable.path for variable in optimizer.variables])
     assert paths[0] == paths[1]

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,3 +67,57 @@ def test_few_lines_about_a_long_run(
     assert told[0]["examples_per_second"] == 40
     # Each line covers all steps since the line before.
     assert told[100]["loss"] == np.mean(range(100, told[100]["step"]))
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_the_format_of_cloudml_hypertune_and_the_last_hundred_are_kept(tmp_path: Path) -> None:
+    """What cloudml-hypertune 0.1.0.dev6 writes for report_hyperparameter_tuning_metric."""
+    path = tmp_path / "not/there/output.metrics"
+    for step in range(insight.KEPT + 20):
+        insight.report_metric(path, "7", "accuracy", 0.93, step)
+    assert [line["global_step"] for line in lines(path)] == [
+        str(n) for n in range(20, insight.KEPT + 20)
+    ]
+    first = lines(path)[0]
+    assert isinstance(first.pop("timestamp"), float)
+    assert first == {"accuracy": "0.93", "checkpoint_path": "", "global_step": "20", "trial": "7"}
+    assert path.read_text().startswith('{"accuracy"')  # keys sorted, as theirs are
+    assert [child.name for child in path.parent.iterdir()] == ["output.metrics"]
+
+
+@pytest.mark.parametrize(
+    ("trial", "file", "chief", "reported"),
+    [
+        ("3", "named", True, "named"),
+        ("3", "named", False, ""),
+        ("3", "", True, "default"),
+        ("", "", True, ""),
+        ("", "named", True, "named"),
+        ("3", "default/below", True, "error"),
+    ],
+)
+def test_the_chief_of_a_trial_reports_and_an_error_is_a_line(
+    trial: str,
+    file: str,
+    chief: bool,
+    reported: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(insight, "TUNING", str(tmp_path / "default"))
+    if reported == "error":
+        (tmp_path / "default").touch()
+    environment = {"CLOUD_ML_TRIAL_ID": trial, "CLOUD_ML_HP_METRIC_FILE": ""}
+    environment["CLOUD_ML_HP_METRIC_FILE"] = str(tmp_path / file) if file else ""
+    config = types.SimpleNamespace(metric="accuracy")
+    run = types.SimpleNamespace(place=types.SimpleNamespace(chief=chief), config=config)
+    insight.Trial(environment).evaluated(run, 10, {"loss": 0.25, "accuracy": 0.75})
+    written = {path.name for path in tmp_path.iterdir() if lines(path)}
+    assert written == ({reported} if reported in ("named", "default") else set())
+    if reported == "error":
+        line = json.loads(capsys.readouterr().out)
+        assert (line["severity"], line["event"]) == ("ERROR", "trial")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.runs import SMOKE
-from trainer.observe import examples, hypertune, insight, page, utilization
+from trainer.observe import insight, page, utilization
 from trainer.observe.observer import Observer, Run, Watch
 
 pytestmark = pytest.mark.tensorflow
@@ -89,9 +89,9 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     def broken(*_: object, **__: object) -> Any:
         raise OSError("broken for the test")
 
-    monkeypatch.setattr(examples, "worst", broken)
+    monkeypatch.setattr(page, "worst", broken)
     monkeypatch.setattr(page, "confusion", broken)
-    monkeypatch.setattr(hypertune.Trial, "evaluated", broken)
+    monkeypatch.setattr(insight.Trial, "evaluated", broken)
     monkeypatch.setattr(utilization, "use_of", broken)
     monkeypatch.setattr(utilization, "SECONDS", 0.01)
     made = insight.observers

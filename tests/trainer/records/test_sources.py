@@ -8,10 +8,9 @@ import pytest
 from PIL import Image
 
 from tests.trainer.records.folders import names, read, run
+from trainer.options import UsageError
 from trainer.records import conversion
-from trainer.records.pictures import PictureForm
 from trainer.records.plan import Options
-from trainer.records.sources import RecordsError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -33,7 +32,7 @@ def test_a_folder_and_a_list_give_the_same_pictures(
 ) -> None:
     out = tmp_path / "out"
     source = as_csv(pictures, tmp_path) if listed else pictures
-    conversion.convert(source, out, Options(PictureForm("png"), workers=2, shard_size=6))
+    conversion.convert(source, out, Options(encoding="png", workers=2, shard_size=6))
     found = read(out, "train") + read(out, "validation")
     seen = Counter((r["image/encoded"], r["image/class/label"]) for r in found)
     assert len(found) == 40
@@ -58,7 +57,7 @@ def test_folders_of_splits_are_taken_as_they_are(pictures: Path, tmp_path: Path)
     ("rows", "message"),
     [
         ("path,label\npictures/red/0.png,red\nnowhere.png,red", "p.csv, line 3: there is no"),
-        ("image,class\npictures/red/0.png,red\npictures/red/0.png,grey", "is on line 2 already"),
+        ("image,label\npictures/red/0.png,red\npictures/red/0.png,grey", "is on line 2 already"),
         ("path,label\npictures/red/0.png,", "line 2: needs a path and a label"),
         ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is not a split"),
         ("path,label\ngs://bucket/0.png,red", "line 2: .* copy the files to a disk first"),
@@ -70,14 +69,14 @@ def test_a_mistake_in_a_csv_file_is_named_with_its_line(
     rows: str, message: str, pictures: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "p.csv").write_text(rows)
-    with pytest.raises(RecordsError, match=message):
+    with pytest.raises(UsageError, match=message):
         conversion.convert(tmp_path / "p.csv", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -> None:
     def refused(source: Path, message: str) -> None:
-        with pytest.raises(RecordsError, match=message):
+        with pytest.raises(UsageError, match=message):
             conversion.convert(source, tmp_path / "out", Options(workers=1))
         assert not list(tmp_path.glob("*out*"))
 
@@ -94,5 +93,5 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
     refused(tmp_path / "x.zip", "is not a folder or CSV file; unpack an archive first")
     (tmp_path / "out").mkdir()
     (pictures / "empty").rmdir()
-    with pytest.raises(RecordsError, match="exists"):
+    with pytest.raises(UsageError, match="exists"):
         conversion.convert(pictures, tmp_path / "out", Options(workers=1))
