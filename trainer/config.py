@@ -344,8 +344,11 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
     if config.weights == "imagenet" and config.model.lower() == "small_cnn":
         raise UsageError("--weights imagenet: there are none for small_cnn; give a --model")
-    if ":" in config.model:
-        _check_own(config)
+    own, weights = ":" in config.model, config.weights
+    if own and config.dropout:
+        raise UsageError(f"--dropout {config.dropout}: --model {config.model} makes its own head")
+    if own and (weights == "imagenet" or weights.endswith(WEIGHTS_FILES)):
+        raise UsageError(f"--weights {weights}: --model {config.model} loads its own")
     check_length(config)
     return config
 
@@ -390,15 +393,16 @@ def _folders(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     if not job_dir:
         raise UsageError("no folder to write to: give --job-dir or set AIP_MODEL_DIR")
     job_dir = job_dir.rstrip("/") or "/"
-    folders = {"job_dir": job_dir}
-    for key, variable, name in (
-        ("model_dir", "AIP_MODEL_DIR", "model"),
-        ("checkpoint_dir", "AIP_CHECKPOINT_DIR", "checkpoints"),
-        ("log_dir", "AIP_TENSORBOARD_LOG_DIR", "logs"),
-    ):
-        folder = environment.get(variable) or f"{job_dir}/{name}"
-        folders[key] = folder.rstrip("/")
-    return folders
+
+    def folder(variable: str, name: str) -> str:
+        return (environment.get(variable) or f"{job_dir}/{name}").rstrip("/")
+
+    return {
+        "job_dir": job_dir,
+        "model_dir": folder("AIP_MODEL_DIR", "model"),
+        "checkpoint_dir": folder("AIP_CHECKPOINT_DIR", "checkpoints"),
+        "log_dir": folder("AIP_TENSORBOARD_LOG_DIR", "logs"),
+    }
 
 
 def check_length(config: Config) -> None:
@@ -422,12 +426,3 @@ def sized(config: Config, records: int) -> Config:
         config = replace(config, steps=steps)
     check_length(config)
     return config
-
-
-def _check_own(config: Config) -> None:
-    """Refuse options of the head, which a model of the user's own has. Raises UsageError."""
-    if config.dropout:
-        option = f"--dropout {config.dropout}"
-        raise UsageError(f"{option}: --model {config.model} makes its own head")
-    if config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES):
-        raise UsageError(f"--weights {config.weights}: --model {config.model} loads its own")

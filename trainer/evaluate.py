@@ -83,7 +83,8 @@ def evaluate(request: Request) -> dict[str, float]:
         )
     shards = splits.find(config.records, request.split)
     strategy = distribution.create(distribution.Cluster(), os.environ)
-    policy = distribution.policy(config.precision, *distribution.devices(os.environ))
+    tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
+    policy = distribution.policy(config.precision, tpu, capabilities)
     with strategy.scope():
         network = networks.build(config, len(names), policy, pretrain=False)
     assign(network, checkpoint, config)

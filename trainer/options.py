@@ -13,7 +13,7 @@ turns arguments into values for the fields that were given; the others keep thei
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -76,39 +76,27 @@ def read(
     its section. `about` goes to argparse: usage, description, epilog. Raises UsageError, and
     SystemExit after --help and --help-all.
     """
-    every = ALL in arguments
-    if every:
-        arguments = ["--help"]
+    every = ALL in arguments or not common
     parser = _Parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,  # what is not given has the dataclass's default
         **about,
     )
     parser.add_argument(ALL, action="help", help="show all options by group and exit")
+    types = get_type_hints(kind)
+    declared = {entry.name: entry for entry in fields(kind) if "option" in entry.metadata}
     groups: dict[str, Any] = {}
-    declared = tuple(_declared(kind))
-    ordered = declared
-    if common and not every:
-        places = {name: number for number, name in enumerate(common)}
-        ordered = tuple(sorted(declared, key=lambda entry: places.get(entry[0].name, len(places))))
-    for entry, option, annotation in ordered:
-        title = option.section if every or not common else f"common options ({ALL}: all)"
+    for name in dict.fromkeys((*(() if every else common), *declared)):
+        option = declared[name].metadata["option"]
+        title = option.section if every else f"common options ({ALL}: all)"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        hidden = bool(common) and not every and entry.name not in common
-        _add(groups[title], entry, option, annotation, hidden)
-    given = vars(parser.parse_args(_hyphens(arguments)))
-    for entry, option, _ in declared:
-        if entry.name in given:
-            _check_bounds(_name(entry), given[entry.name], option)
+        hidden = not every and name not in common
+        _add(groups[title], declared[name], option, types[name], hidden)
+    given = vars(parser.parse_args(["--help"] if ALL in arguments else _hyphens(arguments)))
+    for name, value in given.items():
+        _check_bounds(_name(declared[name]), value, declared[name].metadata["option"])
     return given
-
-
-def _declared(kind: type) -> Iterator[tuple[Field[Any], Option, Any]]:
-    types = get_type_hints(kind)
-    for entry in fields(kind):
-        if "option" in entry.metadata:
-            yield entry, entry.metadata["option"], types[entry.name]
 
 
 def _name(entry: Field[Any]) -> str:
@@ -140,17 +128,10 @@ def _add(
 
 def _help(entry: Field[Any], option: Option) -> str:
     """Return the help text, with what holds if the option is not given."""
-    shown = option.shown
-    if shown is None:
-        default = entry.default
-        if default is MISSING or default is None or default == "":
-            shown = ""
-        elif isinstance(default, bool):
-            shown = str(default).lower()
-        elif isinstance(default, float):
-            shown = f"{default:g}"
-        else:
-            shown = str(default)
+    default = "" if entry.default in (MISSING, None) else entry.default
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    shown = shown.lower() if isinstance(default, bool) else shown
+    shown = shown if option.shown is None else option.shown
     return option.help.replace("%", "%%") + (f" (default: {shown})" if shown else "")
 
 

@@ -1,10 +1,10 @@
 """A whole run, from the devices to the SavedModel; trainer.task makes exit codes of its errors."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
-from typing import Any
 
 import keras
 import tensorflow as tf
@@ -35,8 +35,11 @@ def train(
     """
     if finished := markers.finished(config):
         early = ", stopped early" if finished.get("early") else ""
-        wrote = _predict_again(config, place)
-        what = "the predictions were missing" if wrote else "nothing to do"
+        path, what = f"{config.job_dir}/{results.PREDICTIONS}", "nothing to do"
+        if config.predictions and place.chief and not storage.gfile.exists(path):
+            request = evaluate.Request(job_dir=config.job_dir, split="validation", predictions=path)
+            evaluate.evaluate(request)
+            what = "the predictions were missing"
         text = f"already finished at step {finished['step']}{early}: {what}"
         say("done", text, step=finished["step"])
         return 0
@@ -60,18 +63,25 @@ def _set_up(
     problem = None
     if place.chief:
         try:
-            _claim(config, claim)
+            for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
+                storage.check_writable(folder)
+            storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
+            claim.take()
         except UsageError as error:
             if place.workers == 1:
                 raise
-            problem = error  # the others wait for this process until `_agree` tells them
+            problem = error  # the others wait for this process until they are told
     strategy = distribution.create(place, os.environ, config.strategy, config.peer_timeout)
     preemption.install()
-    policy = distribution.policy(config.precision, *distribution.devices(os.environ))
+    tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
+    policy = distribution.policy(config.precision, tpu, capabilities)
     facts = distribution.facts(strategy, place)
     text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
     say("start", text, precision=policy, **facts)
-    _agree(strategy, place, problem)
+    if place.workers > 1:
+        total = tf.function(functools.partial(inner.summed, strategy))
+        if float(total(tf.constant(float(problem is not None)))):
+            raise problem or UsageError("the chief refused to start; its log says why")
     names = splits.class_names(config.records)
     shards, held_out = splits.of(config, len(names))
     config = targets.aimed(config, shards[0].target)
@@ -110,7 +120,7 @@ def _train(run: Run, preemption: Preemption, claim: Lease) -> None:
         controller.attempt(lambda: _prepare(config, size))
     controller.settle()
     try:
-        outcome = controller.run()
+        result, early = controller.run()
     except Preempted:
         raise
     except Exception as error:
@@ -125,17 +135,16 @@ def _train(run: Run, preemption: Preemption, claim: Lease) -> None:
                     results.predict(evaluation.model, run.names, config, run.validation)
             if "final" in config.export:
                 save_model("final", run.position)
-        done = {**outcome.result, "early": outcome.early, **markers.requested(config)}
+        done = {"step": run.position.step, **result, "early": early, **markers.requested(config)}
         with run.stopwatch.measure("checkpoint"):
-            content = json.dumps({"step": outcome.step, **done}).encode()
-            storage.write(f"{config.job_dir}/{markers.DONE}", content)
+            storage.write(f"{config.job_dir}/{markers.DONE}", json.dumps(done).encode())
 
     if place.chief:
         controller.attempt(conclude)
     controller.settle()
     controller.watch.each(run, lambda observer: observer.closed(run))
-    text = f"finished at step {outcome.step}{', early' if outcome.early else ''}"
-    say("done", text, step=outcome.step, **outcome.result)
+    step = run.position.step
+    say("done", f"finished at step {step}{', early' if early else ''}", step=step, **result)
 
 
 def _stalls(place: Cluster, replicas: int, seconds: float) -> stalls.StallMonitor:
@@ -145,8 +154,7 @@ def _stalls(place: Cluster, replicas: int, seconds: float) -> stalls.StallMonito
     where it does not, a step that hangs ends this process.
     """
     if place.tasks:
-        named = stalls.peers(place.tasks, place.role, place.task)
-        return stalls.StallMonitor(named, patience=2 * seconds)
+        return stalls.StallMonitor(place.others, patience=2 * seconds)
     return stalls.StallMonitor({}, patience=0.0 if replicas == 1 else seconds)
 
 
@@ -167,24 +175,6 @@ def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
     return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
 
 
-def _predict_again(config: Config, place: Cluster) -> bool:
-    """Write the predictions of a job that was finished without --predictions; return whether."""
-    path = f"{config.job_dir}/{results.PREDICTIONS}"
-    if not (config.predictions and place.chief) or storage.gfile.exists(path):
-        return False
-    request = evaluate.Request(job_dir=config.job_dir, split="validation", predictions=path)
-    evaluate.evaluate(request)
-    return True
-
-
-def _claim(config: Config, claim: Lease) -> None:
-    """Make sure that this run, and it alone, can write its folders. Raises UsageError."""
-    for folder in dict.fromkeys((config.job_dir, config.checkpoint_dir, config.log_dir)):
-        storage.check_writable(folder)
-    storage.check_writable(config.model_dir.rpartition("/")[0] or "/")
-    claim.take()
-
-
 def _prepare(config: Config, size: int) -> None:
     """Check that there is room for checkpoints of `size` bytes, and write config.json.
 
@@ -196,18 +186,3 @@ def _prepare(config: Config, size: int) -> None:
     storage.check_space(config.checkpoint_dir, max(size, size * count - there), what)
     content = json.dumps(dataclasses.asdict(config), indent=1).encode()
     storage.write(f"{config.job_dir}/{markers.RECORD}", content)
-
-
-def _agree(strategy: Any, place: Cluster, problem: Exception | None) -> None:
-    """End all ranks if the chief may not run. Raises `problem` there, UsageError elsewhere."""
-    if place.workers > 1:
-
-        @tf.function
-        def total(value: tf.Tensor) -> tf.Tensor:
-            each = strategy.run(tf.identity, args=(value,))
-            return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
-
-        if float(total(tf.constant(float(problem is not None)))):
-            raise problem or UsageError("the chief refused to start; its log says why")
-    elif problem is not None:
-        raise problem

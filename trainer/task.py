@@ -92,8 +92,7 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     if isinstance(error, outer.Interrupted) or (
         place.tasks and distribution.outside(error, stepped=False)
     ):
-        named = stalls.peers(place.tasks, place.role, place.task)
-        silent = [name for host, name in named.items() if stalls.probe(host) != "answers"]
+        silent = stalls.silent(place.others)
         if not place.tasks:
             return RESTART, f"a device failed while this run used it, start again: {_reason(error)}"
         who = f"no answer from {', '.join(silent)}" if silent else "a process or a device failed"

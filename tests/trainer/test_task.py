@@ -200,11 +200,12 @@ def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     assert lines[-1]["loss"] < 2.25, "it is taken up with the smaller rate"
 
 
-def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 500, "--image-size", 8)
-    stopping = ("--evaluate-every", 10, "--early-stopping", 2, "--learning-rate", 1e-12)
-    exports = ("--export", "best,latest")
-    code, lines = task(*options, *stopping, *exports)
+def test_a_run_that_gets_no_better_stops_early_and_is_done_until_more_is_asked_for(
+    tmp_path: Path, task
+) -> None:
+    options = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8, "--learning-rate")
+    options += (1e-12, "--evaluate-every", 10, "--early-stopping", 2, "--steps")
+    code, lines = task(*options, 500, "--export", "best,latest")
     assert code == 0
     assert [line["step"] for line in lines if line["event"] == "early"] == [30]
     assert {line["examples"] for line in lines if line["event"] == "evaluated"} == {200}
@@ -213,10 +214,13 @@ def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task)
     assert exported[0] == ("best", 10)
     assert [step for name, step in exported if name == "latest"] == [10, 20, 30, 30]
     assert not (tmp_path / "model").exists()
-    code, lines = task(*options, *stopping)
+    _, lines = task(*options, 1000, "--export", "none")
+    stopped = [line["step"] for line in lines if line["event"] == "early"]
+    assert stopped == [50], "the patience starts anew: two more evaluations, not none"
+    code, lines = task(*options, 1000)
     assert (code, lines[-1]["message"]) == (
         0,
-        "already finished at step 30, stopped early: nothing to do",
+        "already finished at step 50, stopped early: nothing to do",
     )
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from trainer.job import storage
+from trainer.report import say
 
 _MARKER = re.compile(r"step-(\d{8,})\.json")
 
@@ -119,19 +120,17 @@ class Checkpoints:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
 
-    def newest(
-        self, after: int = -1, torn: Callable[[int, Torn], None] = lambda *_: None
-    ) -> Checkpoint | None:
-        """Return the newest whole checkpoint after a step; `torn` is called for each that is not
-        whole, or that is removed meanwhile.
-        """
+    def newest(self, remove: bool = False) -> Checkpoint | None:
+        """Return the newest whole checkpoint. Each that is not whole is reported and, with
+        `remove`, removed: it would count as one of those to keep."""
         for step in reversed(self.steps()):
-            if step <= after:
-                return None
             try:
                 return self.load(step)
             except Torn as error:
-                torn(step, error)
+                text = f"skipped a checkpoint that is not whole: {error}"
+                say("torn", text, "WARNING", step=step)
+                if remove:
+                    self.remove(step)
         return None
 
     def size(self) -> int:

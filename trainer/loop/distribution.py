@@ -8,7 +8,7 @@ import platform
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,16 @@ class Cluster:
     @property
     def chief(self) -> bool:
         return self.role in ("chief", "worker") and self.index == 0
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Return the other processes, by their addresses."""
+        return {
+            host: f"{kind} {number} at {host}"
+            for kind, hosts in self.tasks.items()
+            for number, host in enumerate(hosts)
+            if (kind, number) != (self.role, self.task)
+        }
 
     @property
     def parameter_servers(self) -> bool:
@@ -222,11 +232,10 @@ def meet(place: Cluster, seconds: float) -> None:
     then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
-    missing = stalls.peers(place.tasks, place.role, place.task)
     wait = stalls.Wait("the start")
     with _listening(own):
-        while missing := {h: n for h, n in missing.items() if stalls.probe(h) != "answers"}:
-            names = ", ".join(missing.values())
+        while missing := stalls.silent(place.others):
+            names = ", ".join(missing)
             if wait.due():
                 wait.report(f"for {names}: no answer")
             if wait.seconds > seconds:
@@ -289,12 +298,7 @@ def compute_capabilities() -> list[tuple[int, int]]:
     ]
 
 
-def devices(environment: Mapping[str, str]) -> tuple[bool, list[tuple[int, int]]]:
-    """Return whether there is a TPU, and the compute capabilities: what `policy` depends on."""
-    return has_tpu(environment), compute_capabilities()
-
-
-def policy(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
+def policy(choice: str, tpu: bool, capabilities: Sequence[tuple[int, int]]) -> str:
     """Return the Keras dtype policy for --precision: the type that the oldest device has matrix
     units for.
 

@@ -36,8 +36,10 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "weight_decay": (0.0,),
     "xla": (False,),
     "augment_on": ("auto", "host"),
+    "precision": ("float32", "mixed_bfloat16"),
 }
-"""The values that an option may have here."""
+"""The values that an option may have here. With mixed_float16, the scale of the loss follows the
+last gradients."""
 GONE = 5.0
 """A process is gone when nobody has listened at its address for so many seconds."""
 
@@ -57,14 +59,12 @@ class ParameterServers(inner.Trainer):
         labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`workers`: number of processes that make steps. Raises UsageError."""
-        for name, works in _WORKS.items():
-            if (value := getattr(config, name)) not in works:
+        chosen = {name: getattr(config, name) for name in _WORKS} | {"precision": policy}
+        for name, value in chosen.items():
+            if value not in (works := _WORKS[name]):
                 option = f"--{name.replace('_', '-')} {value}"
                 text = f"give {' or '.join(map(str, works))}"
                 raise UsageError(f"{option} does not work with parameter servers: {text}")
-        if policy == "mixed_float16":  # its scale of the loss follows the last gradients
-            text = "give --precision mixed_bfloat16 or float32"
-            raise UsageError(f"{policy} does not work with parameter servers: {text}")
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, 1, labels)
         self.readers = workers
@@ -73,7 +73,9 @@ class ParameterServers(inner.Trainer):
         self.slots: list[list[tf.Variable]] = []
         for variable in self.model.trainable_variables:
             with self.strategy.extended.colocate_vars_with(variable.value):
-                self.slots.append([_zeros(variable) for _ in range(slots(self.optimizer))])
+                zeros = tf.zeros(variable.shape)
+                own = [tf.Variable(zeros, trainable=False) for _ in range(slots(self.optimizer))]
+                self.slots.append(own)
         self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
 
     def _trace(self) -> None:
@@ -105,8 +107,8 @@ class ParameterServers(inner.Trainer):
 
     def variables(self) -> dict[str, Any]:
         named: list[tuple[str, Any]] = [(v.path, v) for v in self.model.variables]
-        for variable, own in zip(self.model.trainable_variables, self.slots, strict=True):
-            named += [(f"slot{n}/{variable.path}", slot) for n, slot in enumerate(own)]
+        trained = zip(self.model.trainable_variables, self.slots, strict=True)
+        named += [(f"slot{n}/{v.path}", slot) for v, own in trained for n, slot in enumerate(own)]
         named.append(("updates", self.updates))
         return {f"{number:04d} {name}": v for number, (name, v) in enumerate(named)}
 
@@ -220,8 +222,3 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
     text = "the chief is gone" if seen else f"the chief did not come in {patience:g} s"
     say("error", f"{text}: all processes have to be started again", "ERROR", role=place.role)
     return RESTART
-
-
-def _zeros(variable: Any) -> tf.Variable:
-    shape, dtype = tuple(variable.shape), variable.dtype
-    return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, dtype=dtype)

@@ -15,7 +15,7 @@ from keras.src.utils.naming import reset_uids
 
 from trainer.config import WEIGHTS_FILES, Config, UsageError
 from trainer.job import storage
-from trainer.job.checkpoints import Checkpoints, Torn
+from trainer.job.checkpoints import Checkpoints
 from trainer.report import say
 
 HEAD = "head_"
@@ -27,6 +27,30 @@ adds (tensorflow/tensorflow#49930): so two builds of a network would compute dif
 they come before those layers, which then do nothing."""
 _CONSTANTS = "normalization/"
 """Path of EfficientNet's mean and variance of pixels, in whose place those two are."""
+_SIZES = {
+    **dict.fromkeys(("inceptionv3", "inceptionresnetv2", "xception"), 299),
+    **{"nasnetlarge": 331, "efficientnetb1": 240, "efficientnetb2": 260, "efficientnetb3": 300},
+    **{"efficientnetb4": 380, "efficientnetb5": 456, "efficientnetb6": 528, "efficientnetb7": 600},
+    **{"efficientnetv2b1": 240, "efficientnetv2b2": 260, "efficientnetv2b3": 300},
+    **{"efficientnetv2s": 384, "efficientnetv2m": 480, "efficientnetv2l": 480},
+}
+"""Pixels a side, where it is not _USUAL: keras.applications, from each model's page at keras.io."""
+_USUAL = 224
+_SMALL = (32, 96)
+"""The least and the most for small_cnn, whose size follows the records."""
+
+
+def image_size(model: str, stored: int) -> tuple[int, str]:
+    """Return pixels a side for a model, and why. `stored`: the most that the records' shorter sides
+    have; 0: not known.
+    """
+    if model.lower() != "small_cnn":
+        return _SIZES.get(model.lower(), _USUAL), f"{model} is made for it"
+    least, most = _SMALL
+    if not stored:
+        return least, "small_cnn's, since the size of the pictures is not known"
+    size = min(most, max(least, -(-stored // 8) * 8))
+    return size, f"small_cnn with pictures of up to {stored} pixels"
 
 
 def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], Any]]:
@@ -128,25 +152,22 @@ def _file(network: keras.Model, config: Config) -> None:
         path = Path(folder) / Path(config.weights).name
         path.write_bytes(content)
         try:
-            copied = _copy(_read(config, path), network)
+            if path.suffix == ".keras":
+                saved = keras.saving.load_model(path, compile=False)
+            else:
+                # Into the model that the weights are from: in one with our own layers, Keras would
+                # leave what it does not find as it is, and only warn.
+                saved = _plain(config)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error", UserWarning)
+                    saved.load_weights(str(path))
+            copied = _copy(saved, network)
         except Exception as error:
             text = " ".join(str(error).replace(str(path), path.name).split())[:200]
             raise UsageError(
                 f"--weights {config.weights}: not those of {config.model} without its top: {text}"
             ) from error
     say("weights", f"{copied} variables from {config.weights}", variables=copied)
-
-
-def _read(config: Config, path: Path) -> keras.Model:
-    if path.suffix == ".keras":
-        return keras.saving.load_model(path, compile=False)
-    # The file is loaded into the model that it was made from. In a model with our own layers,
-    # Keras would leave what it does not find as it is, and only warn.
-    saved = _plain(config)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", UserWarning)
-        saved.load_weights(str(path))
-    return saved
 
 
 def _copy(saved: keras.Model, network: keras.Model) -> int:
@@ -163,12 +184,7 @@ def _copy(saved: keras.Model, network: keras.Model) -> int:
 
 
 def _checkpoint(network: keras.Model, config: Config) -> None:
-    checkpoints = Checkpoints(config.weights.rstrip("/"), keep=1)
-
-    def skipped(step: int, torn: Torn) -> None:
-        say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
-
-    checkpoint = checkpoints.newest(torn=skipped)
+    checkpoint = Checkpoints(config.weights.rstrip("/"), keep=1).newest()
     if checkpoint is None:
         raise UsageError(
             f"--weights {config.weights}: no {' or '.join(WEIGHTS_FILES)} file, and a folder "

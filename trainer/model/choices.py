@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
-from trainer.model import own
+from trainer.model import backbones
 from trainer.report import say
 
 CHOSEN = (
@@ -91,7 +91,7 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
 
     size = config.image_size
     if "image_size" not in given:
-        size = choose("image_size", *own.image_size(config.model, facts.stored))
+        size = choose("image_size", *backbones.image_size(config.model, facts.stored))
     batch = choose("batch_size", *_batch(config, facts, size))
     choose("learning_rate", *_rate(config, batch))
     epochs = config.epochs
@@ -104,10 +104,6 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made
-
-
-def _pretrained(config: Config) -> bool:
-    return config.weights != "none"
 
 
 def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
@@ -128,7 +124,7 @@ def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
 
 def _rate(config: Config, batch: int) -> tuple[float, str]:
     """Return the learning rate: by where the weights come from, the optimizer and the batch."""
-    if not _pretrained(config):
+    if config.weights == "none":
         rate, why = (0.002, "from scratch")
         if config.model.lower() != "small_cnn":
             rate = 0.001
@@ -146,7 +142,7 @@ def _rate(config: Config, batch: int) -> tuple[float, str]:
 
 def _epochs(config: Config, records: int) -> tuple[float, str]:
     """Return how often the records are seen: often enough for a small set to be learnt."""
-    least, examples = (8, 8_000) if _pretrained(config) else (20, 24_000)
+    least, examples = (20, 24_000) if config.weights == "none" else (8, 8_000)
     epochs = max(least, math.ceil(examples / max(records, 1)))
-    of = "with given weights" if _pretrained(config) else "from scratch"
+    of = "from scratch" if config.weights == "none" else "with given weights"
     return float(epochs), f"{records:,} records, {of}"

@@ -1,4 +1,5 @@
-"""The models that can be trained: a small one, and everything in keras.applications by name.
+"""The models that can be trained: a small one, everything in keras.applications by name, and those
+of the user's own.
 
 Each model takes uint8 RGB squares of 0..255 and returns float32 logits. Preprocessing is a part of
 the model: one byte a channel goes to the device, and a server cannot get it wrong.
@@ -9,8 +10,9 @@ its end: convolutions and dense layers, which is what papers mean by "30 layers"
 an outer model, it would unfreeze everything.
 """
 
+import importlib
 import math
-from dataclasses import dataclass
+import traceback
 from typing import Any
 
 import keras
@@ -19,27 +21,11 @@ from keras.src.utils.naming import reset_uids
 
 from trainer.config import Config, UsageError
 from trainer.input import targets
-from trainer.model import backbones, own
+from trainer.model import backbones
 from trainer.model.backbones import HEAD
 from trainer.model.optimization import UNITS
 
 _NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "LayerScale")
-
-
-@dataclass(frozen=True)
-class Depth:
-    """The sizes of a model, and how much of it is trained."""
-
-    backbone_layers: int
-    """Layers with weights, without normalisation."""
-    trained_layers: int
-    parameters: int
-    trained_parameters: int
-    frozen_batch_norms: int
-
-    def __str__(self) -> str:
-        layers = f"{self.trained_layers} of {self.backbone_layers} backbone layers"
-        return f"{self.trained_parameters:,} of {self.parameters:,} parameters trained ({layers})"
 
 
 def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> keras.Model:
@@ -68,17 +54,18 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     return network
 
 
-def depth(network: keras.Model) -> Depth:
-    """Return how much is trained of a model that `build` made."""
+def depth(network: keras.Model) -> dict[str, Any]:
+    """Return the sizes of a model that `build` made, and how much of it is trained. A layer counts
+    that has weights and is no normalisation."""
     weighty = _weight_layers(network)
     norms = [layer for layer in layers_of(network) if type(layer).__name__ == "BatchNormalization"]
-    return Depth(
-        backbone_layers=len(weighty),
-        trained_layers=sum(layer.trainable for layer in weighty),
-        parameters=network.count_params(),
-        trained_parameters=sum(math.prod(v.shape) for v in network.trainable_weights),
-        frozen_batch_norms=sum(not norm.trainable for norm in norms),
-    )
+    return {
+        "backbone_layers": len(weighty),
+        "trained_layers": sum(layer.trainable for layer in weighty),
+        "parameters": network.count_params(),
+        "trained_parameters": sum(math.prod(v.shape) for v in network.trainable_weights),
+        "frozen_batch_norms": sum(not norm.trainable for norm in norms),
+    }
 
 
 def layers_of(network: Any) -> list[Any]:
@@ -120,7 +107,7 @@ def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
     if ":" in config.model:
-        return own.build(config, classes, images)
+        return _own(config, classes, images)
     features = backbones.features(config, images)
     if config.model != "small_cnn":
         features = keras.layers.GlobalAveragePooling2D(name=f"{HEAD}pool")(features)
@@ -130,6 +117,39 @@ def _assemble(config: Config, classes: int) -> keras.Model:
         )
     logits = keras.layers.Dense(classes, dtype="float32", name=f"{HEAD}logits")(features)
     return keras.Model(images, logits, name=config.model.lower())
+
+
+def _own(config: Config, classes: int, images: Any) -> keras.Model:
+    """Return the model that --model package.module:function returns, from uint8 `images` to float32
+    logits.
+
+    The function is called with image_size and classes. Its model takes pixels of 0 to 255 and
+    returns a logit for each class. Raises UsageError.
+    """
+    option = f"--model {config.model}"
+    module, _, name = config.model.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if not callable(function):
+        raise UsageError(f"{option}: {module} has no function {name!r}")
+    try:
+        made = function(image_size=config.image_size, classes=classes)
+        logits = made(keras.ops.cast(images, "float32"))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(str(error).split())[:200]
+        where = f"{last.filename}:{last.lineno}"
+        raise UsageError(f"{option}: {type(error).__name__}: {reason} ({where})") from error
+    shape = tuple(getattr(logits, "shape", ()))
+    if shape != (None, classes):
+        wanted = f"a logit for each of {classes} classes, (None, {classes})"
+        raise UsageError(f"{option}: its model returns {shape}, not {wanted}")
+    last_layer = made.layers[-1] if getattr(made, "layers", None) else None
+    if getattr(getattr(last_layer, "activation", None), "__name__", "") in ("softmax", "sigmoid"):
+        raise UsageError(f"{option}: its last layer ends with an activation; return the logits")
+    return keras.Model(images, keras.ops.cast(logits, "float32"), name=made.name)
 
 
 def _freeze(network: keras.Model, config: Config) -> None:

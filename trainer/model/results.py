@@ -91,7 +91,10 @@ def predict(
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["file", "record", *_heads(config.target, names)])
+    heads = ["label", "prediction", *(f"p({name})" for name in names)]
+    if config.target == targets.VALUES:
+        heads = [*names, *(f"predicted({name})" for name in names)]
+    lines.writerow(["file", "record", *heads])
     for images, labels, weights in dataset:
         shares = predict(images).numpy()
         for own, label in zip(shares[weights > 0], labels[weights > 0].numpy(), strict=True):
@@ -100,12 +103,6 @@ def predict(
     storage.write(path, text.getvalue().encode())
     say("predictions", f"what the model says of each record is in {path}", path=path)
     return path
-
-
-def _heads(target: str, names: tuple[str, ...]) -> list[str]:
-    if target == targets.VALUES:
-        return [*names, *(f"predicted({name})" for name in names)]
-    return ["label", "prediction", *(f"p({name})" for name in names)]
 
 
 def _cells(target: str, names: tuple[str, ...], label: Any, predicted: np.ndarray) -> list[str]:

@@ -58,8 +58,6 @@ class Mistakes(Observer):
         """Those of the last evaluation, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        if not run.place.chief:
-            return
         if self._pool is None:
             self._pool = pool(run)
             self._predict = tf.function(
@@ -123,11 +121,7 @@ class Report(Observer):
         return {"curves": self.curves, "every": self._every}
 
     def restore(self, state: dict[str, Any]) -> None:
-        self._every = state["every"]
-        self.curves = {
-            name: [(step, value) for step, value in curve]
-            for name, curve in state["curves"].items()
-        }
+        self._every, self.curves = state["every"], state["curves"]
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         for name in (name for name in SHOWN if name in metrics):
@@ -145,14 +139,12 @@ class Report(Observer):
 
     def end(self, run: Run, outcome: str) -> None:
         text = overfitting(self.curves)
-        if run.place.chief and outcome in ("done", "stopped") and text:
+        if outcome in ("done", "stopped") and text:
             best = f"{run.config.checkpoint_dir}/best has the best by --metric {run.config.metric}"
             helps = f"what helps: {HELPS}; {best}"
             say("overfitting", f"{text}; {helps}", "WARNING", step=run.position.step)
 
     def closed(self, run: Run) -> None:
-        if not run.place.chief:
-            return
         path = f"{run.config.job_dir}/{REPORT}"
         text = page(run, self.account.summary(run), self.curves, self.mistakes.pictures)
         if storage.attempt(path, text.encode()):

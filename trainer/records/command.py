@@ -49,7 +49,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)
     try:
-        request = _parse(sys.argv[1:] if arguments is None else arguments)
+        given = read(
+            Request,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m trainer.records",
+            description=__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        request = Request(**given)
+        if request.square and not request.resize:
+            raise UsageError("--square needs --resize: all pictures then have one size")
         content = convert(Path(request.source), Path(request.out), request, _Progress().show)
     except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -85,17 +94,3 @@ class _Progress:
         end = "\n" if last or not terminal else ""
         sys.stderr.write(("\r\033[K" if terminal else "") + text + end)
         sys.stderr.flush()
-
-
-def _parse(arguments: Sequence[str]) -> Request:
-    raw = argparse.RawDescriptionHelpFormatter
-    given = read(
-        Request,
-        arguments,
-        prog="python -m trainer.records",
-        description=__doc__,
-        formatter_class=raw,
-    )
-    if given.get("square") and not given.get("resize"):
-        raise UsageError("--square needs --resize: all pictures then have one size")
-    return Request(**given)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow")
 
 from tests.trainer.input.samples import context, options  # noqa: E402
-from trainer.input import balance, data, splits  # noqa: E402
+from trainer.input import data, parts, splits  # noqa: E402
 from trainer.records import tfrecord  # noqa: E402
 
 
@@ -37,7 +37,7 @@ def records(tmp_path: Path) -> Path:
 
 def read(records: Path, consumed: int, count: int, worker: int = 0, workers: int = 1) -> list:
     shards = splits.find(str(records), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards, 3), 3)
+    repeats = parts.Repeats.balanced(splits.labels(shards, 3), 3)
     config, place = options(image_size=8, seed=5), context(worker, workers)
     given: dict[str, Any] = {"batch_size": 1, "consumed": consumed, "repeats": repeats}
     batches = data.training(shards, place, config, 3, **given)
@@ -47,16 +47,16 @@ def read(records: Path, consumed: int, count: int, worker: int = 0, workers: int
 def test_weights_are_those_of_scikit_learn() -> None:
     utils = pytest.importorskip("sklearn.utils.class_weight")
     labels = np.array([0] * 45 + [1] * 12 + [3] * 3)
-    counted = balance.counts({"a": labels[:20], "b": labels[20:]}, 4)
+    counted = parts.counts({"a": labels[:20], "b": labels[20:]}, 4)
     assert counted.tolist() == [45, 12, 0, 3]
     expected = utils.compute_class_weight("balanced", classes=np.array([0, 1, 3]), y=labels)
-    np.testing.assert_allclose(balance.weights(counted)[[0, 1, 3]], expected, rtol=1e-6)
-    assert balance.weights(counted)[2] == 0
+    np.testing.assert_allclose(parts.weights(counted)[[0, 1, 3]], expected, rtol=1e-6)
+    assert parts.weights(counted)[2] == 0
 
 
 def test_an_epoch_has_rare_classes_several_times_and_each_example_as_often(records: Path) -> None:
     shards = splits.find(str(records), "train")
-    repeats = balance.Repeats.balanced(splits.labels(shards, 3), 3)
+    repeats = parts.Repeats.balanced(splits.labels(shards, 3), 3)
     assert repeats.of == (1, 4, 15)
     size = repeats.size(data.part(shards, 0, 1))
     assert size == 45 + 4 * 12 + 15 * 3

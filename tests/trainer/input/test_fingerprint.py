@@ -11,6 +11,8 @@ from tests.trainer.runs import SMOKE
 pytestmark = pytest.mark.tensorflow
 pytest.importorskip("tensorflow")
 
+from trainer.input import splits  # noqa: E402
+
 
 def reverse_labels(records: Path) -> None:
     names = (records / "labels.txt").read_text().split()
@@ -36,20 +38,32 @@ def remove_file(records: Path) -> None:
         (remove_file, "train-00003-of-00004.tfrecord is gone"),
     ],
 )
-def test_other_records_are_refused_unless_they_are_accepted(
-    change: Callable[[Path], None], message: str, tmp_path: Path, task
+def test_what_differs_is_named(
+    change: Callable[[Path], None], message: str, tmp_path: Path
 ) -> None:
-    records, job = tmp_path / "records", tmp_path / "job"
-    shutil.copytree(SMOKE, records)
-    options = ("--records", records, "--job-dir", job, "--image-size", 8, "--batch-size", 8)
-    assert task(*options, "--steps", 2)[0] == 0
+    records = shutil.copytree(SMOKE, tmp_path / "records")
+    before = fingerprint(records)
+    assert splits.differences(before, fingerprint(records)) == ""
     change(records)
-    code, lines = task(*options, "--steps", 4)
+    assert splits.differences(before, fingerprint(records)) == message
+
+
+def fingerprint(records: Path) -> dict:
+    shards = splits.find(str(records), "train")
+    return splits.fingerprint(shards, splits.class_names(str(records)))
+
+
+def test_other_records_are_refused_unless_they_are_accepted(tmp_path: Path, task) -> None:
+    records = shutil.copytree(SMOKE, tmp_path / "records")
+    options = ("--records", records, "--job-dir", tmp_path / "job", "--image-size", 8)
+    options += ("--batch-size", 8, "--export", "none", "--steps")
+    assert task(*options, 2)[0] == 0
+    remove_file(records)
+    code, lines = task(*options, 4)
     assert code == 2
-    assert message in lines[-1]["message"]
+    assert "train-00003-of-00004.tfrecord is gone" in lines[-1]["message"]
     assert "--accept-changed-records" in lines[-1]["message"]
-    code, lines = task(*options, "--steps", 4, "--accept-changed-records")
+    code, lines = task(*options, 4, "--accept-changed-records")
     assert code == 0
-    [resumed] = [line for line in lines if line["event"] == "resumed"]
-    assert resumed["step"] == 2
-    assert task(*options, "--steps", 6)[0] == 0, "the accepted ones are now the job's"
+    assert [line["step"] for line in lines if line["event"] == "resumed"] == [2]
+    assert task(*options, 6)[0] == 0, "the accepted ones are now the job's"

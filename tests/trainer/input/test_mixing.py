@@ -58,10 +58,15 @@ def test_cutmix_s_rectangle_has_the_area_that_it_reports(
     assert (share == 1) == (not taken.any())
 
 
-@pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [0.2, 4.0])
 def test_shares_are_of_the_beta_distribution(alpha: float) -> None:
     seeds = tf.constant([[[n, 0], [n, 1]] for n in range(4000)], tf.int64)
-    found = tf.map_fn(lambda one: mixing._beta(alpha, one), seeds, fn_output_signature=tf.float32)
+
+    @tf.function
+    def shares() -> tf.Tensor:
+        return tf.map_fn(lambda n: mixing._beta(alpha, n), seeds, fn_output_signature=tf.float32)
+
+    found = shares()
     assert np.mean(found) == pytest.approx(0.5, abs=0.03)
     assert np.var(found) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tests.trainer.loop.count_updates import RATE, STEPS, alone
 from tests.trainer.runs import ROOT, cluster
 from trainer import config
+from trainer.config import UsageError
 from trainer.loop import inner, parameter_servers
 from trainer.model import optimization
 
@@ -91,6 +92,17 @@ def test_a_worker_s_loss_and_gradients_are_those_of_any_other_strategy() -> None
     assert float(loss) > 10
     for mine, other in zip(gradients, theirs, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--ema", 0.9), ("--cache", "memory"), ("--weight-decay", 0.1), ("--optimizer", "adamw")],
+)
+def test_what_parameter_servers_do_not_do_is_refused(option: tuple[object, ...]) -> None:
+    words = " ".join(map(str, option))
+    chosen = config.parse(["--records", "-", "--job-dir", "-", *map(str, option)], {})
+    with pytest.raises(UsageError, match=f"^{words} does not work with parameter servers"):
+        parameter_servers.ParameterServers(None, chosen, 2, "float32")
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_the_one_that_is_waited_for_is_named(
 ) -> None:
     monkeypatch.setattr(stalls, "probe", lambda host: presence)
     clock, monitor = Clock(), stalls.StallMonitor({})
-    monitor.named = stalls.peers({"chief": ("a:1",), "worker": ("b:0", "b:1")}, "chief", 0)
+    monitor.named = distribution.Cluster(tasks={"chief": ("a:1",), "worker": ("b:0", "b:1")}).others
     del monitor.named["b:0"]
     wait = stalls.Wait("step 7", clock)
     for clock.now in (14, 19, 21, 22):

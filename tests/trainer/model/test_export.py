@@ -14,7 +14,7 @@ from trainer.config import parse
 from trainer.input import decoding, splits
 from trainer.loop import inner
 from trainer.model import networks, results
-from trainer.records import writing
+from trainer.records import tfrecord
 
 pytestmark = pytest.mark.tensorflow
 
@@ -82,8 +82,10 @@ def test_the_central_square_alone_is_evaluated_predicted_and_served(
         ("all", framed, []),
     ):
         files = [tf.io.encode_png(picture).numpy() for picture in pixels]
-        examples = list(zip(files, (number % 10 for number in range(40)), strict=True))
-        writing.write(tmp_path / name, NAMES, {"validation": examples}, 10)
+        examples = [tfrecord.serialise(file, number % 10) for number, file in enumerate(files)]
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "validation-0.tfrecord"
+        path.write_bytes(b"".join(map(tfrecord.frame, examples)))
         job = ["--records", str(tmp_path / name), "--job-dir", str(tmp_path), *SIZE, *more]
         config = parse(job, {})
         shards = splits.find(config.records, "validation")

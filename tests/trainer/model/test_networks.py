@@ -30,11 +30,6 @@ def values(network: keras.Model) -> dict[str, np.ndarray]:
     return {variable.path: variable.numpy() for variable in network.variables}
 
 
-@pytest.fixture(scope="module")
-def densenet() -> keras.Model:
-    return networks.build(config(*DENSENET), 3, "float32")
-
-
 FAMILIES = {
     name: module
     for name, module in vars(keras.applications).items()
@@ -73,20 +68,20 @@ def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, poli
 def test_the_last_30_layers_are_thirty_layers_with_weights() -> None:
     network = networks.build(config(*DENSENET, "--fine-tune-layers", 30), 3, "float32")
     depth = networks.depth(network)
-    assert (depth.trained_layers, depth.backbone_layers) == (30, 120)
+    assert (depth["trained_layers"], depth["backbone_layers"]) == (30, 120)
     convolutions = [
         layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)
     ]  # DenseNet121 has 120 of them, and one dense layer, the head.
     assert [layer.trainable for layer in convolutions] == [False] * 90 + [True] * 30
-    assert depth.trained_parameters < 0.3 * depth.parameters
+    assert depth["trained_parameters"] < 0.3 * depth["parameters"]
 
 
 def test_only_the_head_or_everything() -> None:
     head = networks.build(config(*DENSENET, "--fine-tune-layers", 0), 3, "float32")
     assert [v.path for v in head.trainable_variables] == ["head_logits/kernel", "head_logits/bias"]
     everything = networks.depth(networks.build(config(*DENSENET), 3, "float32"))
-    assert everything.trained_layers == 120
-    assert everything.frozen_batch_norms == 0
+    assert everything["trained_layers"] == 120
+    assert everything["frozen_batch_norms"] == 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +90,7 @@ def test_only_the_head_or_everything() -> None:
 )
 def test_batch_norm_is_frozen_with_its_statistics(options: tuple[object, ...], frozen: int) -> None:
     network = networks.build(config(*DENSENET, *options), 3, "float32")
-    assert networks.depth(network).frozen_batch_norms == frozen
+    assert networks.depth(network)["frozen_batch_norms"] == frozen
     before = values(network)
     network(pixels(), training=True)
     moved = {path for path, value in values(network).items() if (value != before[path]).any()}
@@ -129,22 +124,20 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         networks.build(config("--weights", tmp_path / "nothing"), 3, "float32")
 
 
-def test_a_weights_file_is_loaded_and_one_of_another_model_is_refused(
-    tmp_path: Path, densenet: keras.Model
-) -> None:
-    backbone = keras.applications.DenseNet121(
+def test_a_weights_file_is_loaded_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    backbone = keras.applications.MobileNet(
         include_top=False, weights=None, input_shape=(32, 32, 3)
     )
-    path = tmp_path / "densenet.weights.h5"
+    path = tmp_path / "mobilenet.weights.h5"
     backbone.save_weights(path)
-    network = networks.build(config(*DENSENET, "--weights", path), 3, "float32")
-    kernel = "conv1_conv/kernel"
-    expected = next(v.numpy() for v in backbone.variables if v.path == kernel)
-    assert (values(network)[kernel] == expected).all()
-    assert not (values(densenet)[kernel] == expected).all()
-
+    options = ("--model", "mobilenet", "--weights", path)
+    network = values(networks.build(config(*options), 3, "float32"))
+    fresh = values(networks.build(config(*options[:2]), 3, "float32"))
+    kernel = backbone.get_layer("conv1").kernel.numpy()
+    np.testing.assert_array_equal(network["conv1/kernel"], kernel)
+    assert not (fresh["conv1/kernel"] == kernel).all()
     with pytest.raises(UsageError, match="not those of mobilenetv2 without its top"):
-        networks.build(config("--model", "mobilenetv2", "--weights", path), 3, "float32")
+        networks.build(config("--model", "mobilenetv2", *options[2:]), 3, "float32")
 
 
 @pytest.fixture
@@ -165,21 +158,20 @@ def efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("given", ["imagenet", "file"])
 def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
-    efficientnet: Path, given: str
+    efficientnet: Path,
 ) -> None:
     """Keras' own network has one more layer with weights="imagenet" than without."""
     theirs = keras.applications.EfficientNetB0(
         include_top=False, weights="imagenet", input_shape=(32, 32, 3)
     )
-    weights = given if given == "imagenet" else str(efficientnet)
-    chosen = config("--model", "efficientnetb0", "--weights", weights)
-    network = networks.build(chosen, 3, "float32")
-    features = keras.Model(network.inputs, network.get_layer("top_activation").output)
     expected = theirs(pixels().astype(np.float32)).numpy()
-    apart = np.abs(features(pixels()).numpy() - expected).max()
-    assert apart < 1e-3 * np.abs(expected).max()
+    for weights in ("imagenet", efficientnet):
+        chosen = config("--model", "efficientnetb0", "--weights", weights)
+        network = networks.build(chosen, 3, "float32")
+        features = keras.Model(network.inputs, network.get_layer("top_activation").output)
+        apart = np.abs(features(pixels()).numpy() - expected).max()
+        assert apart < 1e-3 * np.abs(expected).max()
     # The evaluator, the export and a checkpoint's reader build it like this.
     again = networks.build(chosen, 3, "float32", pretrain=False)
     for variable, value in zip(again.variables, network.variables, strict=True):
@@ -309,6 +301,21 @@ def test_shares_of_classes_give_the_cross_entropy_in_these_shares(smoothing: flo
     np.testing.assert_allclose(mixed, 0.7 * first + 0.3 * second, rtol=1e-5)
     np.testing.assert_array_equal(optimization.right(shares, logits), [1, 1])
     np.testing.assert_array_equal(optimization.right(tf.constant([1, 2]), logits), [0, 1])
+
+
+def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
+    labels, logits = tf.constant([0, 1]), tf.constant([[1.0, 2.0], [0.5, 0.0]])
+    weights = np.array([0.5, 3.0], np.float32)
+    plain = optimization.losses(config(), labels, logits).numpy()
+    np.testing.assert_allclose(
+        optimization.losses(config(), labels, logits, weights), plain * weights, rtol=1e-6
+    )
+    mixed = tf.constant([[0.25, 0.75], [1.0, 0.0]])
+    np.testing.assert_allclose(
+        optimization.losses(config(), mixed, logits, weights),
+        optimization.losses(config(), mixed, logits) * [0.25 * 0.5 + 0.75 * 3, 0.5],
+        rtol=1e-6,
+    )
 
 
 def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it() -> None:

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.trainer.runs import SMOKE, same_weights
 from trainer.config import UsageError, parse
-from trainer.model import networks, own
+from trainer.model import backbones, networks
 
 pytestmark = pytest.mark.tensorflow
 
@@ -47,10 +47,14 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_trained_resumed_and_served(tmp_path: Path, task) -> None:
     common = ("--records", SMOKE, "--model", "my_models:tiny", "--image-size", 8)
     common += ("--learning-rate", 0.002, "--schedule", "constant")
-    for job, lengths in (("whole", (40,)), ("parts", (15, 40))):
-        for steps in lengths:
-            code, lines = task(*common, "--job-dir", tmp_path / job, "--steps", steps)
-            assert code == 0, lines[-1]
+    for job, steps, exported in (
+        ("parts", 15, "none"),
+        ("parts", 40, "none"),
+        ("whole", 40, "final"),
+    ):
+        given = ("--job-dir", tmp_path / job, "--steps", steps, "--export", exported)
+        code, lines = task(*common, *given)
+        assert code == 0, lines[-1]
     same_weights(tmp_path / "whole", tmp_path / "parts", 40)
     assert json.loads((tmp_path / "whole/summary.json").read_text())["model"]["name"] == "tiny"
     found = next(line for line in lines if line["event"] == "model")
@@ -97,9 +101,9 @@ def test_what_is_wrong_with_it_is_one_line(name: str, message: str) -> None:
 def test_the_image_size_is_the_model_s_unless_it_is_given(
     model: str, stored: int, size: int
 ) -> None:
-    assert own.image_size(model, stored)[0] == size
+    assert backbones.image_size(model, stored)[0] == size
 
 
 def test_the_sizes_name_models_of_keras() -> None:
     known = {name.lower() for name in dir(tf.keras.applications)}
-    assert own._SIZES.keys() <= known
+    assert backbones._SIZES.keys() <= known

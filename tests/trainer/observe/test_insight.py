@@ -47,9 +47,9 @@ def test_few_lines_about_a_long_run(
 ) -> None:
     now = [0.0]
     monkeypatch.setattr("trainer.observe.insight.time.monotonic", lambda: now[0])
-    config = parse(["--records", "r", "--job-dir", "j", "--batch", "10"], {})
+    config = parse(["--records", "r", "--job-dir", "j", "--batch", "10", "--steps", "10000"], {})
     position = types.SimpleNamespace(step=0, epoch=0.0)
-    run = types.SimpleNamespace(config=config, position=position, place=Cluster(), steps=10_000)
+    run = types.SimpleNamespace(config=config, position=position, place=Cluster())
     progress = insight.Progress(config)
     for call in range(10_000):
         now[0] += 0.25
@@ -89,20 +89,18 @@ def test_the_format_of_cloudml_hypertune_and_the_last_hundred_are_kept(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("trial", "file", "chief", "reported"),
+    ("trial", "file", "reported"),
     [
-        ("3", "named", True, "named"),
-        ("3", "named", False, ""),
-        ("3", "", True, "default"),
-        ("", "", True, ""),
-        ("", "named", True, "named"),
-        ("3", "default/below", True, "error"),
+        ("3", "named", "named"),
+        ("3", "", "default"),
+        ("", "", ""),
+        ("", "named", "named"),
+        ("3", "default/below", "error"),
     ],
 )
-def test_the_chief_of_a_trial_reports_and_an_error_is_a_line(
+def test_a_trial_reports_and_an_error_is_a_line(
     trial: str,
     file: str,
-    chief: bool,
     reported: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -114,7 +112,7 @@ def test_the_chief_of_a_trial_reports_and_an_error_is_a_line(
     environment = {"CLOUD_ML_TRIAL_ID": trial, "CLOUD_ML_HP_METRIC_FILE": ""}
     environment["CLOUD_ML_HP_METRIC_FILE"] = str(tmp_path / file) if file else ""
     config = types.SimpleNamespace(metric="accuracy")
-    run = types.SimpleNamespace(place=types.SimpleNamespace(chief=chief), config=config)
+    run = types.SimpleNamespace(config=config)
     insight.Trial(environment).evaluated(run, 10, {"loss": 0.25, "accuracy": 0.75})
     written = {path.name for path in tmp_path.iterdir() if lines(path)}
     assert written == ({reported} if reported in ("named", "default") else set())

@@ -72,11 +72,12 @@ def test_one_that_fails_is_told_of_once_and_the_others_go_on(
     assert run.left_out == {"Counting": "ZeroDivisionError: by nothing"}
 
 
-def test_one_that_is_left_out_still_says_where_a_call_ends() -> None:
-    """The other ranks, on which it did not fail, end their calls there."""
-    here, there = (Watch([Counting(fails_at=step, every=5), Counting(every=7)]) for step in (1, 0))
+def test_one_that_is_left_out_and_those_of_other_ranks_still_say_where_a_call_ends() -> None:
+    both = [[Counting(fails_at=1, every=5), Counting(every=7)] for _ in range(2)]
+    here, there = Watch(both[0]), Watch(both[1], chief=False)
     for watch in (here, there):
         watch.each(run_at(), lambda observer: observer.steps(run_at(), 1, {}))
+    assert [observer.seen for observer in both[1]] == [[], []], "the chief alone reports"
     assert [here.until(step) for step in range(20)] == [there.until(step) for step in range(20)]
     assert [here.until(step) for step in (0, 5, 7, 10)] == [5, 7, 10, 14]
 

@@ -62,7 +62,7 @@ def test_the_times_go_on_after_a_restart(watch: Stopwatch, clock: Clock) -> None
     second.restore(watch.state())
     measure(second, clock, "compute", 2)  # the first call of this attempt
     measure(second, clock, "compute", 1)
-    report = second.report()
+    report = second.state()
     assert report["attempts"] == 2
     assert (report["seconds"]["compute"], report["seconds"]["startup"]) == (11, 10 + 2)
     assert report["wall_seconds"] == pytest.approx(20 + 3)
