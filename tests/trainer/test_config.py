@@ -42,9 +42,7 @@ def test_where_a_run_writes(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--bogus", "1"], "unrecognized arguments: --bogus 1"),
         (["--step", "5"], "unrecognized arguments: --step 5"),
-        (["--steps", "0"], "--steps 0: must be 1 or more"),
         (["--epochs", "1e300"], "--epochs 1e+300: must be between 0 and 1000000"),
         (["--seed", "1e10"], "--seed 10000000000: must be between 0 and 4294967295"),
         (["--steps", "1e300"], "argument --steps: '1e300' is too large"),
@@ -52,12 +50,8 @@ def test_where_a_run_writes(
         (["--trivial-augment", "--rand-augment", "2"], "--trivial-augment and --rand-augment 2: "),
         (["--color-jitter", "0.4,2"], "argument --color-jitter: '0.4,2' is not B or B,C,S[,H]"),
         (["--color-jitter", "0.1,0.1,0.1,0.6"], "argument --color-jitter: '0.1,0.1,0.1,0.6' is"),
-        (["--precision", "int4"], "argument --precision: invalid choice: 'int4'"),
         (["--profile-steps", "9,3"], "argument --profile-steps: '9,3' is not FIRST,LAST"),
-        (["--profile-steps", "9"], "argument --profile-steps: '9' is not FIRST,LAST"),
-        (["--warmup-steps", "2.5"], "argument --warmup-steps: '2.5' is not a whole number"),
         (["--warmup-steps=9", "--steps=9"], "--warmup-steps 9: the run of 9 steps is over before"),
-        (["--dropout", "1.5"], "--dropout 1.5: must be between 0 and 0.99"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
         (["--weights", "imagenet"], "--weights imagenet: there are none for small_cnn"),
         (["--image-size", "4"], "--image-size 4: must be 8 or more, or 0"),

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tensorflow
-pytest.importorskip("tensorflow")
+from tests.trainer.input.samples import context, options, photographs
+from trainer.input import cache, data, pictures, splits
+from trainer.input.parts import Shard
 
-from tests.trainer.input.samples import context, options, photographs  # noqa: E402
-from trainer.input import cache, data, pictures, splits  # noqa: E402
-from trainer.input.parts import Shard  # noqa: E402
-from trainer.records import command  # noqa: E402
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +23,8 @@ def empty() -> None:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, ...]:
     """JPEGs of three sizes."""
-    folder = tmp_path_factory.mktemp("records")
-    source = photographs(folder / "in", (90, 60), (51, 70), (48, 48))
-    assert command.main([str(source), str(folder / "out"), "--workers", "1"]) == 0
-    return splits.find(str(folder / "out"), "train")
+    folder = photographs(tmp_path_factory.mktemp("records"), (90, 60), (51, 70), (48, 48))
+    return splits.find(str(folder), "train")
 
 
 def batches(shards: tuple[Shard, ...], keep: str, count: int = 12) -> list[Any]:

@@ -4,15 +4,9 @@ import socket
 
 import pytest
 
+from tests.clock import Clock
 from tests.trainer.loop.test_distribution import ports, two
 from trainer.loop import distribution, stalls
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The SavedModel returns what evaluation computes, from files and from tensors."""
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -110,17 +108,3 @@ def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path)
     assert served["probabilities"].dtype == tf.float32
     expected = tf.nn.softmax(network(images, training=False)).numpy()
     np.testing.assert_allclose(served["probabilities"].numpy(), expected, atol=2e-2)
-
-
-@pytest.mark.slow
-def test_a_process_that_knows_nothing_of_this_package_gets_the_same_numbers(
-    trained, saved: Path, digits, tmp_path: Path
-) -> None:
-    images = tf.stack([decoding.decode(tf.constant(png), 16) for png in digits]).numpy()
-    expected = tf.nn.softmax(trained(images, training=False)).numpy()
-    np.save(tmp_path / "images.npy", images)
-    command = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
-    command += ["--tag_set", "serve", "--signature_def", "tensors", "--outdir", tmp_path]
-    command += ["--inputs", f"images={tmp_path}/images.npy"]
-    subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=200)
-    np.testing.assert_array_equal(np.load(tmp_path / "probabilities.npy"), expected)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.runs import SMOKE
 from trainer.observe import insight, page, utilization
 from trainer.observe.observer import Observer, Run, Watch
 
@@ -98,11 +97,7 @@ def test_a_run_with_observers_that_fail_is_done_and_says_which(
     made = insight.observers
     failures = [failing(occasion) for occasion in OCCASIONS]
     monkeypatch.setattr(insight, "observers", lambda *given: [*failures, *made(*given)])
-    options = ("--image-size", 8, "--checkpoint-every", 40, "--evaluate-every", 40)
-    code, lines = task(
-        *("--records", SMOKE, "--job-dir", tmp_path, "--steps", 120),
-        *options,
-    )
+    code, lines = task("--steps", 120, "--checkpoint-every", 40, "--evaluate-every", 40)
     assert (code, lines[-1]["event"], lines[-1]["step"]) == (0, "done", 120)
     warned = [line["observer"] for line in lines if line["event"] == "observer"]
     own = {"Mistakes", "Trial", "Utilization", "Report"}

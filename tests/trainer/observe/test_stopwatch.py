@@ -2,20 +2,13 @@
 
 import pytest
 
+from tests.clock import Clock
 from trainer.observe.stopwatch import PARTS, Stopwatch, process_age
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture
