@@ -26,7 +26,7 @@ def test_the_image_learns_to_tell_what_it_was_not_shown(
 
     digits = load_digits()
     pictures = np.round(digits.images * 255 / 16).astype(np.uint8)
-    options = "--image-size=16 --steps=700 --schedule=cosine --learning-rate=0.003 --crop=0.7"
+    options = "--image-size=8 --steps=400 --schedule=cosine --learning-rate=0.005 --crop=0.7"
     for number, (pixels, label) in enumerate(zip(pictures, digits.target, strict=True)):
         path = tmp_path / "pictures" / str(label) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -71,8 +71,8 @@ def test_records_say_what_is_predicted(records: Path) -> None:
 def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task) -> None:
     common = ("--records", records, *QUICK, "--job-dir", tmp_path, "--predictions")
     mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if records.name == "labels" else ()
-    for steps in (50, 120):
-        code, lines = task(*common, "--steps", steps, *mixed)
+    for steps, exported in ((50, "none"), (120, "final")):
+        code, lines = task(*common, "--steps", steps, "--export", exported, *mixed)
         assert code == 0, lines[-1]
     assert [line["step"] for line in lines if line["event"] == "resumed"] == [50]
     job = tmp_path

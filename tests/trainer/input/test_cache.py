@@ -54,9 +54,7 @@ def test_kept_pictures_give_the_same_batches_and_each_is_decoded_once(
 
 
 def test_what_does_not_fit_is_decoded_each_time(
-    shards: tuple[Shard, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shards: tuple[Shard, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = batches(shards, "none")
     monkeypatch.setattr(cache, "free", lambda: 100_000)

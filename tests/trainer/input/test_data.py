@@ -11,14 +11,7 @@ import tensorflow as tf
 from PIL import Image
 from sklearn.utils.class_weight import compute_class_weight
 
-from tests.trainer.input.samples import (
-    context,
-    labels,
-    made,
-    options,
-    photographs,
-    shards,
-)
+from tests.trainer.input.samples import context, labels, made, options, photographs, shards
 from trainer.config import Config, UsageError
 from trainer.input import data, decoding, device, mixing, parts, splits
 from trainer.input.parts import Shard
@@ -128,9 +121,7 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(tmp_path: Path) -> None
     assert len({min(row) // 4 for row in ramps.tolist()}) > 8  # and elsewhere each time.
 
 
-def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
-    tmp_path: Path,
-) -> None:
+def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(tmp_path: Path) -> None:
     files = splits.find(str(made(tmp_path)), "train")
     own = sum(shard.records for shard in files)
     how: dict[str, Any] = {"crop": 0.3, "flip": "both", "turn": True, "erase": 0.2}

@@ -71,12 +71,7 @@ def check_losses(job: Path) -> None:
     shards = splits.find(str(SMOKE), "train")
     parts = [
         data.training(
-            shards,
-            tf.distribute.InputContext(2, worker, 2),
-            chosen,
-            10,
-            batch_size=16,
-            consumed=0,
+            shards, tf.distribute.InputContext(2, worker, 2), chosen, 10, batch_size=16, consumed=0
         )
         for worker in range(2)
     ]
