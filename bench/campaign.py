@@ -243,10 +243,7 @@ def campaign(trials: int, seed: int, limit: float) -> Counter[tuple[str, str]]:
     Return how many there were by cluster, and by outcome or interruption.
     """
     until = time.monotonic() + limit
-    from trainer import task  # noqa: F401 - what is imported before the fork is not imported again
-    from trainer.loop import outer, parameter_servers  # noqa: F401
-    from trainer.model import export, predictions  # noqa: F401
-    from trainer.observe import insight  # noqa: F401
+    from trainer import run, task  # noqa: F401 - what is imported before the fork is not again
 
     counts: Counter[tuple[str, str]] = Counter()
     whole: dict[str, tuple[Path, float]] = {}

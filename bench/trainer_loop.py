@@ -117,11 +117,11 @@ def model_fit(config: Any, dataset: Any) -> Callable[[], float]:
     """A function that makes STEPS steps of Keras' model.fit and returns their seconds."""
     import keras
 
-    from trainer.model import networks
+    from trainer.model import networks, optimization
 
     model = networks.build(config, 10, "float32", pretrain=False)
     model.compile(
-        networks.optimizer(config, "float32"),
+        optimization.optimizer(config, "float32"),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )

@@ -7,7 +7,6 @@ compressed, so that they do not depend on the version of zlib.
 import hashlib
 import struct
 import sys
-import tempfile
 import zlib
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from sklearn.datasets import load_digits
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from trainer.records.writing import write  # noqa: E402 - found through the line above
+from trainer.records import tfrecord  # noqa: E402 - found through the line above
 
 TRAIN, VALIDATION, SHARD_SIZE = 1000, 200, 250
 
@@ -38,6 +37,7 @@ def png(pixels: np.ndarray) -> bytes:
 
 def main(out: Path) -> None:
     """Write the records of both splits into `out`."""
+    out.mkdir(parents=True, exist_ok=True)
     digits = load_digits()
     order = sorted(
         range(len(digits.target)), key=lambda index: hashlib.sha256(b"%d" % index).digest()
@@ -46,12 +46,13 @@ def main(out: Path) -> None:
     images = np.round(digits.images * 255 / 16).astype(np.uint8)
     examples = [(png(images[index]), int(digits.target[index])) for index in order]
     splits = {"train": examples[:TRAIN], "validation": examples[TRAIN : TRAIN + VALIDATION]}
-    out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out) as temporary:
-        made = Path(temporary) / "records"
-        write(made, [str(digit) for digit in range(10)], splits, SHARD_SIZE)
-        for path in made.iterdir():
-            path.replace(out / path.name)
+    (out / "labels.txt").write_text("".join(f"{digit}\n" for digit in range(10)))
+    for split, members in splits.items():
+        count = -(-len(members) // SHARD_SIZE)
+        for number in range(count):
+            content = (tfrecord.serialise(*example) for example in members[number::count])
+            path = out / f"{split}-{number:05d}-of-{count:05d}.tfrecord"
+            path.write_bytes(b"".join(map(tfrecord.frame, content)))
 
 
 if __name__ == "__main__":

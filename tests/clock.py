@@ -1,4 +1,4 @@
-"""Pauses that take no time, and waiting for what comes true."""
+"""Pauses that take no time, a clock that a test sets, and waiting for what comes true."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def until(true: Callable[[], T], seconds: float = 60.0) -> T:

@@ -4,20 +4,72 @@ The command line wins over the environment, the environment over the defaults. N
 so a mistake on the command line is answered at once.
 """
 
+import argparse
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainer import guard, values
-from trainer.options import Section, read
+from trainer import guard
+from trainer.options import Section, read, whole_number
 from trainer.options import UsageError as UsageError
-from trainer.values import METRICS as METRICS
-from trainer.values import METRICS_OF as METRICS_OF
 
 WEIGHTS_FILES = (".h5", ".keras")
 """How the names of weights files end."""
 UNKNOWN = 2**62
 """Steps of a run with --epochs, or without a length, until its records are counted."""
+
+_OF_EACH = ("precision", "recall", "f1", "auc")
+METRICS_OF = {
+    "class": ("accuracy", "loss", "top5", *_OF_EACH, "calibration_error"),
+    "labels": ("accuracy", "loss", *_OF_EACH, "exact_match", "average_precision"),
+    "values": ("loss", "mae", "rmse", "r2"),
+}
+"""What an evaluation measures of each target; see trainer.model.scores."""
+METRICS = {
+    name: name not in ("loss", "calibration_error", "mae", "rmse")
+    for names in METRICS_OF.values()
+    for name in names
+}
+"""All of them, and whether a larger value is better."""
+EXPORTS = ("final", "best", "latest")
+
+
+def exports(text: str) -> tuple[str, ...]:
+    """Return which SavedModels final,best,latest, or none mean."""
+    names = () if text == "none" else tuple(text.split(","))
+    if unknown := [name for name in names if name not in EXPORTS]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
+    return names
+
+
+def layer_count(text: str) -> int:
+    """Return a number of layers; of "all" -1."""
+    count = -1 if text == "all" else whole_number(text)
+    if count < 0 and text != "all":
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return count
+
+
+def jitter(text: str) -> tuple[float, ...]:
+    """Return B[,C,S[,H]] as four numbers: brightness, contrast, saturation, hue; () of 0."""
+    try:
+        numbers = tuple(map(float, text.split(",")))
+    except ValueError:
+        numbers = ()
+    if len(numbers) == 1:
+        numbers *= 3
+    numbers = (*numbers, 0.0)[:4] if len(numbers) == 3 else numbers
+    if len(numbers) != 4 or not all(0 <= n <= 1 for n in numbers) or numbers[3] > 0.5:
+        raise argparse.ArgumentTypeError(f"{text!r} is not B or B,C,S[,H] from 0 to 1, H to 0.5")
+    return numbers if any(numbers) else ()
+
+
+def first_and_last(text: str) -> tuple[int, int]:
+    """Return the two steps of FIRST,LAST."""
+    first, comma, last = text.partition(",")
+    if not (comma and first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not FIRST,LAST, two steps from 1 on")
+    return int(first), int(last)
 
 
 _run = Section("the run")
@@ -38,10 +90,9 @@ class Config:
         ...,
         "folder of train-*.tfrecord, validation-*.tfrecord and labels.txt",
         metavar="DIR",
-        required=True,
     )
     job_dir: str = _run(
-        ...,
+        "",
         "folder for everything the run writes; AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and "
         "AIP_TENSORBOARD_LOG_DIR count for what they name (default: the parent of AIP_MODEL_DIR)",
         metavar="DIR",
@@ -65,7 +116,10 @@ class Config:
         32, "examples a step, all replicas", alias="--batch", shown="by the devices", least=1
     )
     learning_rate: float = _run(
-        0.002, "after the warm-up, before any decay", shown="by weights, optimizer, batch", over=0
+        0.002,
+        "after the warm-up, before any decay",
+        shown="by weights, optimizer, batch",
+        least=1e-30,
     )
     image_size: int = _run(
         0,
@@ -117,7 +171,7 @@ class Config:
         ("final",),
         "SavedModels to write, some of final,best,latest, or none; best and latest go to "
         "JOB_DIR/export after an evaluation",
-        parse=values.exports,
+        parse=exports,
         shown="final",
     )
 
@@ -133,7 +187,7 @@ class Config:
     fine_tune_layers: int = _model(
         -1,
         "weight layers of the backbone to train, counted from its end; 0: the head only",
-        parse=values.layers,
+        parse=layer_count,
         metavar="N",
         shown="all",
         least=-1,
@@ -195,7 +249,7 @@ class Config:
     )
 
     profile_steps: tuple[int, int] | None = _tensorboard(
-        None, "first and last step to profile", parse=values.steps, metavar="FIRST,LAST"
+        None, "first and last step to profile", parse=first_and_last, metavar="FIRST,LAST"
     )
 
     accept_changed_records: bool = _input(
@@ -214,7 +268,7 @@ class Config:
         (),
         "random factors in 1 +- B of brightness, C of contrast, S of saturation, each B if it is "
         "alone; H: most share of the colour circle to shift by",
-        parse=values.jitter,
+        parse=jitter,
         metavar="B[,C,S[,H]]",
         shown="none",
     )
@@ -290,18 +344,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         raise UsageError(f"--trivial-augment and --rand-augment {config.rand_augment}: give one")
     if config.weights == "imagenet" and config.model.lower() == "small_cnn":
         raise UsageError("--weights imagenet: there are none for small_cnn; give a --model")
-    if ":" in config.model:
-        _check_own(config)
+    own, weights = ":" in config.model, config.weights
+    if own and config.dropout:
+        raise UsageError(f"--dropout {config.dropout}: --model {config.model} makes its own head")
+    if own and (weights == "imagenet" or weights.endswith(WEIGHTS_FILES)):
+        raise UsageError(f"--weights {weights}: --model {config.model} loads its own")
     check_length(config)
     return config
 
 
 def given(arguments: Sequence[str]) -> frozenset[str]:
-    """Return the fields that `arguments`, which `parse` has read, give a value to. Zeros that mean
-    "not given" do not count."""
+    """Return the fields that `arguments`, which `parse` has read, give a value to; by --epochs also
+    steps. Zeros that mean "not given" do not count."""
     values = read(Config, arguments, COMMON)
     zeros = ("image_size", "epochs")
-    return frozenset(name for name, value in values.items() if value or name not in zeros)
+    names = frozenset(name for name, value in values.items() if value or name not in zeros)
+    return names | {"steps"} if "epochs" in names else names
 
 
 def choose_backend(environment: MutableMapping[str, str]) -> None:
@@ -335,15 +393,16 @@ def _folders(given: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     if not job_dir:
         raise UsageError("no folder to write to: give --job-dir or set AIP_MODEL_DIR")
     job_dir = job_dir.rstrip("/") or "/"
-    folders = {"job_dir": job_dir}
-    for key, variable, name in (
-        ("model_dir", "AIP_MODEL_DIR", "model"),
-        ("checkpoint_dir", "AIP_CHECKPOINT_DIR", "checkpoints"),
-        ("log_dir", "AIP_TENSORBOARD_LOG_DIR", "logs"),
-    ):
-        folder = environment.get(variable) or f"{job_dir}/{name}"
-        folders[key] = folder.rstrip("/")
-    return folders
+
+    def folder(variable: str, name: str) -> str:
+        return (environment.get(variable) or f"{job_dir}/{name}").rstrip("/")
+
+    return {
+        "job_dir": job_dir,
+        "model_dir": folder("AIP_MODEL_DIR", "model"),
+        "checkpoint_dir": folder("AIP_CHECKPOINT_DIR", "checkpoints"),
+        "log_dir": folder("AIP_TENSORBOARD_LOG_DIR", "logs"),
+    }
 
 
 def check_length(config: Config) -> None:
@@ -357,10 +416,13 @@ def check_length(config: Config) -> None:
         raise UsageError(f"--profile-steps {first},{last}: {text}")
 
 
-def _check_own(config: Config) -> None:
-    """Refuse options of the head, which a model of the user's own has. Raises UsageError."""
-    if config.dropout:
-        option = f"--dropout {config.dropout}"
-        raise UsageError(f"{option}: --model {config.model} makes its own head")
-    if config.weights == "imagenet" or config.weights.endswith(WEIGHTS_FILES):
-        raise UsageError(f"--weights {config.weights}: --model {config.model} loads its own")
+def sized(config: Config, records: int) -> Config:
+    """Return `config` with --epochs as steps.
+
+    Raises UsageError if the run is too short for another option.
+    """
+    if config.epochs:
+        steps = max(1, round(config.epochs * records / config.batch_size))
+        config = replace(config, steps=steps)
+    check_length(config)
+    return config

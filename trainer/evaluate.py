@@ -25,7 +25,7 @@ _option = Section("options")
 class Request:
     """Says what is evaluated. Folders and files may be local paths or gs:// URLs."""
 
-    job_dir: str = _option(..., "folder of a job", metavar="DIR", required=True)
+    job_dir: str = _option(..., "folder of a job", metavar="DIR")
     records: str = _option(
         "", "folder of SPLIT-*.tfrecord and labels.txt", metavar="DIR", shown="the job's"
     )
@@ -42,13 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         speak_in(request.output)
         choose_backend(os.environ)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        from trainer.input.splits import CorruptRecord
         from trainer.job import storage
 
         try:
             evaluate(request)
-        except CorruptRecord as error:
-            raise UsageError(str(error)) from error
         except storage.FAILURES as error:
             say("error", f"cannot go on: {storage.unwritable(error) or error}", "ERROR")
             return 3
@@ -67,7 +64,7 @@ def evaluate(request: Request) -> dict[str, float]:
     from trainer.job.checkpoints import Checkpoints
     from trainer.loop import distribution, inner
     from trainer.loop.judge import tell
-    from trainer.model import networks, predictions, scores
+    from trainer.model import networks, results, scores
 
     config = settings(request.job_dir)
     folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
@@ -86,7 +83,8 @@ def evaluate(request: Request) -> dict[str, float]:
         )
     shards = splits.find(config.records, request.split)
     strategy = distribution.create(distribution.Cluster(), os.environ)
-    policy = distribution.policy(config.precision, os.environ)
+    tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
+    policy = distribution.policy(config.precision, tpu, capabilities)
     with strategy.scope():
         network = networks.build(config, len(names), policy, pretrain=False)
     assign(network, checkpoint, config)
@@ -95,7 +93,7 @@ def evaluate(request: Request) -> dict[str, float]:
     tell(step, result)
     say("classes", scores.as_text(evaluation.scores.table(names)), step=step)
     if request.predictions:
-        predictions.write(network, names, config, shards, request.predictions)
+        results.predict(network, names, config, shards, request.predictions)
     return result
 
 
@@ -106,11 +104,9 @@ def assign(network: Any, checkpoint: Any, config: Config) -> None:
     if config.ema and not averaged:
         text = "does not say which variables are the averages of --ema: let the job go on first"
         raise UsageError(f"the checkpoint in {config.checkpoint_dir} {text}")
-    by_path = {name.partition(" ")[2]: value for name, value in checkpoint.variables.items()}
-    for number, variable in enumerate(network.variables):
-        value = checkpoint.variables.get(f"{number:04d} {variable.path}")
-        if variable.path in averaged:
-            value = by_path.get(averaged[variable.path])
+    by_path = checkpoint.by_path()
+    for variable in network.variables:
+        value = by_path.get(averaged.get(variable.path, variable.path))
         if value is None or tuple(value.shape) != tuple(variable.shape):
             raise UsageError(f"the checkpoints in {config.checkpoint_dir} are of another model")
         variable.assign(value)

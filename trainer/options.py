@@ -13,7 +13,7 @@ turns arguments into values for the fields that were given; the others keep thei
 
 import argparse
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
@@ -40,11 +40,13 @@ class Option:
     """The default, as --help shows it; None: the default itself; "": not shown."""
     least: float = 0.0
     most: float = math.inf
-    over: float = -math.inf
-    """A number must lie from `least` to `most`; where `over` is set, above that and finite."""
+    """A number must lie from `least` to `most`, and be finite."""
     alias: str | None = None
     """A second name, with its hyphens."""
-    required: bool = False
+    positional: bool = False
+    """It is an argument without a name, and has to be given."""
+    bare: bool = False
+    """A switch that takes no value, so that an argument may follow it."""
     choices: tuple[str, ...] = ()
     """Where the field's type is no Literal; (): any value."""
 
@@ -66,47 +68,35 @@ ALL = "--help-all"
 
 
 def read(
-    kind: type, arguments: Sequence[str], common: Sequence[str] = (), **texts: str
+    kind: type, arguments: Sequence[str], common: Sequence[str] = (), **about: Any
 ) -> dict[str, Any]:
     """Return the values that `arguments` give to fields of the dataclass `kind`, by their names.
 
     --help shows the fields that `common` names, in that order, and --help-all shows every one by
-    its section. `texts` go to argparse: usage, description, epilog. Raises UsageError, and
+    its section. `about` goes to argparse: usage, description, epilog. Raises UsageError, and
     SystemExit after --help and --help-all.
     """
-    every = ALL in arguments
-    if every:
-        arguments = ["--help"]
+    every = ALL in arguments or not common
     parser = _Parser(
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,  # what is not given has the dataclass's default
-        **texts,  # type: ignore[arg-type]
+        **about,
     )
     parser.add_argument(ALL, action="help", help="show all options by group and exit")
+    types = get_type_hints(kind)
+    declared = {entry.name: entry for entry in fields(kind) if "option" in entry.metadata}
     groups: dict[str, Any] = {}
-    declared = tuple(_declared(kind))
-    ordered = declared
-    if common and not every:
-        places = {name: number for number, name in enumerate(common)}
-        ordered = tuple(sorted(declared, key=lambda entry: places.get(entry[0].name, len(places))))
-    for entry, option, annotation in ordered:
-        title = option.section if every or not common else f"common options ({ALL}: all)"
+    for name in dict.fromkeys((*(() if every else common), *declared)):
+        option = declared[name].metadata["option"]
+        title = option.section if every else f"common options ({ALL}: all)"
         if title not in groups:
             groups[title] = parser.add_argument_group(title)
-        hidden = bool(common) and not every and entry.name not in common
-        _add(groups[title], entry, option, annotation, hidden)
-    given = vars(parser.parse_args(_hyphens(arguments)))
-    for entry, option, _ in declared:
-        if entry.name in given:
-            _check_bounds(_name(entry), given[entry.name], option)
+        hidden = not every and name not in common
+        _add(groups[title], declared[name], option, types[name], hidden)
+    given = vars(parser.parse_args(["--help"] if ALL in arguments else _hyphens(arguments)))
+    for name, value in given.items():
+        _check_bounds(_name(declared[name]), value, declared[name].metadata["option"])
     return given
-
-
-def _declared(kind: type) -> Iterator[tuple[Field[Any], Option, Any]]:
-    types = get_type_hints(kind)
-    for entry in fields(kind):
-        if "option" in entry.metadata:
-            yield entry, entry.metadata["option"], types[entry.name]
 
 
 def _name(entry: Field[Any]) -> str:
@@ -119,6 +109,12 @@ def _add(
     """Declare the option of a field to argparse; a `hidden` one is read, and not shown."""
     names = [_name(entry), *([option.alias] if option.alias else [])]
     about: dict[str, Any] = {"help": argparse.SUPPRESS if hidden else _help(entry, option)}
+    if option.positional:
+        group.add_argument(entry.name, **about)
+        return
+    if option.bare:
+        group.add_argument(*names, action="store_true", **about)
+        return
     if get_origin(annotation) is Literal or option.choices:
         about["choices"] = option.choices or get_args(annotation)
     else:
@@ -127,36 +123,26 @@ def _add(
         about["metavar"] = option.metavar or metavar or entry.name.rpartition("_")[2].upper()
     if annotation is bool:
         about |= {"nargs": "?", "const": True}
-    group.add_argument(*names, required=option.required, **about)
+    group.add_argument(*names, required=entry.default is MISSING, **about)
 
 
 def _help(entry: Field[Any], option: Option) -> str:
     """Return the help text, with what holds if the option is not given."""
-    shown = option.shown
-    if shown is None:
-        default = entry.default
-        if default is MISSING or default is None or default == "":
-            shown = ""
-        elif isinstance(default, bool):
-            shown = str(default).lower()
-        elif isinstance(default, float):
-            shown = f"{default:g}"
-        else:
-            shown = str(default)
+    default = "" if entry.default in (MISSING, None) else entry.default
+    shown = f"{default:g}" if isinstance(default, float) else str(default)
+    shown = shown.lower() if isinstance(default, bool) else shown
+    shown = shown if option.shown is None else option.shown
     return option.help.replace("%", "%%") + (f" (default: {shown})" if shown else "")
 
 
 def _check_bounds(name: str, value: Any, option: Option) -> None:
     """Raise UsageError for a number out of bounds, and for one that is not a number."""
-    least, most, over = option.least, option.most, option.over
+    least, most = option.least, option.most
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    if over > -math.inf:
-        if not over < value <= most or value == math.inf:
-            raise UsageError(f"{name} {value}: must be more than {over:g}")
-    elif value == math.inf and most == math.inf:
+    if value == math.inf and most == math.inf:
         raise UsageError(f"{name} {value}: must be a finite number")
-    elif not least <= value <= most:
+    if not least <= value <= most:
         shown = f"{value:g}" if isinstance(value, float) else value
         bounds = f"between {least:g} and {most:.10g}" if most < math.inf else f"{least:g} or more"
         raise UsageError(f"{name} {shown}: must be {bounds}")

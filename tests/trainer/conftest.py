@@ -33,9 +33,11 @@ def start() -> Iterator[type[Process]]:
 
 
 @pytest.fixture
-def task(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
+def task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Task]:
     for variable in ("TF_CONFIG", "AIP_MODEL_DIR", "AIP_CHECKPOINT_DIR"):
         monkeypatch.delenv(variable, raising=False)
     handler = signal.getsignal(signal.SIGTERM)
-    yield Task(capsys)
+    yield Task(capsys, tmp_path)
     signal.signal(signal.SIGTERM, handler)

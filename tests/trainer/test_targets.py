@@ -71,8 +71,8 @@ def test_records_say_what_is_predicted(records: Path) -> None:
 def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task) -> None:
     common = ("--records", records, *QUICK, "--job-dir", tmp_path, "--predictions")
     mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if records.name == "labels" else ()
-    for steps in (50, 120):
-        code, lines = task(*common, "--steps", steps, *mixed)
+    for steps, exported in ((50, "none"), (120, "final")):
+        code, lines = task(*common, "--steps", steps, "--export", exported, *mixed)
         assert code == 0, lines[-1]
     assert [line["step"] for line in lines if line["event"] == "resumed"] == [50]
     job = tmp_path
@@ -141,7 +141,7 @@ def test_the_metric_of_values_is_their_loss_unless_another_is_given() -> None:
         ("values", ("1|2", "3"), "1.png has 1 values, 0.png has 2"),
         ("values", ("1", "many"), "1.png: its value 'many' is not a number"),
         ("values", ("1", "nan"), "1.png: its value 'nan' is not a number"),
-        ("value", ("1", ""), "line 3: needs a path and a label"),
+        ("values", ("1", ""), "line 3: needs a path and a label"),
         ("labels", ("a", "a|a"), "needs two or more classes; has 1 (a)"),
     ],
 )

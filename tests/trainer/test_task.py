@@ -1,8 +1,10 @@
 """Whole runs: they learn, are killed, are told to stop, and fail, in one process and in two."""
 
+import csv
 import errno
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer.runs import SMOKE, mirrored, same_weights, scalars, weights
+from tests.trainer.runs import SMOKE, Task, mirrored, same_weights, scalars, weights
+from trainer import evaluate
 from trainer.job import checkpoints, storage
 from trainer.loop import distribution, inner, outer
 
@@ -43,7 +46,7 @@ def test_a_killed_run_with_a_torn_checkpoint_ends_as_an_unbroken_one(
     same_weights(tmp_path / "unbroken", tmp_path / "killed", 120)
 
     check_finished(unbroken.lines, tmp_path / "unbroken")
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path / "unbroken", "--steps", 120)
+    code, lines = task("--job-dir", tmp_path / "unbroken", "--steps", 120)
     assert (code, [line["event"] for line in lines]) == (0, ["done"])
     assert "nothing to do" in lines[0]["message"]
 
@@ -117,8 +120,7 @@ def caught(pid: int) -> int:
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 40, "--image-size", 8)
-    code, lines = task(*options, "--learning-rate", 1e38, "--checkpoint-every", 1)
+    code, lines = task("--steps", 40, "--learning-rate", 1e38, "--checkpoint-every", 1)
     assert code == 4
     error = lines[-1]
     assert (error["event"], error["severity"]) == ("error", "ERROR")
@@ -131,12 +133,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_the_step(tmp_path: Pat
 
 
 @pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
-def test_mixed_precision_learns_and_resumes(precision: str, tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--precision", precision)
-    code, lines = task(*options, "--steps", 20, "--image-size", 8)
+def test_mixed_precision_learns_and_resumes(precision: str, task) -> None:
+    code, lines = task("--precision", precision, "--steps", 20, "--export", "none")
     assert code == 0
     assert lines[0]["precision"] == precision
-    code, lines = task(*options, "--steps", 60, "--image-size", 8)
+    code, lines = task("--precision", precision, "--steps", 60)
     assert code == 0
     assert "resumed" in [line["event"] for line in lines]
     assert lines[-1]["accuracy"] > 0.5
@@ -149,8 +150,8 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
     for devices, strategy in ((1, tf.distribute.MirroredStrategy(["CPU:0"])), (2, mirrored())):
         monkeypatch.setattr(distribution, "create", lambda *_, made=strategy: made)
         job = tmp_path / str(devices)
-        given = ("--steps", 20, "--batch-size", 32)  # else each replica gets a batch of that size
-        code, lines = task("--records", SMOKE, "--job-dir", job, *given)
+        # Without a --batch-size, each replica gets a batch of that size.
+        code, lines = task("--job-dir", job, "--steps", 20, "--batch-size", 32, "--export", "none")
         assert code == 0
         assert (lines[0]["strategy"], lines[0]["replicas"]) == ("MirroredStrategy", devices)
         losses.append([line["loss"] for line in lines if "loss" in line])
@@ -165,17 +166,16 @@ def test_two_replicas_in_one_process_learn_what_one_learns(
     ],
 )
 def test_folders_that_cannot_be_used_are_named(
-    options: tuple[str, str], message: str, tmp_path: Path, task
+    options: tuple[str, str], message: str, task
 ) -> None:
-    code, lines = task("--records", SMOKE, "--job-dir", tmp_path, *options)
+    code, lines = task(*options)
     assert code == 2
     assert lines[-1]["message"].startswith(message)
 
 
 def test_checkpoints_of_another_model_are_refused(tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps")
-    assert task(*options, 5, "--image-size", 8)[0] == 0
-    code, lines = task(*options, 10, "--image-size", 16)
+    assert task("--steps", 5, "--export", "none")[0] == 0
+    code, lines = task("--steps", 10, "--image-size", 16)
     assert code == 2
     assert f"the checkpoints in {tmp_path}/checkpoints are of another model" in lines[-1]["message"]
 
@@ -184,9 +184,8 @@ def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     tmp_path: Path, task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outer, "SLOWER", 1e-6)
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 60, "--image-size", 8)
-    wild = ("--optimizer", "sgd", "--learning-rate", 3e4)
-    code, lines = task(*options, *wild, "--checkpoint-every", 20)
+    wild = ("--optimizer", "sgd", "--learning-rate", 3e4, "--export", "none", "--steps")
+    code, lines = task(*wild, 60, "--checkpoint-every", 20)
     assert code == 0
     [back] = [line for line in lines if line["event"] == "diverged"]
     assert "with 1e-06 times the learning rate, try 1 of 2" in back["message"]
@@ -195,16 +194,16 @@ def test_a_loss_that_is_not_finite_is_recovered_from_with_a_smaller_rate(
     assert steps == list(range(1, 61)), "what was made again replaces what it was before"
     state = json.loads((tmp_path / "checkpoints/step-00000060.json").read_text())["state"]
     assert state["factor"] == pytest.approx(1e-6)
-    code, lines = task(*options[:-1], 8, "--steps", 61, *wild)
+    code, lines = task(*wild, 61)
     assert code == 0
     assert lines[-1]["loss"] < 2.25, "it is taken up with the smaller rate"
 
 
-def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 500, "--image-size", 8)
-    stopping = ("--evaluate-every", 10, "--early-stopping", 2, "--learning-rate", 1e-12)
-    exports = ("--export", "best,latest")
-    code, lines = task(*options, *stopping, *exports)
+def test_a_run_that_gets_no_better_stops_early_and_is_done_until_more_is_asked_for(
+    tmp_path: Path, task
+) -> None:
+    options = ("--learning-rate", 1e-12, "--evaluate-every", 10, "--early-stopping", 2, "--steps")
+    code, lines = task(*options, 500, "--export", "best,latest")
     assert code == 0
     assert [line["step"] for line in lines if line["event"] == "early"] == [30]
     assert {line["examples"] for line in lines if line["event"] == "evaluated"} == {200}
@@ -213,10 +212,13 @@ def test_a_run_that_gets_no_better_stops_early_and_is_done(tmp_path: Path, task)
     assert exported[0] == ("best", 10)
     assert [step for name, step in exported if name == "latest"] == [10, 20, 30, 30]
     assert not (tmp_path / "model").exists()
-    code, lines = task(*options, *stopping)
+    _, lines = task(*options, 1000, "--export", "none")
+    stopped = [line["step"] for line in lines if line["event"] == "early"]
+    assert stopped == [50], "the patience starts anew: two more evaluations, not none"
+    code, lines = task(*options, 1000)
     assert (code, lines[-1]["message"]) == (
         0,
-        "already finished at step 30, stopped early: nothing to do",
+        "already finished at step 50, stopped early: nothing to do",
     )
 
 
@@ -236,12 +238,71 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
         return found
 
     monkeypatch.setattr(inner.Trainer, "snapshot", snapshot)
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 20)
     monkeypatch.setattr(outer, "RETRIES", retries)
-    ended, lines = task(*options)
+    ended, lines = task("--steps", 20, "--export", "none")
     assert ended == code
     assert len([line for line in lines if line["event"] == "diverged"]) == retries
     assert (tmp_path / "DONE").exists() is (code == 0)
+
+
+RECIPE = (
+    *("--batch-size", 4, "--export", "none", "--schedule", "constant"),
+    *("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2, "--class-weights", "balanced"),
+    *("--sampling", "balanced", "--optimizer", "adamw", "--weight-decay", 0.01),
+    *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1, "--rand-augment", 2, "--crop", 0.5),
+)
+
+
+def test_a_run_that_goes_on_ends_with_the_bits_of_an_unbroken_one(tmp_path: Path, task) -> None:
+    for job, steps in (("parts", 3), ("parts", 8), ("whole", 8)):
+        code, lines = task(*RECIPE, "--job-dir", tmp_path / job, "--steps", steps)
+        assert code == 0, lines[-1]
+    same_weights(tmp_path / "whole", tmp_path / "parts", 8)
+
+
+FINISHED = ("--steps", 60, "--ema", 0.9, "--export", "none")
+
+
+def test_a_finished_job_is_evaluated_and_predicts_what_it_did_not_before(
+    tmp_path: Path, task: Task, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, lines = task(*FINISHED, "--job-dir", tmp_path / "job")
+    [during] = [line for line in lines if line["event"] == "evaluated"]
+    code, lines = task(*FINISHED, "--job-dir", tmp_path / "job", "--predictions")
+    assert (code, [line["event"] for line in lines][-2:]) == (0, ["predictions", "done"])
+    with (tmp_path / "job/predictions.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    right = [row["label"] == row["prediction"] for row in rows]
+    assert sum(right) / len(right) == pytest.approx(during["accuracy"])
+    found = json.loads((tmp_path / "job/evaluation.json").read_text())
+    names = [row["class"] for row in found["classes"]]
+    pairs = [(names.index(row["label"]), names.index(row["prediction"])) for row in rows]
+    assert found["confusion"][2][2] == pairs.count((2, 2))
+    assert sum(map(sum, found["confusion"])) == len(rows) == found["metrics"]["examples"] == 200
+    assert sum(float(rows[0][f"p({name})"]) for name in names) == pytest.approx(1, abs=1e-4)
+    code, lines = task(*FINISHED, "--job-dir", tmp_path / "job", "--predictions")
+    assert [line["event"] for line in lines] == ["done"], "they are there"
+
+    split = tmp_path / "records"
+    split.mkdir()
+    for path in SMOKE.glob("validation-*"):
+        shutil.copy(path, split / path.name.replace("validation", "test"))
+    shutil.copy(SMOKE / "labels.txt", split)
+    given = ["--job-dir", str(tmp_path / "job"), "--records", str(split)]
+    assert evaluate.main([*given, "--predictions", str(tmp_path / "test.csv")]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [after] = [line for line in lines if line["event"] == "evaluated"]
+    assert after["loss"] == pytest.approx(during["loss"], rel=1e-5)
+    assert (tmp_path / "test.csv").read_text().count("\n") == 201
+
+    assert evaluate.main([*given, "--split", "none"]) == 2
+    assert "there are no records at" in capsys.readouterr().out
+    names = (split / "labels.txt").read_text().splitlines()
+    (split / "labels.txt").write_text("\n".join(reversed(names)) + "\n")
+    assert evaluate.main(given) == 2
+    assert "labels.txt has" in capsys.readouterr().out
+    assert evaluate.main(["--job-dir", str(tmp_path / "nothing")]) == 2
+    assert "no job began" in capsys.readouterr().out
 
 
 # What ends a run, by the type of the error and by what was done before
@@ -289,9 +350,8 @@ def test_what_ended_a_step_is_told_and_the_checkpoint_that_is_being_written_is_n
     monkeypatch.setattr(inner.Trainer, "train", trained)
     monkeypatch.setattr(checkpoints.Checkpoints, "save", slowly)
     monkeypatch.setattr("os._exit", exits)
-    options = ("--steps", 4, "--checkpoint-every", 2, "--image-size", 8)
     try:
-        ended, lines = task("--records", SMOKE, "--job-dir", tmp_path, *options)
+        ended, lines = task("--steps", 4, "--checkpoint-every", 2)
     except SystemExit as exit_:
         ended, lines = exit_.code, [*map(json.loads, capsys.readouterr().out.splitlines())]
     assert ended == code
@@ -315,8 +375,7 @@ def test_a_folder_that_is_full_at_the_end_is_told_from_a_fault(
         raise error
 
     monkeypatch.setattr(storage, "replace_folder", replace)
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2, "--image-size", 8)
-    ended, lines = task(*options)
+    ended, lines = task("--steps", 2)
     assert ended == code
     assert lines[-1]["message"].startswith("KeyError: 'a fault'") is (code == 1)
     assert not (tmp_path / "DONE").exists()
@@ -332,8 +391,7 @@ def unknown_to_xla(image_size: int, classes: int) -> object:
     return keras.Model(images, keras.layers.Dense(classes)(keras.layers.Flatten()(counted)))
 
 
-def test_what_xla_does_not_compile_is_one_line(tmp_path: Path, task) -> None:
-    options = ("--records", SMOKE, "--job-dir", tmp_path, "--steps", 2, "--image-size", 8)
-    code, lines = task(*options, "--xla", "--model", f"{__name__}:unknown_to_xla")
+def test_what_xla_does_not_compile_is_one_line(task) -> None:
+    code, lines = task("--steps", 2, "--xla", "--model", f"{__name__}:unknown_to_xla")
     assert code == 2
     assert lines[-1]["message"].startswith("--xla: XLA does not compile this model, leave it out: ")

@@ -4,24 +4,43 @@ They lie in memory. What does not fit is decoded each time, and a restarted run 
 more.
 """
 
+import contextlib
 import threading
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
+import psutil
 
 from trainer.input import pictures
-from trainer.job import memory
 from trainer.report import say
 
 SHARE = 0.8
 """Most of the free memory that the pictures take."""
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def limit(root: Path = _CGROUP, total: int | None = None) -> int:
+    """Return bytes of memory that this container may use: its limit, or all of the machine."""
+    total = total or psutil.virtual_memory().total
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):
+            return min(total, int((root / name).read_text()))
+    return total
+
+
+def free() -> int:
+    """Return bytes that this process could still take without swapping: what the machine has left,
+    but no more than the container's limit leaves."""
+    left = limit() - psutil.Process().memory_info().rss
+    return max(0, min(left, psutil.virtual_memory().available))
 
 
 class Cache:
     """Pictures by their encoded bytes."""
 
     def __init__(self) -> None:
-        self._left, self._full = int(SHARE * memory.free()), False
+        self._left, self._full = int(SHARE * free()), False
         self._kept: dict[tuple[int, int], np.ndarray] = {}
         self._lock = threading.Lock()
         text = f"--cache memory: keeps up to {self._left / 1e6:,.1f} MB of decoded pictures"

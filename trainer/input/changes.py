@@ -13,6 +13,7 @@ functions take several pictures at once: float32 [n, side, side, 3] of 0 to 255.
 import math
 from dataclasses import dataclass
 
+import keras
 import tensorflow as tf
 
 LEVELS = 31
@@ -140,14 +141,8 @@ def _moved(images: tf.Tensor, matrix: tuple[tf.Tensor, ...], side: tf.Tensor) ->
     middle = (side - 1.0) / 2.0
     across, down = middle - a * middle - b * middle + x, middle - c * middle - d * middle + y
     none = tf.zeros_like(a)
-    return tf.raw_ops.ImageProjectiveTransformV3(
-        images=images,
-        transforms=tf.stack([a, b, across, c, d, down, none, none], axis=1),
-        output_shape=tf.shape(images)[1:3],
-        fill_value=0.0,
-        interpolation="NEAREST",
-        fill_mode="CONSTANT",
-    )
+    transform = tf.stack([a, b, across, c, d, down, none, none], axis=1)
+    return keras.ops.image.affine_transform(images, transform, "nearest")
 
 
 def _smooth(images: tf.Tensor) -> tf.Tensor:

@@ -16,7 +16,6 @@ import tensorflow as tf
 from trainer.config import Config, UsageError
 from trainer.input import (
     augment,
-    balance,
     cache,
     decoding,
     device,
@@ -49,7 +48,7 @@ def training(
     *,
     batch_size: int,
     consumed: int,
-    repeats: balance.Repeats | None = None,
+    repeats: parts.Repeats | None = None,
     graph: bool = False,
 ) -> tf.data.Dataset:
     """Return endless batches of one worker: (uint8 images, targets), as targets.read has them, or
@@ -226,7 +225,7 @@ def _shuffled(
     shards: tuple[Shard, ...],
     key: tf.Tensor,
     classes: int,
-    repeats: balance.Repeats | None,
+    repeats: parts.Repeats | None,
 ) -> tf.data.Dataset:
     """Return (encoded picture, label, augment.DRAWS random numbers) of the examples of `pieces`, in
     the order that `key` (two int64) gives.

@@ -1,5 +1,6 @@
 """A folder of records: the files of its splits, their kind, and records that cannot be read."""
 
+import contextlib
 import functools
 import json
 import os
@@ -26,7 +27,7 @@ UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
 
 
-class CorruptRecord(Exception):  # noqa: N818 - named for what was found
+class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
 
@@ -35,18 +36,13 @@ def find(folder: str, split: str) -> tuple[Shard, ...]:
 
     Raises UsageError, CorruptRecord.
     """
-    known = _known(folder)
 
-    def shard(path: str) -> Shard:
-        length = storage.gfile.stat(path).length
-        report = known.get((path.rpartition("/")[2], length))
-        if report is None:
-            return Shard(path, count_records(path), length)
-        return Shard(path, report["records"], length, jpeg=_sides(report))
+    def counted(shard: Shard) -> Shard:
+        known = shard.records >= 0
+        return shard if known else replace(shard, records=count_records(shard.path))
 
-    paths = _paths(folder, split)
     with ThreadPoolExecutor(8) as pool:
-        return _sized(tuple(pool.map(shard, paths)), folder, split)
+        return _sized(tuple(pool.map(counted, _listed(folder, split))), folder, split)
 
 
 def usable(
@@ -60,28 +56,22 @@ def usable(
     temporary folder, so every epoch has the same records, on every worker and after every restart.
     Raises UsageError.
     """
-    known = _known(folder)
-    paths = _paths(folder, split)
-    decoded = (image_size, classes, _target(paths))
+    shards = _listed(folder, split)
+    decoded = (image_size, classes, _target(shard.path for shard in shards))
 
-    def sift(path: str) -> tuple[Shard, list[str]]:
-        length = storage.gfile.stat(path).length
-        report = known.get((path.rpartition("/")[2], length))
-        jpeg = _sides(report or {})
-        try:
-            records = count_records(path)
-            if _reads(path, decoded if report is None else None):
-                return Shard(path, records, length, jpeg=jpeg), []
-        except CorruptRecord:
-            pass
-        good, problems = _sifted(path, decoded)
-        copy = Path(tempfile.mkdtemp(dir=_scratch().name), path.rpartition("/")[2])
+    def sift(shard: Shard) -> tuple[Shard, list[str]]:
+        with contextlib.suppress(CorruptRecord):
+            records = count_records(shard.path)
+            if _reads(shard.path, None if shard.records >= 0 else decoded):
+                return replace(shard, records=records), []
+        good, problems = _sifted(shard.path, decoded)
+        copy = Path(tempfile.mkdtemp(dir=_scratch().name), shard.path.rpartition("/")[2])
         content = b"".join(map(tfrecord.frame, good))
         copy.write_bytes(content)
-        return Shard(str(copy), len(good), len(content), jpeg=jpeg), problems
+        return replace(shard, path=str(copy), records=len(good), bytes=len(content)), problems
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        sifted = list(pool.map(sift, paths))
+        sifted = list(pool.map(sift, shards))
     problems = tuple(problem for _, faults in sifted for problem in faults)
     return _sized(tuple(shard for shard, _ in sifted), folder, split), problems
 
@@ -110,12 +100,11 @@ def stored_size(folder: str) -> int:
 
     Raises UsageError.
     """
-    paths = _paths(folder, "train")
-    known = {name: report for (name, _), report in _known(folder).items()}
-    files = [known.get(path.rpartition("/")[2]) for path in paths]
-    sides = [_sides(report)[1] for report in files if report]
-    if not all(files) or all(sides):
-        return max(sides) if all(files) else 0
+    shards = _listed(folder, "train")
+    if any(shard.records < 0 for shard in shards):
+        return 0
+    if all(shard.jpeg[1] for shard in shards):
+        return max(shard.jpeg[1] for shard in shards)
     try:  # Not all are JPEGs: what the shorter side of every picture of the folder has at most.
         statistics = _dataset(folder)["statistics"]
         return int(min(statistics[side]["most"] for side in ("width", "height")))
@@ -186,9 +175,58 @@ def find_corrupt(config: Config) -> str | None:
     return None
 
 
-def first_line(error: tf.errors.OpError) -> str:
-    """Return TensorFlow's message without node names and hints."""
-    return (error.message or "").removeprefix("{{").split("\n")[0][:200]
+def fingerprint(shards: Iterable[Shard], names: Iterable[str]) -> dict[str, Any]:
+    """Return what a checkpoint holds of the records, as JSON, so that a restart notices others: the
+    names of the classes in their order, and of each file its name, its number of records, its bytes
+    and the checksum of its last record."""
+    shards = tuple(shards)
+    with ThreadPoolExecutor(8) as pool:
+        ends = tuple(pool.map(_last_checksum, shards))
+    files = {
+        shard.path.rpartition("/")[2]: [shard.records, shard.bytes, end]
+        for shard, end in zip(shards, ends, strict=True)
+    }
+    return {"classes": list(names), "files": files}
+
+
+def check_fingerprint(config: Config, before: dict[str, Any] | None, now: dict[str, Any]) -> None:
+    """Refuse to go on with other records than those before. Raises UsageError."""
+    if before is None or config.accept_changed_records:
+        return
+    if difference := differences(before, now):
+        raise UsageError(
+            f"the records in {config.records} are not those that this job began with: "
+            f"{difference}; use another --job-dir, or --accept-changed-records to go on with them"
+        )
+
+
+def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
+    """Say, in words, how the records differ; "" if they are the same. Never more than a line."""
+    for number, (old, new) in enumerate(zip(before["classes"], now["classes"], strict=False)):
+        if old != new:
+            return f"line {number + 1} of labels.txt was {old!r} and is {new!r}"
+    if len(before["classes"]) != len(now["classes"]):
+        return f"labels.txt had {len(before['classes'])} lines and has {len(now['classes'])}"
+    old_files, new_files = before["files"], now["files"]
+    kinds = {
+        "gone": sorted(old_files.keys() - new_files.keys()),
+        "new": sorted(new_files.keys() - old_files.keys()),
+        "changed": [name for name, old in old_files.items() if new_files.get(name, old) != old],
+    }
+    return ", ".join(
+        f"{names[0]} is {kind}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        for kind, names in kinds.items()
+        if names
+    )
+
+
+def _last_checksum(shard: Shard) -> str:
+    """Return the checksum that a file's last record ends with; "": there is none."""
+    if shard.bytes < tfrecord.FOOTER:
+        return ""
+    with storage.gfile.GFile(shard.path, "rb") as file:
+        file.seek(shard.bytes - tfrecord.FOOTER)
+        return bytes(file.read(tfrecord.FOOTER)).hex()
 
 
 def _paths(folder: str, split: str) -> list[str]:
@@ -213,22 +251,28 @@ def _dataset(folder: str) -> dict[str, Any]:
     return dict(json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json")))
 
 
-def _known(folder: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return what dataset.json says about each file, by the file's name and size in bytes."""
-    try:
-        splits = _dataset(folder)["splits"]
-        files = [item for split in splits.values() for item in split["files"].items()]
-        return {(name, report["bytes"]): report for name, report in files if "records" in report}
-    except (tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError):
-        return {}
+def _listed(folder: str, split: str) -> list[Shard]:
+    """Return the files of a split as dataset.json has them, by their names and bytes; one that it
+    does not know has -1 records. Raises UsageError."""
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+    with contextlib.suppress(
+        tf.errors.NotFoundError, ValueError, KeyError, AttributeError, TypeError
+    ):
+        for part in _dataset(folder)["splits"].values():
+            known |= {(name, report["bytes"]): report for name, report in part["files"].items()}
 
+    def shard(path: str) -> Shard:
+        length = storage.gfile.stat(path).length
+        report = known.get((path.rpartition("/")[2], length), {})
+        match report.get("jpeg"):
+            case [int(least), int(most), int(longest)]:
+                jpeg = least, most, longest
+            case _:
+                jpeg = 0, 0, 0
+        return Shard(path, report.get("records", -1), length, jpeg)
 
-def _sides(report: dict[str, Any]) -> tuple[int, int, int]:
-    """Shard.jpeg from what dataset.json says about a file."""
-    match report.get("jpeg"):
-        case [int(least), int(most), int(longest)]:
-            return least, most, longest
-    return 0, 0, 0
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(shard, _paths(folder, split)))
 
 
 def _target(paths: Iterable[str]) -> targets.Target:
@@ -275,30 +319,22 @@ def _sifted(path: str, decoded: Decoded) -> tuple[list[bytes], list[str]]:
     """Return the readable records of a file, and one line for each of the others."""
     good: list[bytes] = []
     problems: list[str] = []
-    number = 0
-    size = storage.gfile.stat(path).length
     with storage.gfile.GFile(path, "rb") as file:
-        places = tfrecord.lengths(file, size)
-        while True:
-            try:
-                place = next(places)
-            except StopIteration:
-                return good, problems
-            except tfrecord.Damaged as damaged:
-                problems.append(f"{path}: {damaged}; what follows in the file is lost")
-                return good, problems
-            payload = tfrecord.payload(file, *place)
-            problem = "its checksum does not fit" if payload is None else None
-            if payload is not None:
-                try:
-                    parse(tf.constant(payload), *decoded)
-                except tf.errors.InvalidArgumentError as error:
-                    problem = first_line(error)
-            if problem:
+        try:
+            places = tfrecord.lengths(file, storage.gfile.stat(path).length)
+            for number, place in enumerate(places):
+                payload, problem = tfrecord.payload(file, *place), "its checksum does not fit"
+                if payload is not None:
+                    try:
+                        parse(tf.constant(payload), *decoded)
+                        good.append(payload)
+                        continue
+                    except tf.errors.InvalidArgumentError as error:
+                        problem = (error.message or "").removeprefix("{{").split("\n")[0][:200]
                 problems.append(f"{path}: record {number} is corrupt: {problem}")
-            elif payload is not None:
-                good.append(payload)
-            number += 1
+        except tfrecord.Damaged as damaged:
+            problems.append(f"{path}: {damaged}; what follows in the file is lost")
+    return good, problems
 
 
 @functools.cache

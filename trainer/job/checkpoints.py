@@ -11,18 +11,20 @@ file was cut short until restoring them fails.
 
 import io
 import json
-import queue
 import re
-import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Mapping
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from trainer.job import storage
+from trainer.report import say
 
 _MARKER = re.compile(r"step-(\d{8,})\.json")
 
@@ -45,6 +47,10 @@ class Checkpoint:
     variables: Mapping[str, np.ndarray]
     state: Mapping[str, Any] = field(default_factory=dict)
     """What observers, stopwatch and evaluation keep, as JSON."""
+
+    def by_path(self) -> dict[str, np.ndarray]:
+        """Return the values by paths; the names have numbers, too: "0004 conv1/kernel"."""
+        return {name.partition(" ")[2]: value for name, value in self.variables.items()}
 
 
 class Torn(Exception):  # noqa: N818 - not a fault of the program: something cut it short
@@ -114,19 +120,17 @@ class Checkpoints:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return Checkpoint(position, {name: archive[name] for name in archive.files}, state)
 
-    def newest(
-        self, after: int = -1, torn: Callable[[int, Torn], None] = lambda *_: None
-    ) -> Checkpoint | None:
-        """Return the newest whole checkpoint after a step; `torn` is called for each that is not
-        whole, or that is removed meanwhile.
-        """
+    def newest(self, remove: bool = False) -> Checkpoint | None:
+        """Return the newest whole checkpoint. Each that is not whole is reported and, with
+        `remove`, removed: it would count as one of those to keep."""
         for step in reversed(self.steps()):
-            if step <= after:
-                return None
             try:
                 return self.load(step)
             except Torn as error:
-                torn(step, error)
+                text = f"skipped a checkpoint that is not whole: {error}"
+                say("torn", text, "WARNING", step=step)
+                if remove:
+                    self.remove(step)
         return None
 
     def size(self) -> int:
@@ -180,74 +184,52 @@ class Background:
         """`allowed` is called before each commit and raises if this run lost the folder."""
         self.checkpoints = checkpoints
         self._allowed = allowed
-        self._jobs: queue.Queue[tuple[Position, Mapping[str, Any], dict[str, Any]]]
-        self._jobs = queue.Queue()
-        self._saved: queue.Queue[tuple[int, str]] = queue.Queue()
-        self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
-        self._thread.start()
+        self._pool = ThreadPoolExecutor(1, "checkpoints")
+        self._jobs: deque[Future[tuple[int, str]]] = deque()
 
     def save(self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]) -> None:
         """Write a snapshot: tensors that training will not change."""
-        self._jobs.join()
-        self._raise()
-        self._jobs.put((position, tensors, state))
+        for job in tuple(self._jobs):
+            if job.exception():  # which waits for its end
+                self._jobs.remove(job)
+                job.result()
+        self._jobs.append(self._pool.submit(self._commit, position, tensors, state))
 
     def done(self, wait: bool = False) -> list[tuple[int, str]]:
         """Return step and path of each checkpoint written since the last call; with `wait`, after
         all snapshots are written.
 
-        Raises Spoiled, Unwritable, or what `allowed` raises.
+        Raises Spoiled, Unwritable, or what `allowed` raises; if some were written, the next call
+        does.
         """
-        if wait:
-            self._jobs.join()
-        saved = []
-        while not self._saved.empty():
-            saved.append(self._saved.get())
-        if not saved:
-            self._raise()
+        saved: list[tuple[int, str]] = []
+        while self._jobs and (wait or self._jobs[0].done()):
+            if saved and self._jobs[0].exception():
+                break
+            saved.append(self._jobs.popleft().result())
         return saved
 
     def wait(self, seconds: float) -> None:
         """Wait until all snapshots are written, or for `seconds`."""
-        with self._jobs.all_tasks_done:
-            self._jobs.all_tasks_done.wait_for(lambda: not self._jobs.unfinished_tasks, seconds)
-
-    def _raise(self) -> None:
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def _work(self) -> None:
-        while True:
-            position, tensors, state = self._jobs.get()
-            try:
-                self._commit(position, tensors, state)
-            except Exception as error:
-                self._error = error
-            finally:
-                del tensors  # otherwise this snapshot would be held until the next one
-                self._jobs.task_done()
+        futures.wait(self._jobs, seconds)
 
     def _commit(
         self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]
-    ) -> None:
+    ) -> tuple[int, str]:
         arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise Spoiled(position.step, name)
         for number in range(self.TRIES):
+            if number:
+                time.sleep(2.0 ** (number - 1))
             self._allowed()
             try:
-                path = self.checkpoints.save(position, arrays, state)
+                return position.step, self.checkpoints.save(position, arrays, state)
             except storage.FAILURES as error:
-                if number + 1 == self.TRIES:
-                    folder, text = self.checkpoints.folder, str(error).split("\n")[0][:200]
-                    raise Unwritable(
-                        f"the checkpoint of step {position.step} could not be written to {folder} "
-                        f"in {self.TRIES} tries: {text}"
-                    ) from error
-                time.sleep(2.0**number)
-            else:
-                self._saved.put((position.step, path))
-                return
+                failure = error
+        folder, text = self.checkpoints.folder, str(failure).split("\n")[0][:200]
+        raise Unwritable(
+            f"the checkpoint of step {position.step} could not be written to {folder} in "
+            f"{self.TRIES} tries: {text}"
+        ) from failure

@@ -15,8 +15,11 @@ gfile = tf.io.gfile
 NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)
 FAILURES = (tf.errors.OpError, OSError)
 """What reading and writing raise."""
-_OUTSIDE = ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ESTALE", "ENOTDIR")
-"""Names of errors that come from the disk or its owner, not from the program."""
+_OUTSIDE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.EIO, errno.ESTALE, errno.ENOTDIR),
+)
+"""Errors that come from the disk or its owner, not from the program."""
 
 
 def remote(path: str) -> bool:
@@ -78,13 +81,12 @@ def unwritable(error: Exception) -> str:
     to this program; otherwise "". TensorFlow passes on the system's words, not its error
     numbers.
     """
-    numbers = [getattr(errno, name) for name in _OUTSIDE]
     text = " ".join(str(getattr(error, "message", None) or error).split())
     text = text.partition("}} ")[2] if text.startswith("{{") else text  # an operation's name
     text = text.partition(" [Op:")[0][:300]
     if isinstance(error, tf.errors.OpError):
-        return text if any(os.strerror(number) in text for number in numbers) else ""
-    return text if isinstance(error, OSError) and error.errno in numbers else ""
+        return text if any(os.strerror(number) in text for number in _OUTSIDE) else ""
+    return text if isinstance(error, OSError) and error.errno in _OUTSIDE else ""
 
 
 def size(count: float) -> str:

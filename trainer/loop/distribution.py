@@ -8,7 +8,7 @@ import platform
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,16 @@ class Cluster:
     @property
     def chief(self) -> bool:
         return self.role in ("chief", "worker") and self.index == 0
+
+    @property
+    def others(self) -> dict[str, str]:
+        """Return the other processes, by their addresses."""
+        return {
+            host: f"{kind} {number} at {host}"
+            for kind, hosts in self.tasks.items()
+            for number, host in enumerate(hosts)
+            if (kind, number) != (self.role, self.task)
+        }
 
     @property
     def parameter_servers(self) -> bool:
@@ -143,16 +153,15 @@ def has_tpu(environment: Mapping[str, str]) -> bool:
     return named or bool(chips.files())
 
 
-def create(place: Cluster, environment: Mapping[str, str], config: Any = None) -> Any:
-    """Return the tf.distribute.Strategy of this process; `config` is a trainer.config.Config or
-    None.
+def create(
+    place: Cluster, environment: Mapping[str, str], choice: str = "auto", timeout: float = 600.0
+) -> Any:
+    """Return the tf.distribute.Strategy of this process, for --strategy and --peer-timeout.
 
     Raises UsageError if --strategy does not fit this machine or cluster.
     """
     import tensorflow as tf
 
-    choice = getattr(config, "strategy", "auto")
-    timeout = getattr(config, "peer_timeout", 600.0)
     gpus = len(tf.config.list_physical_devices("GPU"))
     expected = environment.get(guard.VARIABLE, "").strip() or guard.AUTO
     if cause := guard.unseen(expected, gpus):
@@ -223,11 +232,10 @@ def meet(place: Cluster, seconds: float) -> None:
     then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
-    missing = stalls.peers(place.tasks, place.role, place.task)
     wait = stalls.Wait("the start")
     with _listening(own):
-        while missing := {h: n for h, n in missing.items() if stalls.probe(h) != "answers"}:
-            names = ", ".join(missing.values())
+        while missing := stalls.silent(place.others):
+            names = ", ".join(missing)
             if wait.due():
                 wait.report(f"for {names}: no answer")
             if wait.seconds > seconds:
@@ -290,13 +298,9 @@ def compute_capabilities() -> list[tuple[int, int]]:
     ]
 
 
-def policy(choice: str, environment: Mapping[str, str]) -> str:
-    """Return the Keras dtype policy of this machine for --precision."""
-    return precision(choice, has_tpu(environment), compute_capabilities())
-
-
-def precision(choice: str, tpu: bool, capabilities: list[tuple[int, int]]) -> str:
-    """Return the Keras dtype policy: the type that the oldest device has matrix units for.
+def policy(choice: str, tpu: bool, capabilities: Sequence[tuple[int, int]]) -> str:
+    """Return the Keras dtype policy for --precision: the type that the oldest device has matrix
+    units for.
 
     GPUs have matrix units for float16 from compute capability 7.0, and for bfloat16 from 8.0
     (NVIDIA, CUDA C++ Programming Guide, compute capabilities). TPUs compute in bfloat16.

@@ -6,6 +6,7 @@ fails under MultiWorkerMirroredStrategy, and it cannot resume its input in the m
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import balance, data, device, targets
+from trainer.input import data, device, parts, targets
 from trainer.input.parts import Shard
 from trainer.model import networks, optimization, scores
 
@@ -28,6 +29,12 @@ def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
     accuracy, but their mean absolute error, `mae`."""
     names = ["mae" if metric == "accuracy" else metric for metric in METRICS]
     return dict(zip(names if config.target == targets.VALUES else METRICS, values.T, strict=True))
+
+
+def summed(strategy: tf.distribute.Strategy, values: tf.Tensor) -> tf.Tensor:
+    """Return the sum over all replicas of the `values` that each of them has."""
+    each = strategy.run(tf.identity, args=(values,))
+    return strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
 
 
 class Trainer:
@@ -63,9 +70,9 @@ class Trainer:
         known = labels or {}
         self.repeats = self.class_weights = None
         if config.sampling == "balanced":
-            self.repeats = balance.Repeats.balanced(known, classes)
+            self.repeats = parts.Repeats.balanced(known, classes)
         if config.class_weights == "balanced":
-            self.class_weights = balance.weights(balance.counts(known, classes))
+            self.class_weights = parts.weights(parts.counts(known, classes))
         self.policy = policy
         self.replicas = strategy.num_replicas_in_sync
         self.workers = workers
@@ -75,7 +82,7 @@ class Trainer:
             self.model = networks.build(config, classes, policy)
             if config.target == targets.VALUES and known:
                 networks.learn_units(self.model, np.concatenate([*known.values()]))
-        self.total = tf.function(self._total)
+        self.total = tf.function(functools.partial(summed, strategy))
         self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
         self.use_learning_rate(1.0)
 
@@ -83,12 +90,15 @@ class Trainer:
         """Make a new optimizer with `factor` times the learning rate; the old state is lost."""
         config = dataclasses.replace(self.config, learning_rate=self.config.learning_rate * factor)
         with self.strategy.scope():
-            self.optimizer = networks.optimizer(config, self.policy)
-            self.optimizer.build(self.model.trainable_variables)
+            self.optimizer = optimization.optimizer(config, self.policy)
+            self._make_state()
+        self._trace()
+
+    def _make_state(self) -> None:
+        self.optimizer.build(self.model.trainable_variables)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             inner._all_reduce_sum_gradients = list
-        self._trace()
 
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
@@ -103,17 +113,10 @@ class Trainer:
     graph = False
     """Does TensorFlow alone make the batches, so that another process can?"""
 
-    @property
-    def replica_batch_size(self) -> int:
-        return self.config.batch_size // self.replicas
-
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """Return an endless iterator over training batches, after `consumed` examples."""
-        return iter(
-            self.strategy.distribute_datasets_from_function(
-                lambda context: self._batches_of(context, shards, consumed)
-            )
-        )
+        make = functools.partial(self._batches_of, shards=shards, consumed=consumed)
+        return iter(self.strategy.distribute_datasets_from_function(make))
 
     def _batches_of(
         self, context: tf.distribute.InputContext, shards: tuple[Shard, ...], consumed: int
@@ -124,7 +127,7 @@ class Trainer:
             context,
             self.config,
             self.classes,
-            batch_size=self.replica_batch_size,
+            batch_size=self.config.batch_size // self.replicas,
             consumed=consumed,
             repeats=self.repeats,
             graph=self.graph,
@@ -195,7 +198,7 @@ class Trainer:
         return values | {variable.path: average.numpy() for variable, average in self.averages()}
 
     def _read(self) -> list[tf.Tensor]:
-        return [tf.identity(variable.value) for variable in self.variables().values()]
+        return [tf.identity(variable) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
         """Return the variables that differ among replicas: BatchNorm's moving statistics."""
@@ -232,7 +235,8 @@ class Trainer:
                 batch = next(iterator)
             with tf.control_dependencies(self._parts(batch)):
                 waited = tf.cast(self._clock() - began, tf.float32)
-            last = self._sum(self.strategy.run(self._train_step, args=(batch,)))
+            each = self.strategy.run(self._train_step, args=(batch,))
+            last = self.strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
             metrics = metrics.write(step, tf.concat([last, [waited]], axis=0))
         return metrics.stack()
 
@@ -241,16 +245,8 @@ class Trainer:
         return tf.constant(0.0) if self.config.deterministic else tf.timestamp()
 
     def _parts(self, batch: Any) -> list[tf.Tensor]:
-        parts = [
-            self.strategy.experimental_local_results(tensor) for tensor in tf.nest.flatten(batch)
-        ]
-        return [tensor for part in parts for tensor in part]
-
-    def _total(self, values: tf.Tensor) -> tf.Tensor:
-        return self._sum(self.strategy.run(tf.identity, args=(values,)))
-
-    def _sum(self, per_replica: Any) -> tf.Tensor:
-        return self.strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+        local = self.strategy.experimental_local_results
+        return [part for tensor in tf.nest.flatten(batch) for part in local(tensor)]
 
     def _gradients(
         self, images: Any, labels: Any, values: list[Any] | None = None

@@ -51,10 +51,10 @@ class Judge:
 
 def tell(step: int, result: dict[str, float]) -> None:
     """Report an evaluation."""
-    text = f"step {step}: validation loss {result['loss']:.4f}, "
     if "accuracy" in result:
-        text += f"accuracy {result['accuracy']:.4f} on {result['examples']} examples"
+        measured = f"accuracy {result['accuracy']:.4f}"
     else:
-        text += f"mean absolute error {result['mae']:.4g} on {result['examples']} examples"
+        measured = f"mean absolute error {result['mae']:.4g}"
+    text = f"step {step}: validation loss {result['loss']:.4f}, {measured}"
     fields: dict[str, Any] = {**result, "seconds": round(result["seconds"], 2)}
-    say("evaluated", text, step=step, **fields)
+    say("evaluated", f"{text} on {result['examples']} examples", step=step, **fields)

@@ -4,7 +4,6 @@ All ranks run this loop and make the same decisions at the same step. What only 
 signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
-from trainer.input import fingerprint
+from trainer.input import splits
 from trainer.job import markers, storage
-from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn
+from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled
 from trainer.job.preemption import Preempted, Preemption
 from trainer.loop import distribution
 from trainer.loop.inner import Evaluation, Trainer
@@ -46,21 +45,7 @@ class Interrupted(Exception):  # noqa: N818 - the program itself is sound
 
 
 class Stopped(Exception):  # noqa: N818 - another rank's trouble
-    """Raised on the other ranks when the chief cannot go on; the chief's log says why."""
-
-    def __init__(self) -> None:
-        super().__init__("the chief cannot go on; its log says why")
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """Says how a run ended."""
-
-    step: int
-    result: dict[str, float]
-    """The last evaluation."""
-    early: bool = False
-    """True: stopped because the metric no longer improved."""
+    """Raised on the other ranks when the chief cannot go on."""
 
 
 class Controller:
@@ -86,12 +71,12 @@ class Controller:
         self.config: Config = run.config
         self.place = run.place
         self.preemption = preemption
-        self.watch = Watch(observers)
+        self.watch = Watch(observers, self.place.chief)
         self.export = export
         self.allowed = allowed
-        self.steps = run.steps
+        self.steps = run.config.steps
         self.records = sum(shard.records for shard in run.train)
-        self.fingerprint = fingerprint.of((*run.train, *run.validation), run.names)
+        self.fingerprint = splits.fingerprint((*run.train, *run.validation), run.names)
         self.judge = run.judge = Judge(self.config.metric, self.config.early_stopping)
         self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
         self.background = Background(self.checkpoints, allowed) if self.place.chief else None
@@ -108,8 +93,9 @@ class Controller:
     def position(self) -> Position:
         return self.run_.position
 
-    def run(self) -> Outcome:
-        """Train to the last step.
+    def run(self) -> tuple[dict[str, Any], bool]:
+        """Train to the last step. Return the last evaluation, and whether the run stopped early,
+        because the metric no longer improved.
 
         Raises NotFinite, Preempted, Interrupted, UsageError, and other errors.
         """
@@ -121,7 +107,7 @@ class Controller:
                 raise Interrupted(error) from error
             raise
 
-    def _run(self) -> Outcome:
+    def _run(self) -> tuple[dict[str, Any], bool]:
         early = False
         with self.stalls.during("the start"):
             self._restore()
@@ -145,7 +131,7 @@ class Controller:
                     batches, early = self._batches(), False
                 continue
             if failed:
-                raise self._trouble or Stopped
+                raise self._trouble or Stopped("the chief cannot go on; its log says why")
             if over:
                 with self.run_.stopwatch.measure("input"):
                     del batches  # Its threads finish their work first, which can take seconds.
@@ -166,10 +152,9 @@ class Controller:
         """Restore the newest whole checkpoint; skip and remove torn ones."""
         if self.place.chief:
             self.checkpoints.sweep()
-        restored = self._load_newest()
-        if not restored:
+        if not self._load_newest():
             self._initial = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
-        if restored:
+        else:
             where = self.position
             text = f"resumed after step {where.step}, epoch {where.epoch:.2f}"
             say("resumed", text, step=where.step, epoch=where.epoch)
@@ -186,17 +171,11 @@ class Controller:
 
     def _load_newest(self) -> bool:
         """Restore the newest whole checkpoint. Returns whether there is one."""
-
-        def skip(step: int, torn: Torn) -> None:
-            say("torn", f"skipped a checkpoint that is not whole: {torn}", "WARNING", step=step)
-            if self.place.chief:  # It would count as one of the checkpoints to keep.
-                self.checkpoints.remove(step)
-
-        checkpoint = self.checkpoints.newest(torn=skip)
+        checkpoint = self.checkpoints.newest(remove=self.place.chief)
         if checkpoint is None:
             return False
         state = checkpoint.state
-        fingerprint.check(self.config, state.get("records"), self.fingerprint)
+        splits.check_fingerprint(self.config, state.get("records"), self.fingerprint)
         if state.get("factor", 1.0) != self.factor and not self.tries:
             self.factor, self.tries = state["factor"], state.get("tries", 0)
             self.trainer.use_learning_rate(self.factor)
@@ -251,17 +230,13 @@ class Controller:
         made = count if finite.all() else int(np.argmin(finite))
         if made:
             metrics["seconds"] = np.full(count, seconds / count, np.float32)
-            self._move(made)
+            examples = self.position.examples + made * self.config.batch_size
+            self.run_.position = Position(first + made - 1, examples, examples / self.records)
             with self.run_.stopwatch.measure("summaries"):
                 seen = {name: values[:made] for name, values in metrics.items()}
                 self.watch.each(self.run_, lambda o: o.steps(self.run_, first, seen))
         if made < count:
             raise NotFinite(first + made, float(metrics["loss"][made]))
-
-    def _move(self, steps: int) -> None:
-        examples = self.position.examples + steps * self.config.batch_size
-        step = self.position.step + steps
-        self.run_.position = Position(step, examples, examples / self.records)
 
     def _vote(self) -> tuple[bool, bool, bool]:
         """Return whether any rank was told to stop, whether a snapshot holds values that are not
@@ -370,23 +345,19 @@ class Controller:
             say("early", f"{text}: stopping", step=step)
         return self.judge.stop
 
-    def _evaluate(self) -> dict[str, float]:
-        """Evaluate the present model, on all ranks together."""
+    def _evaluate(self) -> dict[str, Any]:
+        """Evaluate the present model, on all ranks together, and report it."""
+        step = self.position.step
+        wait = functools.partial(self.stalls.during, f"the evaluation of step {step}")
         with self.run_.stopwatch.measure("evaluation"):
             self.trainer.synchronise()
             with self.trainer.averaged():
-                return self._measure()
-
-    def _measure(self) -> dict[str, float]:
-        """Evaluate the weights that the model has now, and report it."""
-        step = self.position.step
-        wait = functools.partial(self.stalls.during, f"the evaluation of step {step}")
-        result = self.evaluation.run(self._between, wait)
-        tell(step, result)
-        self.run_.scores = self.evaluation.scores
-        with self.run_.stopwatch.measure("summaries"):
-            self.watch.each(self.run_, lambda o: o.evaluated(self.run_, step, result))
-        return result
+                result = self.evaluation.run(self._between, wait)
+                tell(step, result)
+                self.run_.scores = self.evaluation.scores
+                with self.run_.stopwatch.measure("summaries"):
+                    self.watch.each(self.run_, lambda o: o.evaluated(self.run_, step, result))
+                return result
 
     def _between(self) -> None:
         """Exit, all ranks together, if one was told to stop. A checkpoint was taken before the
@@ -407,7 +378,7 @@ class Controller:
     def settle(self) -> None:
         """Wait for the chief. Raises the chief's error there, and Stopped on the other ranks."""
         if self._together([float(self._trouble is not None)])[0]:
-            raise self._trouble or Stopped
+            raise self._trouble or Stopped("the chief cannot go on; its log says why")
 
     def _keep(self, better: bool) -> None:
         """Keep the best checkpoint, and write the SavedModels that follow an evaluation."""
@@ -448,16 +419,11 @@ class Controller:
             self.run_.position = Position()
         self._saves.clear()
         self._calls, self._pace = max(self._calls, 1), 0.0
-        say(
-            "diverged",
-            f"{str(error).partition(':')[0]}: back to step {self.position.step} with "
-            f"{self.factor:g} times the learning rate, try {self.tries} of "
-            f"{RETRIES}",
-            "WARNING",
-            step=self.position.step,
-        )
+        where = f"{str(error).partition(':')[0]}: back to step {self.position.step}"
+        text = f"with {self.factor:g} times the learning rate, try {self.tries} of {RETRIES}"
+        say("diverged", f"{where} {text}", "WARNING", step=self.position.step)
 
-    def _finish(self, early: bool) -> Outcome:
+    def _finish(self, early: bool) -> tuple[dict[str, Any], bool]:
         """Make the last evaluation, after everything is safely written."""
         if self.place.workers == 1:
             self.preemption.saved(True)
@@ -469,7 +435,7 @@ class Controller:
         self.settle()
         with self.run_.stopwatch.measure("summaries"):
             self.end("stopped" if early else "done")
-        return Outcome(self.position.step, result, early)
+        return result, early
 
     def _due(self, period: int) -> bool:
         return bool(period) and self.position.step % period == 0 and self.position.step > 0

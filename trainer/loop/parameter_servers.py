@@ -8,7 +8,6 @@ docs/trainer.md says what holds and what does not.
 """
 
 import contextlib
-import dataclasses
 import os
 import time
 from collections.abc import Mapping
@@ -37,8 +36,10 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "weight_decay": (0.0,),
     "xla": (False,),
     "augment_on": ("auto", "host"),
+    "precision": ("float32", "mixed_bfloat16"),
 }
-"""The values that an option may have here."""
+"""The values that an option may have here. With mixed_float16, the scale of the loss follows the
+last gradients."""
 GONE = 5.0
 """A process is gone when nobody has listened at its address for so many seconds."""
 
@@ -58,50 +59,42 @@ class ParameterServers(inner.Trainer):
         labels: Mapping[str, np.ndarray] | None = None,
     ):
         """`workers`: number of processes that make steps. Raises UsageError."""
-        for name, works in _WORKS.items():
-            if (value := getattr(config, name)) not in works:
+        chosen = {name: getattr(config, name) for name in _WORKS} | {"precision": policy}
+        for name, value in chosen.items():
+            if value not in (works := _WORKS[name]):
                 option = f"--{name.replace('_', '-')} {value}"
                 text = f"give {' or '.join(map(str, works))}"
                 raise UsageError(f"{option} does not work with parameter servers: {text}")
-        if policy == "mixed_float16":  # its scale of the loss follows the last gradients
-            text = "give --precision mixed_bfloat16 or float32"
-            raise UsageError(f"{policy} does not work with parameter servers: {text}")
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         super().__init__(strategy, config, classes, policy, 1, labels)
         self.readers = workers
 
-    def use_learning_rate(self, factor: float) -> None:
-        """Make new slots, and `factor` times the learning rate; the old state is lost."""
-        rate = self.config.learning_rate * factor
-        config = dataclasses.replace(self.config, learning_rate=rate)
-        self.optimizer = networks.optimizer(config, self.policy)
+    def _make_state(self) -> None:
         self.slots: list[list[tf.Variable]] = []
-        with self.strategy.scope():
-            for variable in self.model.trainable_variables:
-                with self.strategy.extended.colocate_vars_with(variable.value):
-                    self.slots.append([_zeros(variable) for _ in range(slots(self.optimizer))])
-            self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+        for variable in self.model.trainable_variables:
+            with self.strategy.extended.colocate_vars_with(variable.value):
+                zeros = tf.zeros(variable.shape)
+                own = [tf.Variable(zeros, trainable=False) for _ in range(slots(self.optimizer))]
+                self.slots.append(own)
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False, name="updates")
+
+    def _trace(self) -> None:
+        super()._trace()
         self._step_function = tf.function(self._step)
-        self._snapshot = tf.function(self._read)
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """Return one iterator for each worker, over its own part of the records."""
-
-        def make(worker: int) -> tf.data.Dataset:
-            context = tf.distribute.InputContext(self.readers, worker, self.readers)
-            return self._batches_of(context, shards, consumed)
-
-        spec = make(0).element_spec
+        contexts = [
+            tf.distribute.InputContext(self.readers, number, self.readers)
+            for number in range(self.readers)
+        ]
 
         def of_this_worker() -> tf.data.Dataset:
             # The coordinator sends each worker the same graph; only the worker knows its index.
             worker = tf.distribute.coordinator.experimental_get_current_worker_index()
-            choices = [
-                lambda number=number: tf.data.experimental.to_variant(make(number))
-                for number in range(self.readers)
-            ]
-            variant = tf.switch_case(tf.cast(worker, tf.int32), choices)
-            return tf.data.experimental.from_variant(variant, spec)
+            own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
+            every = [self._batches_of(context, shards, consumed) for context in contexts]
+            return tf.data.Dataset.choose_from_datasets(every, own)
 
         return iter(self.coordinator.create_per_worker_dataset(of_this_worker))
 
@@ -113,14 +106,11 @@ class ParameterServers(inner.Trainer):
         return inner.named(np.stack([result.fetch() for result in results]), self.config)
 
     def variables(self) -> dict[str, Any]:
-        named = [(v.path, v.value) for v in self.model.variables]
-        for variable, own in zip(self.model.trainable_variables, self.slots, strict=True):
-            named += [(f"slot{n}/{variable.path}", slot) for n, slot in enumerate(own)]
+        named: list[tuple[str, Any]] = [(v.path, v) for v in self.model.variables]
+        trained = zip(self.model.trainable_variables, self.slots, strict=True)
+        named += [(f"slot{n}/{v.path}", slot) for v, own in trained for n, slot in enumerate(own)]
         named.append(("updates", self.updates))
         return {f"{number:04d} {name}": v for number, (name, v) in enumerate(named)}
-
-    def _read(self) -> list[tf.Tensor]:
-        return [tf.identity(variable) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
         return []
@@ -232,8 +222,3 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
     text = "the chief is gone" if seen else f"the chief did not come in {patience:g} s"
     say("error", f"{text}: all processes have to be started again", "ERROR", role=place.role)
     return RESTART
-
-
-def _zeros(variable: Any) -> tf.Variable:
-    shape, dtype = tuple(variable.shape), variable.dtype
-    return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, dtype=dtype)

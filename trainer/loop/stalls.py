@@ -49,14 +49,9 @@ def probe(address: str, seconds: float = 1.0) -> Presence:
         return "gone"
 
 
-def peers(tasks: Mapping[str, tuple[str, ...]], role: str, task: int) -> dict[str, str]:
-    """Return the other processes that a run waits for: address and name."""
-    return {
-        host: f"{kind} {number} at {host}"
-        for kind, hosts in tasks.items()
-        for number, host in enumerate(hosts)
-        if (kind, number) != (role, task)
-    }
+def silent(named: Mapping[str, str]) -> list[str]:
+    """Return the names of those of some processes, by their addresses, that do not answer."""
+    return [name for host, name in named.items() if probe(host) != "answers"]
 
 
 class Wait:
@@ -90,9 +85,8 @@ class StallMonitor:
     """Looks on, in a thread, while the training thread waits for other processes."""
 
     def __init__(self, named: Mapping[str, str], patience: float = 0.0) -> None:
-        """`named`: the others, as `peers` gives them. patience: seconds after which a step hangs,
-        and the process exits to be started again; 0: never.
-        """
+        """`named`: Cluster.others. patience: seconds after which a step hangs, so that the process
+        exits to be started again; 0: never."""
         self.named = named
         self._patience = patience
         self._wait: tuple[Wait, bool] | None = None
@@ -117,9 +111,8 @@ class StallMonitor:
         to be compiled first takes as long as it takes, unless a process is frozen.
         """
         if self.named and wait.due():
-            silent = [name for host, name in self.named.items() if probe(host) != "answers"]
-            if silent:
-                wait.report(f"for {', '.join(silent)}: no answer")
+            if mute := silent(self.named):
+                wait.report(f"for {', '.join(mute)}: no answer")
             else:
                 wait.report("and all other processes answer", "INFO")
         late = 0 < self._patience < wait.seconds

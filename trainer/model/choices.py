@@ -13,7 +13,7 @@ from typing import Any
 from trainer.config import Config
 from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
-from trainer.model import own
+from trainer.model import backbones
 from trainer.report import say
 
 CHOSEN = (
@@ -54,7 +54,7 @@ def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
     known = recorded(config, given)
     if known:
         config = dataclasses.replace(config, **known)
-        given = {*given, *known}
+        given = {*given, *known, *(["steps"] if "epochs" in known else [])}
         text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
         say("chosen", f"{text}: as this job began ({markers.RECORD})", **known)
     for name, value, why in choices(config, given, facts):
@@ -73,8 +73,8 @@ def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
     if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
         return {}
     values = markers.recorded(config.job_dir)
-    names = [name for name in CHOSEN if not _settled(name, given)]
-    if not _settled("steps", given):
+    names = [name for name in CHOSEN if name not in given]
+    if "steps" not in given:
         names.append("epochs" if values.get("epochs") else "steps")
     return {name: values[name] for name in names if name in values}
 
@@ -84,18 +84,18 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     made: list[Choice] = []
 
     def choose(name: str, value: Any, why: str) -> Any:
-        if _settled(name, given):
+        if name in given:
             return getattr(config, name)
         made.append((name, value, why))
         return value
 
     size = config.image_size
     if "image_size" not in given:
-        size = choose("image_size", *own.image_size(config.model, facts.stored))
+        size = choose("image_size", *backbones.image_size(config.model, facts.stored))
     batch = choose("batch_size", *_batch(config, facts, size))
     choose("learning_rate", *_rate(config, batch))
     epochs = config.epochs
-    if not _settled("steps", given):
+    if "steps" not in given:
         epochs, why = _epochs(config, facts.records)
         made.append(("epochs", epochs, why))
     steps = max(1, round(epochs * facts.records / batch)) if epochs else config.steps
@@ -104,16 +104,6 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made
-
-
-def _settled(name: str, given: Collection[str]) -> bool:
-    if name == "steps":
-        return "steps" in given or "epochs" in given
-    return name in given
-
-
-def _pretrained(config: Config) -> bool:
-    return config.weights != "none"
 
 
 def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
@@ -134,7 +124,7 @@ def _batch(config: Config, facts: Facts, size: int) -> tuple[int, str]:
 
 def _rate(config: Config, batch: int) -> tuple[float, str]:
     """Return the learning rate: by where the weights come from, the optimizer and the batch."""
-    if not _pretrained(config):
+    if config.weights == "none":
         rate, why = (0.002, "from scratch")
         if config.model.lower() != "small_cnn":
             rate = 0.001
@@ -152,7 +142,7 @@ def _rate(config: Config, batch: int) -> tuple[float, str]:
 
 def _epochs(config: Config, records: int) -> tuple[float, str]:
     """Return how often the records are seen: often enough for a small set to be learnt."""
-    least, examples = (8, 8_000) if _pretrained(config) else (20, 24_000)
+    least, examples = (20, 24_000) if config.weights == "none" else (8, 8_000)
     epochs = max(least, math.ceil(examples / max(records, 1)))
-    of = "with given weights" if _pretrained(config) else "from scratch"
+    of = "from scratch" if config.weights == "none" else "with given weights"
     return float(epochs), f"{records:,} records, {of}"

@@ -1,6 +1,7 @@
-"""The models that can be trained: a small one, and everything in keras.applications by name.
+"""The models that can be trained: a small one, everything in keras.applications by name, and those
+of the user's own.
 
-Each model takes uint8 RGB squares of 0..255 and returns float32 logits. Preprocessing is a layer of
+Each model takes uint8 RGB squares of 0..255 and returns float32 logits. Preprocessing is a part of
 the model: one byte a channel goes to the device, and a server cannot get it wrong.
 
 A model is a backbone and a head. `--fine-tune-layers N` counts the backbone's weight layers from
@@ -9,10 +10,9 @@ its end: convolutions and dense layers, which is what papers mean by "30 layers"
 an outer model, it would unfreeze everything.
 """
 
-import inspect
+import importlib
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import traceback
 from typing import Any
 
 import keras
@@ -21,35 +21,11 @@ from keras.src.utils.naming import reset_uids
 
 from trainer.config import Config, UsageError
 from trainer.input import targets
-from trainer.model import optimization, own, pretrained
-from trainer.model.optimization import optimizer
+from trainer.model import backbones
+from trainer.model.backbones import HEAD
+from trainer.model.optimization import UNITS
 
-__all__ = ["Depth", "build", "depth", "layers_of", "optimizer"]
-
-_HEAD = "head_"
-UNITS = optimization.UNITS
-_MEAN, _DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Mean and deviation of ImageNet's pixels, in 0..1, by which EfficientNetB0 to B7 normalise. Keras
-has them in a layer that its weights file fills, and in one more layer that only weights="imagenet"
-adds (tensorflow/tensorflow#49930): so two builds of a network would compute different things. Here
-they are in Preprocess, and those layers do nothing."""
 _NORMALISATION = ("BatchNormalization", "LayerNormalization", "GroupNormalization", "LayerScale")
-
-
-@dataclass(frozen=True)
-class Depth:
-    """The sizes of a model, and how much of it is trained."""
-
-    backbone_layers: int
-    """Layers with weights, without normalisation."""
-    trained_layers: int
-    parameters: int
-    trained_parameters: int
-    frozen_batch_norms: int
-
-    def __str__(self) -> str:
-        layers = f"{self.trained_layers} of {self.backbone_layers} backbone layers"
-        return f"{self.trained_parameters:,} of {self.parameters:,} parameters trained ({layers})"
 
 
 def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> keras.Model:
@@ -71,24 +47,25 @@ def build(config: Config, classes: int, policy: str, pretrain: bool = True) -> k
     finally:
         keras.config.set_dtype_policy(before)
     if pretrain:
-        pretrained.load(network, config, _HEAD, lambda weights: _plain(config, weights))
+        backbones.load(network, config)
     _freeze(network, config)
     if config.drop_path:
         _drop_paths(network, config)
     return network
 
 
-def depth(network: keras.Model) -> Depth:
-    """Return how much is trained of a model that `build` made."""
+def depth(network: keras.Model) -> dict[str, Any]:
+    """Return the sizes of a model that `build` made, and how much of it is trained. A layer counts
+    that has weights and is no normalisation."""
     weighty = _weight_layers(network)
     norms = [layer for layer in layers_of(network) if type(layer).__name__ == "BatchNormalization"]
-    return Depth(
-        backbone_layers=len(weighty),
-        trained_layers=sum(layer.trainable for layer in weighty),
-        parameters=network.count_params(),
-        trained_parameters=sum(math.prod(v.shape) for v in network.trainable_weights),
-        frozen_batch_norms=sum(not norm.trainable for norm in norms),
-    )
+    return {
+        "backbone_layers": len(weighty),
+        "trained_layers": sum(layer.trainable for layer in weighty),
+        "parameters": network.count_params(),
+        "trained_parameters": sum(math.prod(v.shape) for v in network.trainable_weights),
+        "frozen_batch_norms": sum(not norm.trainable for norm in norms),
+    }
 
 
 def layers_of(network: Any) -> list[Any]:
@@ -100,75 +77,6 @@ def layers_of(network: Any) -> list[Any]:
     return layers
 
 
-def application(name: str) -> tuple[Callable[..., keras.Model], Callable[[Any], Any]]:
-    """Return constructor and preprocess_input of a model of keras.applications.
-
-    Raises UsageError.
-    """
-    known = {
-        key.lower(): maker
-        for key, maker in vars(keras.applications).items()
-        if inspect.isfunction(maker) and key[0].isupper()
-    }
-    maker = known.get(name.lower())
-    if maker is None:
-        import difflib
-
-        near = difflib.get_close_matches(name.lower(), ["small_cnn", *known], n=3, cutoff=0.5)
-        hint = f": near it are {', '.join(near)}" if near else ""
-        raise UsageError(f"--model {name}: neither small_cnn nor in keras.applications{hint}")
-    module: Any = inspect.getmodule(maker)
-    return maker, module.preprocess_input
-
-
-@keras.saving.register_keras_serializable("trainer")
-class Preprocess(keras.layers.Layer):
-    """Returns pixels x scale + offset, by channel; `reverse` first reverses the channels.
-
-    Every preprocess_input of keras.applications is one of these; see `like`.
-    """
-
-    def __init__(
-        self, scale: list[float], offset: list[float], reverse: bool, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.scale, self.offset, self.reverse = list(scale), list(offset), reverse
-
-    @classmethod
-    def like(cls, function: Callable[[Any], Any], **kwargs: Any) -> "Preprocess":
-        """Return the layer that does what `function` does, found by probing it.
-
-        Raises ValueError.
-        """
-
-        def ask(pixel: tuple[float, float, float]) -> np.ndarray:
-            return np.asarray(function(np.array(pixel, np.float32).reshape(1, 1, 1, 3)))[0, 0, 0]
-
-        offset, white = ask((0, 0, 0)), ask((255, 255, 255))
-        scale = (white - offset) / 255
-        red = ask((255, 0, 0)) - offset
-        reverse = bool(abs(red[2]) > abs(red[0]))
-        made = cls(scale.tolist(), offset.tolist(), reverse, **kwargs)
-        probe = np.random.default_rng(0).uniform(0, 255, (1, 2, 2, 3)).astype(np.float32)
-        expected = np.asarray(function(probe.copy()))
-        if not np.allclose(np.asarray(made._float32(probe)), expected, atol=1e-3):
-            raise ValueError(f"{function} is not linear in each channel")
-        return made
-
-    def call(self, images: Any) -> Any:
-        return keras.ops.cast(self._float32(images), self.compute_dtype)
-
-    def _float32(self, images: Any) -> Any:
-        x = keras.ops.cast(images, "float32")
-        x = keras.ops.flip(x, axis=-1) if self.reverse else x
-        return x * np.asarray(self.scale, np.float32) + np.asarray(self.offset, np.float32)
-
-    def get_config(self) -> dict[str, Any]:
-        mine = {"scale": self.scale, "offset": self.offset, "reverse": self.reverse}
-        return {**super().get_config(), **mine}
-
-
-@keras.saving.register_keras_serializable("trainer")
 class Units(keras.layers.Layer):
     """Returns values in the records' units from numbers around 0: x deviation + mean, one of each a
     value. So a model learns numbers of any size; both are of the training records, and not trained.
@@ -199,62 +107,49 @@ def _assemble(config: Config, classes: int) -> keras.Model:
     size = config.image_size
     images = keras.Input((size, size, 3), dtype="uint8", name="images")
     if ":" in config.model:
-        return own.build(config, classes, images)
-    if config.model == "small_cnn":
-        features = _small_cnn(images)
-        name = "small_cnn"
-    else:
-        features = _application(config, images)
-        name = config.model.lower()
-        features = keras.layers.GlobalAveragePooling2D(name=f"{_HEAD}pool")(features)
+        return _own(config, classes, images)
+    features = backbones.features(config, images)
+    if config.model != "small_cnn":
+        features = keras.layers.GlobalAveragePooling2D(name=f"{HEAD}pool")(features)
     if config.dropout:
-        features = keras.layers.Dropout(config.dropout, seed=config.seed, name=f"{_HEAD}dropout")(
+        features = keras.layers.Dropout(config.dropout, seed=config.seed, name=f"{HEAD}dropout")(
             features
         )
-    logits = keras.layers.Dense(classes, dtype="float32", name=f"{_HEAD}logits")(features)
-    return keras.Model(images, logits, name=name)
+    logits = keras.layers.Dense(classes, dtype="float32", name=f"{HEAD}logits")(features)
+    return keras.Model(images, logits, name=config.model.lower())
 
 
-def _plain(config: Config, weights: str | None = None) -> keras.Model:
-    """Return the backbone as Keras itself makes it, in float32: to read a weights file, or
-    `weights`."""
-    size = config.image_size
-    reset_uids()
-    if config.model == "small_cnn":
-        images = keras.Input((size, size, 3), dtype="uint8", name="images")
-        return keras.Model(images, _small_cnn(images))
-    maker, _ = application(config.model)
-    return maker(include_top=False, weights=weights, input_shape=(size, size, 3))
+def _own(config: Config, classes: int, images: Any) -> keras.Model:
+    """Return the model that --model package.module:function returns, from uint8 `images` to float32
+    logits.
 
-
-def _small_cnn(images: Any) -> Any:
-    layers = keras.layers
-    x = layers.Rescaling(1 / 127.5, offset=-1.0, name="scale")(images)
-    for number, filters in enumerate((16, 32, 64), start=1):
-        x = layers.Conv2D(filters, 3, padding="same", activation="relu", name=f"conv{number}")(x)
-        x = layers.MaxPooling2D(name=f"pool{number}")(x)
-    return layers.Flatten(name="flatten")(x)
-
-
-def _application(config: Config, images: Any) -> Any:
-    """Return the backbone's features. The network is the same whatever its weights are:
-    pretrained.py copies them into it."""
-    maker, preprocess = application(config.model)
-    if maker.__module__.endswith(".efficientnet"):
-        mean, deviation = np.array(_MEAN), np.array(_DEVIATION)
-        scale, offset = 1 / deviation, -255 * mean / deviation  # Keras' own layer divides by 255.
-        pixels = Preprocess(scale.tolist(), offset.tolist(), False, name="preprocess")(images)
-    else:
-        pixels = Preprocess.like(preprocess, name="preprocess")(images)
-    size = config.image_size
+    The function is called with image_size and classes. Its model takes pixels of 0 to 255 and
+    returns a logit for each class. Raises UsageError.
+    """
+    option = f"--model {config.model}"
+    module, _, name = config.model.partition(":")
     try:
-        backbone = maker(
-            include_top=False, weights=None, input_tensor=pixels, input_shape=(size, size, 3)
-        )
-    except ValueError as error:
-        text = " ".join(str(error).split())[:200]
-        raise UsageError(f"--model {config.model} at --image-size {size}: {text}") from error
-    return backbone.output
+        function = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise UsageError(f"{option}: {error}") from error
+    if not callable(function):
+        raise UsageError(f"{option}: {module} has no function {name!r}")
+    try:
+        made = function(image_size=config.image_size, classes=classes)
+        logits = made(keras.ops.cast(images, "float32"))
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(str(error).split())[:200]
+        where = f"{last.filename}:{last.lineno}"
+        raise UsageError(f"{option}: {type(error).__name__}: {reason} ({where})") from error
+    shape = tuple(getattr(logits, "shape", ()))
+    if shape != (None, classes):
+        wanted = f"a logit for each of {classes} classes, (None, {classes})"
+        raise UsageError(f"{option}: its model returns {shape}, not {wanted}")
+    last_layer = made.layers[-1] if getattr(made, "layers", None) else None
+    if getattr(getattr(last_layer, "activation", None), "__name__", "") in ("softmax", "sigmoid"):
+        raise UsageError(f"{option}: its last layer ends with an activation; return the logits")
+    return keras.Model(images, keras.ops.cast(logits, "float32"), name=made.name)
 
 
 def _freeze(network: keras.Model, config: Config) -> None:
@@ -273,7 +168,7 @@ def _freeze(network: keras.Model, config: Config) -> None:
     )
     reached = count == len(weighty)
     for layer in layers_of(network):
-        if layer.name.startswith(_HEAD):
+        if layer.name.startswith(HEAD):
             continue
         reached = reached or layer is first
         # A frozen BatchNormalization also uses its stored statistics and leaves them alone.
@@ -306,7 +201,7 @@ def _weight_layers(network: keras.Model) -> list[Any]:
         layer
         for layer in layers_of(network)
         if layer.weights
-        and not layer.name.startswith(_HEAD)
+        and not layer.name.startswith(HEAD)
         and type(layer).__name__ not in _NORMALISATION
         and any(v.path.rpartition("/")[2].endswith("kernel") for v in layer.weights)
     ]

@@ -16,7 +16,6 @@ DECAY, DECAY_AT = 0.1, (0.5, 0.75)
 """The factor of the learning rate in steps, and the shares of the run after which it applies."""
 
 
-@keras.saving.register_keras_serializable("trainer")
 class Schedule(keras.optimizers.schedules.LearningRateSchedule):
     """Rises linearly to `peak`, then is constant, a cosine, or steps down.
 
@@ -42,9 +41,6 @@ class Schedule(keras.optimizers.schedules.LearningRateSchedule):
         if self.warmup:
             rate *= tf.minimum(1.0, (done + 1) / self.warmup)
         return rate
-
-    def get_config(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("peak", "steps", "kind", "warmup")}
 
 
 def optimizer(config: Config, policy: str) -> Any:
@@ -105,12 +101,16 @@ def losses(
     of each class counts (None: 1). Of several labels it is the mean of the classes' binary cross
     entropies, of values that of the squared errors in `deviation`s.
     """
+    smoothing = config.label_smoothing
     if config.target == targets.LABELS:
-        wanted = labels * (1 - config.label_smoothing) + config.label_smoothing / 2
-        return label_losses(wanted, outputs)
+        return label_losses(labels, outputs, smoothing)
     if config.target == targets.VALUES:
         return value_losses(labels, outputs, deviation)
-    each = _smoothed(config, labels, outputs)
+    if labels.shape.rank == 1 and not smoothing:
+        each = plain_losses(labels, outputs)
+    else:
+        shares = labels if labels.shape.rank == 2 else tf.one_hot(labels, outputs.shape[-1])
+        each = keras.losses.categorical_crossentropy(shares, outputs, True, smoothing)
     if weights is None:
         return each
     if labels.shape.rank == 2:
@@ -118,10 +118,9 @@ def losses(
     return each * tf.gather(weights, labels)
 
 
-def label_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
+def label_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:
     """Return the mean over the classes of each example's binary cross entropy: float32 [batch]."""
-    each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_mean(each, axis=-1)
+    return keras.losses.binary_crossentropy(labels, logits, True, smoothing)
 
 
 def units(config: Config, network: Any) -> tuple[Any, Any]:
@@ -136,17 +135,6 @@ def value_losses(values: tf.Tensor, outputs: tf.Tensor, deviation: Any) -> tf.Te
     """Return the mean over the values of each example's squared error, in deviations: float32
     [batch]."""
     return tf.reduce_mean(tf.square((outputs - values) / deviation), axis=-1)
-
-
-def _smoothed(config: Config, labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    classes, mixed = logits.shape[-1], labels.shape.rank == 2
-    if not (config.label_smoothing or mixed):
-        return plain_losses(labels, logits)
-    shares = labels if mixed else tf.one_hot(labels, classes)
-    shares *= 1 - config.label_smoothing
-    return tf.nn.softmax_cross_entropy_with_logits(
-        shares + config.label_smoothing / classes, logits
-    )
 
 
 def agreement(config: Config, labels: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:

@@ -95,17 +95,15 @@ class _Several(Scores):
         """Return a row for each class: name, examples, precision, recall, f1, auc (None: not
         known).
         """
-        columns = (self.counts["labels"], self.precision, self.recall, self.f1, self.auc)
+        figures = {"precision": self.precision, "recall": self.recall, "f1": self.f1}
+        columns = {**figures, "auc": self.auc}
         return [
             {
                 "class": name,
-                "examples": int(count),
-                "precision": round(float(precision), 4),
-                "recall": round(float(recall), 4),
-                "f1": round(float(f1), 4),
-                "auc": None if np.isnan(auc) else round(float(auc), 4),
+                "examples": int(self.counts["labels"][number]),
+                **{column: _known(values[number]) for column, values in columns.items()},
             }
-            for name, count, precision, recall, f1, auc in zip(names, *columns, strict=True)
+            for number, name in enumerate(names)
         ]
 
 
@@ -245,7 +243,7 @@ class OfValues(Scores):
                 "examples": round(self.examples),
                 "mae": float(f"{mae:.4g}"),
                 "rmse": float(f"{rmse:.4g}"),
-                "r2": None if np.isnan(r2) else round(float(r2), 4),
+                "r2": _known(r2),
             }
             for name, mae, rmse, r2 in columns
         ]
@@ -294,6 +292,10 @@ def _curves(odds: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> Counts:
         name: tf.reshape(_sums(values, places, classes * bins), [classes, bins])
         for name, values in examples.items()
     }
+
+
+def _known(value: np.floating[Any]) -> float | None:
+    return None if np.isnan(value) else round(float(value), 4)
 
 
 def _mean(values: np.ndarray) -> float:

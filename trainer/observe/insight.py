@@ -1,8 +1,10 @@
-"""The list of a run's observers, and those that report progress and the final account."""
+"""A run's observers, and those that report progress, a trial's metric and the account."""
 
 import json
 import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,8 @@ import numpy as np
 from trainer.config import Config
 from trainer.job import storage
 from trainer.model import networks, scores
-from trainer.observe.curves import Report
-from trainer.observe.examples import Mistakes
-from trainer.observe.hypertune import Trial
 from trainer.observe.observer import Observer, Run
+from trainer.observe.page import Mistakes, Report
 from trainer.observe.summaries import Profile, Scalars
 from trainer.observe.utilization import Utilization
 from trainer.report import finite, say
@@ -26,11 +26,13 @@ SETTLED_STEPS, SETTLED_SECONDS = 50, 10.0
 compiles."""
 WAITS = 0.1
 """A larger share of waiting is a warning, and says what helps."""
+TUNING, KEPT = "/tmp/hypertune/output.metrics", 100
+"""Where Vertex AI's tuning reads a trial's metric, if CLOUD_ML_HP_METRIC_FILE names no other file,
+and how many values are kept there."""
 
 
 def observers(config: Config) -> list[Observer]:
-    """Return the observers in the order of their calls. Every rank has all of them, because they
-    determine where an inner call ends."""
+    """Return the observers in the order of their calls."""
     machine, mistakes = Utilization(), Mistakes()
     account = Account(machine)
     return [
@@ -64,13 +66,12 @@ class Progress(Observer):
         self._reported = 0.0
 
     def begin(self, run: Run) -> None:
-        if run.place.chief:
-            depth = networks.depth(run.model)
-            say("model", f"{run.model.name}: {depth}", **vars(depth))
+        sizes = networks.depth(run.model)
+        text = "{trained_parameters:,} of {parameters:,} parameters trained "
+        text += "({trained_layers} of {backbone_layers} backbone layers)"
+        say("model", f"{run.model.name}: {text.format(**sizes)}", **sizes)
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
-        if not run.place.chief:
-            return
         for name in ("loss", "accuracy", "seconds"):
             if name in metrics:
                 self._since.setdefault(name, []).extend(metrics[name].tolist())
@@ -79,7 +80,7 @@ class Progress(Observer):
         if self._calls > 1 and not (self._settled or run.place.parameter_servers):
             self._report_input(run, metrics)
         now, step = time.monotonic(), run.position.step
-        late = now - self._reported >= self.SECONDS or step >= run.steps
+        late = now - self._reported >= self.SECONDS or step >= run.config.steps
         if self._calls > self.FIRST and not late:
             return
         means = {name: float(np.mean(values)) for name, values in self._since.items()}
@@ -88,10 +89,15 @@ class Progress(Observer):
             **means,
             "epoch": run.position.epoch,
             "examples_per_second": round(run.config.batch_size / pace, 1),
-            "steps": run.steps,
-            "eta_seconds": round((run.steps - step) * pace, 1),
+            "steps": run.config.steps,
+            "eta_seconds": round((run.config.steps - step) * pace, 1),
         }
-        say("step", f"step {step} of {run.steps}: loss {means['loss']:.4f}", step=step, **fields)
+        say(
+            "step",
+            f"step {step} of {run.config.steps}: loss {means['loss']:.4f}",
+            step=step,
+            **fields,
+        )
         self._since, self._reported = {}, now
 
     def _report_input(self, run: Run, metrics: dict[str, np.ndarray]) -> None:
@@ -111,6 +117,44 @@ class Progress(Observer):
         say("input", text, severity, step=run.position.step, wait_share=round(share, 4))
 
 
+def report_metric(path: Path, trial: str, tag: str, value: float, step: int) -> None:
+    """Add one value, in the format of Google's cloudml-hypertune: a JSON object a line. Raises one
+    of storage.FAILURES."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    entry = {
+        "timestamp": time.time(),
+        "trial": trial,
+        tag: str(float(value)),
+        "global_step": str(int(step)),
+        "checkpoint_path": "",
+    }
+    lines = [*lines, json.dumps(entry, sort_keys=True)][-KEPT:]
+    storage.write(str(path.absolute()), ("\n".join(lines) + "\n").encode())
+
+
+class Trial(Observer):
+    """Reports --metric after each evaluation, if this run is a trial: if Vertex AI has set
+    CLOUD_ML_TRIAL_ID. The tag must be the study's metricId."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._trial = environment.get("CLOUD_ML_TRIAL_ID", "")
+        file = environment.get("CLOUD_ML_HP_METRIC_FILE", "")
+        self._path = Path(file or TUNING) if self._trial or file else None
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if self._path is None:
+            return
+        tag, value = run.config.metric, result[run.config.metric]
+        try:
+            report_metric(self._path, self._trial or "0", tag, value, step)
+        except storage.FAILURES as error:
+            text = f"the trial's metric cannot be reported: {self._path}: {error}"
+            say("trial", text, "ERROR", step=step)
+        else:
+            text = f"trial {self._trial or '0'}: {tag} {value:.4f} after step {step}"
+            say("trial", text, step=step, tag=tag, value=value)
+
+
 class Account(Observer):
     """Writes evaluation.json after each evaluation, and summary.json at the end: the outcome, and
     where the time of all attempts went."""
@@ -122,18 +166,15 @@ class Account(Observer):
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         self._evaluation = {"step": step, **result}
-        if run.place.chief:
-            matrix = run.scores.confusion
-            classes = {
-                "classes": run.scores.table(run.names),
-                "confusion": None if matrix is None else matrix.tolist(),
-            }
-            self._write(run, EVALUATION, {"step": step, "metrics": result, **classes})
+        matrix = run.scores.confusion
+        confusion = None if matrix is None else matrix.tolist()
+        found = {"classes": run.scores.table(run.names), "confusion": confusion}
+        self._write(run, EVALUATION, {"step": step, "metrics": result, **found})
 
     def end(self, run: Run, outcome: str) -> None:
         self._outcome = outcome
         self._write(run, SUMMARY, self.summary(run))
-        if outcome in ("done", "stopped") and run.place.chief and run.scores:
+        if outcome in ("done", "stopped") and run.scores:
             say("classes", scores.as_text(run.scores.table(run.names)), step=run.position.step)
 
     def closed(self, run: Run) -> None:
@@ -144,7 +185,7 @@ class Account(Observer):
         return {
             "outcome": self._outcome,
             "step": run.position.step,
-            "steps": run.steps,
+            "steps": run.config.steps,
             "epoch": run.position.epoch,
             "examples": run.position.examples,
             "evaluation": self._evaluation,
@@ -152,15 +193,14 @@ class Account(Observer):
             "model": {
                 "name": run.model.name,
                 "precision": run.policy,
-                **vars(networks.depth(run.model)),
+                **networks.depth(run.model),
             },
-            "time": run.stopwatch.report(),
+            "time": run.stopwatch.state(),
             "speed": self.machine.report(),
             "software": run.facts,
             "left_out": run.left_out,
         }
 
     def _write(self, run: Run, name: str, content: dict[str, Any]) -> None:
-        if run.place.chief:
-            text = json.dumps(finite(content), indent=1)
-            storage.attempt(f"{run.config.job_dir}/{name}", text.encode())
+        text = json.dumps(finite(content), indent=1)
+        storage.attempt(f"{run.config.job_dir}/{name}", text.encode())

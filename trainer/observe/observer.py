@@ -1,8 +1,9 @@
 """The interface between the loop and its observers: summaries, utilisation, tuning, progress.
 
-The loop calls every observer at the same places on every rank, in the order of the list. An
-observer reads and reports; it takes part in no collective operation and changes nothing of the run.
-So if one fails, on any rank, it can be left out at once: see Watch.
+The chief's loop calls every observer at the same places, in the order of the list; the other ranks
+ask only where an inner call ends (`until`). An observer reads and reports; it takes part in no
+collective operation and changes nothing of the run. So if one fails, it can be left out at once:
+see Watch.
 """
 
 import json
@@ -47,11 +48,6 @@ class Run:
     """trainer.loop.judge.Judge, which knows the best evaluation."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Observers that failed in this attempt: name and error."""
-
-    @property
-    def steps(self) -> int:
-        """Return the optimizer steps of the whole run, those before a restart included."""
-        return self.config.steps
 
 
 class Observer:
@@ -104,22 +100,18 @@ class Observer:
 class Watch:
     """Calls the observers of a run. If one raises, it is reported once and left out from then on.
 
-    An observer must not end a run of hours. One rank alone can leave it out, since it takes part in
-    no collective operation. But all ranks must agree where an inner call ends. So an observer that
-    is left out is still asked `until`, and an error of `until` is not caught.
+    An observer must not end a run of hours. But all ranks must agree where an inner call ends. So
+    an observer that is left out is still asked `until`, and an error of `until` is not caught.
     """
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[Observer], chief: bool = True) -> None:
         self._all = tuple(observers)
-        self._kept = list(observers)
+        self._kept = list(observers) if chief else []
 
     def until(self, step: int) -> int | None:
         """Return the next step after which one of them must be called; None: any step."""
         wanted = [observer.until(step) for observer in self._all]
-        return min(
-            (observer for observer in wanted if observer is not None and observer > step),
-            default=None,
-        )
+        return min((end for end in wanted if end is not None and end > step), default=None)
 
     def states(self, run: Run) -> dict[str, Any]:
         """Return the observers' states for the checkpoint, by name."""

@@ -1,4 +1,5 @@
-"""report.html: a finished run on one page, which needs no other file, no script and no network."""
+"""report.html: a run, with the curves of all its attempts, on one page, which needs no other file,
+no script and no network."""
 
 import base64
 import dataclasses
@@ -12,9 +13,21 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import METRICS, Config
-from trainer.input import targets
-from trainer.observe.observer import Run
+from trainer.input import data, targets
+from trainer.job import storage
+from trainer.model import optimization
+from trainer.observe.observer import Observer, Run
+from trainer.report import say
 
+REPORT = "report.html"
+"""In the job folder."""
+POINTS = 400
+"""Most points of a curve; with more, every second one is left out."""
+POOL, FILES = 256, 32
+"""Most held-out examples that are looked at, always the same ones, from so many files at most."""
+WORST = 8
+"""Mistakes in the report."""
+_BATCH = 32
 SHOWN = ("loss", "accuracy", "mae")
 """The curves; accuracy and mae exclude each other."""
 CLASSES = 40
@@ -33,6 +46,116 @@ Curve = list[tuple[int, float]]
 """Steps and values."""
 Curves = dict[str, Curve]
 """By the curves' names: "loss, training"."""
+
+
+class Mistakes(Observer):
+    """Looks for the worst answers after each evaluation."""
+
+    def __init__(self) -> None:
+        self._pool: tuple[np.ndarray, np.ndarray] | None = None
+        self._predict: Any = None
+        self.pictures: list[tuple[np.ndarray, str]] = []
+        """Those of the last evaluation, with their captions."""
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        if self._pool is None:
+            self._pool = pool(run)
+            self._predict = tf.function(
+                lambda x: optimization.predicted(run.config, run.model(x, training=False))
+            )
+        images, labels = self._pool
+        starts = range(0, len(images), _BATCH)
+        parts = [self._predict(images[at : at + _BATCH]).numpy() for at in starts]
+        captions = worst(run, labels, np.concatenate(parts))
+        self.pictures = [(images[number], caption) for number, caption in captions]
+
+
+def pool(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return held-out examples from the beginnings of the files: pictures and targets."""
+    shards = [shard for shard in run.validation if shard.records]
+    chosen = shards[:: -(-len(shards) // FILES)]
+    each = -(-POOL // len(chosen))
+    shards = [dataclasses.replace(shard, records=min(each, shard.records)) for shard in chosen]
+    context = tf.distribute.InputContext()
+    dataset = data.evaluation(tuple(shards), context, run.config, len(run.names), _BATCH)
+    images, labels, weights = zip(*dataset.as_numpy_iterator(), strict=True)
+    real = np.concatenate(weights) > 0
+    return np.concatenate(images)[real][:POOL], np.concatenate(labels)[real][:POOL]
+
+
+def worst(run: Run, labels: np.ndarray, predicted: np.ndarray) -> list[tuple[int, str]]:
+    """Return numbers and captions of the WORST examples whose prediction is furthest from what they
+    are: of a class, the surest of the wrong ones.
+    """
+    names = run.names
+    if run.config.target == targets.CLASS:
+        answers, sure = predicted.argmax(axis=1), predicted.max(axis=1)
+        wrong = np.flatnonzero(answers != labels)
+        order = wrong[np.argsort(-sure[wrong], kind="stable")][:WORST]
+        return [(n, f"is {names[labels[n]]}, {sure[n]:.0%} {names[answers[n]]}") for n in order]
+    scale = np.asarray(optimization.units(run.config, run.model)[1])
+    far = np.abs((predicted - labels) / scale).max(axis=1)
+
+    def words(own: np.ndarray) -> str:
+        if run.config.target == targets.VALUES:
+            return ", ".join(f"{value:.4g}" for value in own)
+        present = [name for name, value in zip(names, own, strict=True) if value >= 0.5]
+        return ", ".join(present) or "none"
+
+    order = np.argsort(-far, kind="stable")[:WORST]
+    return [(n, f"is {words(labels[n])}, predicted {words(predicted[n])}") for n in order]
+
+
+class Report(Observer):
+    """Collects the curves, and writes the page when the run is over."""
+
+    name = "page"
+
+    def __init__(self, mistakes: Mistakes, account: Any) -> None:
+        """`account`: insight.Account."""
+        self.mistakes, self.account = mistakes, account
+        self.curves: Curves = {}
+        self._every = 1
+
+    def state(self) -> dict[str, Any]:
+        return {"curves": self.curves, "every": self._every}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._every, self.curves = state["every"], state["curves"]
+
+    def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
+        for name in (name for name in SHOWN if name in metrics):
+            curve = self._curve(f"{name}, training", first_step)
+            numbered = enumerate(metrics[name].tolist(), start=first_step)
+            curve += [(step, round(v, 5)) for step, v in numbered if step % self._every == 0]
+        if len(self.curves["loss, training"]) > POINTS:
+            self._every *= 2
+            for curve in (curve for name, curve in self.curves.items() if "training" in name):
+                curve[:] = [point for point in curve if point[0] % self._every == 0]
+
+    def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        for name in (name for name in SHOWN if name in result):
+            self._curve(f"{name}, evaluation", step).append((step, round(result[name], 5)))
+
+    def end(self, run: Run, outcome: str) -> None:
+        text = overfitting(self.curves)
+        if outcome in ("done", "stopped") and text:
+            best = f"{run.config.checkpoint_dir}/best has the best by --metric {run.config.metric}"
+            helps = f"what helps: {HELPS}; {best}"
+            say("overfitting", f"{text}; {helps}", "WARNING", step=run.position.step)
+
+    def closed(self, run: Run) -> None:
+        path = f"{run.config.job_dir}/{REPORT}"
+        text = page(run, self.account.summary(run), self.curves, self.mistakes.pictures)
+        if storage.attempt(path, text.encode()):
+            say("report", f"the run on one page: {path}", path=path)
+
+    def _curve(self, name: str, first: int) -> Curve:
+        """Return a curve without its points from step `first` on, which are made again."""
+        curve = self.curves.setdefault(name, [])
+        while curve and curve[-1][0] >= first:
+            curve.pop()
+        return curve
 
 
 def page(

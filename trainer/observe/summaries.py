@@ -38,7 +38,7 @@ class Scalars(Observer):
 
     def begin(self, run: Run) -> None:
         self._before = run.stopwatch.seconds()
-        self._folder = run.config.log_dir if run.place.chief else ""
+        self._folder = run.config.log_dir
         self._reached = run.position.step
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
@@ -72,8 +72,6 @@ class Scalars(Observer):
 
     def _write(self, name: str, step: int, **content: Any) -> None:
         """Write an event of the run `name`; a reader forgets what came after a _START before it."""
-        if not self._folder:
-            return
         if name not in self._writers:
             folder = f"{self._folder}/{name}"
             self._writers[name] = tf.summary.create_file_writer(folder, flush_millis=1000 * FLUSH)
@@ -131,7 +129,7 @@ class Profile(Observer):
         self._mark.close()
         if step >= self.last:
             self._stop(run)
-        elif run.place.chief and step >= self.first - 1:
+        elif step >= self.first - 1:
             if not self._running:
                 tf.profiler.experimental.start(f"{run.config.log_dir}/train")
                 self._running = True

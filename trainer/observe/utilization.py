@@ -19,7 +19,7 @@ SECONDS = 5.0
 
 
 class Utilization(Observer):
-    """Keeps the speed of this attempt, and samples of how the chief's machine is used."""
+    """Keeps the speed of this attempt, and samples of how this machine is used."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -38,11 +38,11 @@ class Utilization(Observer):
         if self._calls > 1:  # the first one traces and compiles
             self._examples += len(metrics["loss"]) * run.config.batch_size
             self._seconds += float(np.sum(metrics["seconds"]))
-        if run.place.chief and time.monotonic() - self._last >= SECONDS:
+        if time.monotonic() - self._last >= SECONDS:
             self._measure()
 
     def end(self, run: Run, outcome: str) -> None:
-        if run.place.chief and not self._samples:
+        if not self._samples:
             self._measure()  # so that a short run has one
 
     def sample(self) -> dict[str, float]:

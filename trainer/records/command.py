@@ -19,21 +19,29 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from trainer.options import Section, UsageError, read
 from trainer.records.conversion import convert
-from trainer.records.pictures import ENCODINGS, PictureForm
-from trainer.records.plan import SHARD_SIZE, Options
-from trainer.records.sources import RecordsError
+from trainer.records.plan import Options
 
 SECONDS = 10.0
 """Between two lines about progress; on a terminal, one line is written over."""
+_option = Section("what is read and written")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Options):
+    """Says what is converted."""
+
+    source: str = _option(..., "folder of class folders, or CSV file", positional=True)
+    out: str = _option(..., "new folder", positional=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Convert, print the outcome, and return the exit code."""
-    given = _parse(arguments)
 
     def stop(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -41,16 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, stop)
     try:
-        options = Options(
-            form=PictureForm(given.encoding, given.quality, given.resize, given.square),
-            validation=given.validation,
-            shard_size=given.shard_size,
-            skip=given.on_error == "skip",
-            labels=_labels(given.labels) if given.labels else (),
-            workers=given.workers,
+        given = read(
+            Request,
+            sys.argv[1:] if arguments is None else arguments,
+            prog="python -m trainer.records",
+            description=__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        content = convert(given.source, given.out, options, _Progress().show)
-    except (RecordsError, OSError) as error:
+        request = Request(**given)
+        if request.square and not request.resize:
+            raise UsageError("--square needs --resize: all pictures then have one size")
+        content = convert(Path(request.source), Path(request.out), request, _Progress().show)
+    except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -64,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"warning: {text}", file=sys.stderr)
     counts = [f"{split['records']} {name}" for name, split in content["splits"].items()]
     skipped = f" and {len(content['skipped'])} skipped" if content["skipped"] else ""
-    print(f"{', '.join(counts)} examples{skipped} in {given.out}")
+    print(f"{', '.join(counts)} examples{skipped} in {request.out}")
     return 0
 
 
@@ -84,63 +94,3 @@ class _Progress:
         end = "\n" if last or not terminal else ""
         sys.stderr.write(("\r\033[K" if terminal else "") + text + end)
         sys.stderr.flush()
-
-
-def _labels(path: Path) -> tuple[str, ...]:
-    labels = tuple(path.read_text().splitlines())
-    if not labels or not all(labels) or len(set(labels)) < len(labels):
-        raise RecordsError(f"{path}: needs names, a line each, no two equal")
-    return labels
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the checked arguments."""
-    parser = argparse.ArgumentParser(prog="python -m trainer.records", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    add = parser.add_argument
-    add("source", type=Path, help="folder of class folders, or CSV file")
-    add("out", type=Path, help="new folder")
-    add("--encoding", choices=ENCODINGS, default="jpeg", help="jpeg (small), png (no loss)")
-    add("--quality", type=int, default=90, help="of JPEGs, 1 to 100 (90)")
-    add(
-        "--resize",
-        type=int,
-        metavar="N",
-        help="pixels of the shorter side; never enlarges. With --square: of the square that the "
-        "whole picture becomes",
-    )
-    add(
-        "--square",
-        action="store_true",
-        help="squares of --resize pixels; training with --image-size of the same number then "
-        "resizes nothing",
-    )
-    add("--validation", type=float, default=0.1, help="share of each class held out (0.1)")
-    add(
-        "--labels",
-        type=Path,
-        help="file of the names of classes or values, label 0 first (default: classes sorted)",
-    )
-    add("--shard-size", type=int, help=f"most examples a file ({SHARD_SIZE}, fewer for few)")
-    add(
-        "--on-error",
-        choices=("fail", "skip"),
-        default="fail",
-        help="a picture that cannot be read ends the run, or is named and left out",
-    )
-    add("--workers", type=int, default=0, help="processes (one a core)")
-    given = parser.parse_args(arguments)
-    if not 0 < given.validation < 1:
-        parser.error("--validation is between 0 and 1")
-    if given.square and not given.resize:
-        parser.error("--square needs --resize: all pictures then have one size")
-    for name, least, most in (
-        ("shard_size", 1, 10**9),
-        ("quality", 1, 100),
-        ("resize", 1, 65535),
-        ("workers", 0, 1024),
-    ):
-        value = getattr(given, name)
-        if value is not None and not least <= value <= most:
-            parser.error(f"--{name.replace('_', '-')} is between {least:g} and {most:g}")
-    return given

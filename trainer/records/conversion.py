@@ -15,45 +15,91 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from trainer.records import dataset, pictures, sources, tfrecord, writing
-from trainer.records.dataset import Report
-from trainer.records.pictures import UnreadablePicture
+from trainer.options import UsageError
+from trainer.records import pictures, sources, tfrecord
+from trainer.records.pictures import PictureForm, StoredPicture, UnreadablePicture
 from trainer.records.plan import Options, PlannedFile, class_names, plan
-from trainer.records.sources import RecordsError
+from trainer.records.sources import Item
+from trainer.records.tfrecord import Target
 
+FORMAT = 4
+"""Version of dataset.json and of the records."""
+NAMED = 20
+"""Most copies that dataset.json lists by name."""
 Tell = Callable[[int, int], None]
 """Takes how many pictures are done, and of how many."""
+
+
+@dataclass
+class Report:
+    """Says what is in one file."""
+
+    name: str
+    split: str
+    length: int = 0
+    """In bytes."""
+    sha256: str = ""
+    jpegs: int = 0
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    """Width and height of each picture."""
+    classes: Counter[int] = field(default_factory=Counter)
+    """Examples of each class, by its number."""
+    digests: list[tuple[str, str]] = field(default_factory=list)
+    """SHA-256 of each source file, and its name."""
+    skipped: list[str] = field(default_factory=list)
+
+    def add(self, item: Item, label: Target, content: bytes, picture: StoredPicture) -> None:
+        """Count an example: `content` is the source file, `picture` what is stored of it."""
+        self.sizes.append((picture.width, picture.height))
+        self.jpegs += picture.jpeg
+        self.digests.append((hashlib.sha256(content).hexdigest(), item.name))
+        numbers = (label,) if isinstance(label, int) else label
+        self.classes.update(number for number in numbers if isinstance(number, int))
+
+    @property
+    def sides(self) -> tuple[int, int, int]:
+        """Return the least and the most of the pictures' shorter sides, and the longest side.
+
+        They are zeros where one picture is not a JPEG. From them a reader knows that it meets no
+        other format, no JPEG smaller than its crop, none so large that it should be decoded at half
+        its size, and whether all have one size.
+        """
+        if not self.sizes or self.jpegs < len(self.sizes):
+            return 0, 0, 0
+        shorter = list(map(min, self.sizes))
+        return min(shorter), max(shorter), max(map(max, self.sizes))
 
 
 def convert(
     source: Path, out: Path, options: Options | None = None, tell: Tell = lambda *_: None
 ) -> dict[str, Any]:
     """Write the records of `source` to the new folder `out`, and return its dataset.json. Raises
-    RecordsError.
+    UsageError.
     """
     if out.exists():
-        raise RecordsError(f"{out}: exists; records are written to a new folder")
+        raise UsageError(f"{out}: exists; records are written to a new folder")
     inputs = sources.find(source)
     if importlib.util.find_spec("PIL") is None:
-        raise RecordsError("pictures need Pillow: pip install pillow")
+        raise UsageError("pictures need Pillow: pip install pillow")
     options = replace(options or Options(), target=inputs.target)
     names = class_names(source, inputs.items, options)
     files = plan(inputs.items, names, options)
     partial = out.with_name(f"{out.name}.partial")
     with _alone(partial):
         reports = _make_all(files, partial, options, tell)
-        content = dataset.describe(names, reports, options, inputs.ignored)
+        content = describe(names, reports, options, inputs.ignored)
         for split in ("train", "validation"):
             if split not in content["splits"]:
                 text = f"nothing is left for {split}: give more examples, or another share"
-                raise RecordsError(f"{source}: {text}")
+                raise UsageError(f"{source}: {text}")
         (partial / "labels.txt").write_text("".join(f"{name}\n" for name in names))
         (partial / "dataset.json").write_text(json.dumps(content, indent=1) + "\n")
         partial.rename(out)
@@ -63,7 +109,7 @@ def convert(
 def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
     """Write one file and report on it, in a process of its own.
 
-    Raises RecordsError for a picture that cannot be read, unless `options.skip`.
+    Raises UsageError for a picture that cannot be read, unless --on-error is skip.
     """
     report = Report(planned.name, planned.split)
     checksum = hashlib.sha256()
@@ -71,16 +117,18 @@ def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
         for item, label in planned.items:
             try:
                 content = item.path.read_bytes()
-                picture = pictures.prepare(content, options.form)
+                picture = pictures.prepare(content, options)
             except (UnreadablePicture, OSError) as error:
                 problem = f"{item.name}: {error}"
-                if not options.skip:
-                    raise RecordsError(f"cannot be read: {problem}") from None
+                if options.on_error == "fail":
+                    raise UsageError(f"cannot be read: {problem}") from None
                 report.skipped.append(problem)
                 continue
             # With its size a reader can choose what it decodes before it looks at the picture.
             size = {"height": picture.height, "width": picture.width}
-            example = writing.serialise(picture.content, label, filename=item.name.encode(), **size)
+            example = tfrecord.serialise(
+                picture.content, label, filename=item.name.encode(), **size
+            )
             framed = tfrecord.frame(example)
             file.write(framed)
             checksum.update(framed)
@@ -108,7 +156,9 @@ def _make_all(
         for file in files:
             add(make(file, folder, options))
     else:
-        with _pool(workers) as pool:
+        # Spawned, not forked: the caller may have threads, such as TensorFlow's.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(workers, context, _worker, (os.getpid(),)) as pool:
             try:
                 for future in as_completed(
                     [pool.submit(make, file, folder, options) for file in files]
@@ -116,7 +166,7 @@ def _make_all(
                     add(future.result())
             except BrokenProcessPool as error:
                 text = "a worker process was killed, perhaps for lack of memory"
-                raise RecordsError(f"{text}: try fewer --workers") from error
+                raise UsageError(f"{text}: try fewer --workers") from error
             finally:
                 pool.shutdown(cancel_futures=True)
     return [reports[file.name] for file in files]
@@ -124,14 +174,14 @@ def _make_all(
 
 @contextlib.contextmanager
 def _alone(partial: Path) -> Iterator[None]:
-    """Hold the empty folder of work. Raises RecordsError where another run holds it."""
+    """Hold the empty folder of work. Raises UsageError where another run holds it."""
     partial.parent.mkdir(parents=True, exist_ok=True)
     lock = partial.with_name(f".{partial.name}.lock")
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RecordsError(f"{partial}: another run is writing there") from None
+            raise UsageError(f"{partial}: another run is writing there") from None
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir()
@@ -139,12 +189,6 @@ def _alone(partial: Path) -> Iterator[None]:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
             lock.unlink(missing_ok=True)
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    # Spawned, not forked: the caller may have threads, such as TensorFlow's.
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, context, initializer=_worker, initargs=(os.getpid(),))
 
 
 def _worker(parent: int) -> None:
@@ -157,3 +201,52 @@ def _worker(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def describe(
+    names: Sequence[str], reports: Sequence[Report], options: Options, ignored: int
+) -> dict[str, Any]:
+    """Return dataset.json: what is in the folder, for people and for `trainer.input`.
+
+    `ignored` files of the source are not pictures.
+    """
+    splits: dict[str, Any] = {}
+    for report in reports:
+        split = splits.setdefault(report.split, {"records": 0, "classes": Counter(), "files": {}})
+        split["records"] += len(report.sizes)
+        split["classes"].update(report.classes)
+        split["files"][report.name] = {
+            "records": len(report.sizes),
+            "bytes": report.length,
+            "sha256": report.sha256,
+            "jpeg": report.sides,
+        }
+    for split in splits.values():
+        split["classes"] = {name: split["classes"][n] for n, name in enumerate(names)}
+    sizes = [size for report in reports for size in report.sizes]
+    widths, heights = ([size[side] for size in sizes] for side in (0, 1))
+    copies = _copies(reports)
+    return {
+        "format": FORMAT,
+        "target": options.target,
+        "classes": list(names),
+        "splits": {name: split for name, split in splits.items() if split["records"]},
+        "form": {field.name: getattr(options, field.name) for field in fields(PictureForm)},
+        "statistics": {
+            "width": {"least": min(widths, default=0), "most": max(widths, default=0)},
+            "height": {"least": min(heights, default=0), "most": max(heights, default=0)},
+            "not_pictures": ignored,
+        },
+        "copies_in_several_splits": {"pictures": len(copies), "named": copies[:NAMED]},
+        "skipped": sorted(problem for report in reports for problem in report.skipped),
+    }
+
+
+def _copies(reports: Sequence[Report]) -> list[list[str]]:
+    """Return the names of source files with the same bytes, where they are in several splits."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for report in reports:
+        for digest, name in report.digests:
+            groups.setdefault(digest, []).append((name, report.split))
+    several = [group for group in groups.values() if len({split for _, split in group}) > 1]
+    return sorted(sorted(name for name, _ in group) for group in several)

@@ -7,7 +7,9 @@ rotation, transparency, CMYK, 16 bits a channel, colour profiles, the first fram
 import io
 import struct
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+from trainer.options import Section
 
 SUFFIXES = frozenset(
     (
@@ -15,7 +17,6 @@ SUFFIXES = frozenset(
         *(".mpo", ".png", ".ppm", ".tif", ".tiff", ".webp"),
     )
 )
-ENCODINGS = ("jpeg", "png")
 _ORIENTATION = 0x0112
 _HALVED = [(2, 2), (1, 1), (1, 1)]
 """Sampling of a JPEG's components in 4:2:0."""
@@ -25,19 +26,29 @@ class UnreadablePicture(Exception):  # noqa: N818 - named for what was found
     """A picture cannot be decoded; the message says why."""
 
 
+_option = Section("options")
+
+
 @dataclass(frozen=True)
 class PictureForm:
-    """Says how pictures are stored."""
+    """Says how pictures are stored. A file that needs no change is taken over as it is."""
 
-    encoding: str = "jpeg"
-    """jpeg: baseline JPEG in 4:2:0; png: PNG, without loss. A file that needs no change is taken
-    over as it is."""
-    quality: int = 90
-    """Of a JPEG, 1 to 100, on libjpeg's scale."""
-    resize: int | None = None
-    """Pixels of the shorter side, never enlarged; for squares, pixels of each side."""
-    square: bool = False
-    """Squeeze the whole picture into a square of `resize` pixels."""
+    encoding: Literal["jpeg", "png"] = _option(
+        "jpeg", "jpeg: small, a baseline JPEG in 4:2:0; png: no loss"
+    )
+    quality: int = _option(90, "of JPEGs, 1 to 100, on libjpeg's scale", least=1, most=100)
+    resize: int = _option(
+        0,
+        "pixels of the shorter side; never enlarges. With --square: of the square that the whole "
+        "picture becomes; 0: as they are",
+        most=65535,
+    )
+    square: bool = _option(
+        False,
+        "squares of --resize pixels; training with --image-size of the same number then resizes "
+        "nothing",
+        bare=True,
+    )
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,14 @@
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+from trainer.options import Section, UsageError
 from trainer.records.pictures import PictureForm
-from trainer.records.sources import SEPARATOR, Item, RecordsError
-from trainer.records.writing import Target, file_name
+from trainer.records.sources import SEPARATOR, Item
+from trainer.records.tfrecord import Target
 
 SHARD_SIZE = 1000
 """Most examples in a file."""
@@ -17,23 +19,43 @@ MANY_SHARDS, SMALL_SHARD = 16, 64
 have fewer examples than the second number."""
 
 
+def labels_of(path: str) -> tuple[str, ...]:
+    """Return the names in a file, a line each. Raises UsageError."""
+    labels = tuple(Path(path).read_text().splitlines())
+    if not labels or not all(labels) or len(set(labels)) < len(labels):
+        raise UsageError(f"{path}: needs names, a line each, no two equal")
+    return labels
+
+
+_option = Section("options")
+
+
 @dataclass(frozen=True)
-class Options:
+class Options(PictureForm):
     """Says what a conversion makes of its pictures."""
 
-    form: PictureForm = field(default_factory=PictureForm)
-    validation: float = 0.1
-    """Share of each class that is held out, where the source has no splits of its own."""
-    shard_size: int | None = None
-    """Most examples in a file; None: SHARD_SIZE, or fewer so that there are MANY_SHARDS files."""
-    skip: bool = False
-    """Name and leave out pictures that cannot be read; otherwise the first one ends the run."""
-    labels: tuple[str, ...] = ()
-    """Class names in the order of their numbers; (): those found, sorted."""
+    validation: float = _option(
+        0.1,
+        "share of each class that is held out, where the source has no splits",
+        least=1e-6,
+        most=0.999999,
+    )
+    labels: tuple[str, ...] = _option(
+        (),
+        "file of the names of classes or values, label 0 first",
+        parse=labels_of,
+        metavar="FILE",
+        shown="classes sorted",
+    )
+    shard_size: int = _option(
+        0, f"most examples a file; 0: {SHARD_SIZE}, fewer for few pictures", most=10**9
+    )
+    on_error: Literal["fail", "skip"] = _option(
+        "fail", "a picture that cannot be read ends the run, or is named and left out"
+    )
+    workers: int = _option(0, "processes; 0: one for each core that may be used", most=1024)
     target: str = "class"
     """What a label is: see sources.Source."""
-    workers: int = 0
-    """Processes; 0: one for each core that this process may use."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +90,8 @@ def plan(items: Sequence[Item], names: Sequence[str], options: Options) -> list[
             chosen = tuple(
                 (item, _label(item, options.target, numbers)) for item in members[number::count]
             )
-            files.append(PlannedFile(file_name(split, number, count), chosen))
+            name = f"{split}-{number:05d}-of-{count:05d}.tfrecord"
+            files.append(PlannedFile(name, chosen))
     return files
 
 
@@ -108,13 +131,13 @@ def several(item: Item) -> set[str]:
 
 
 def values(item: Item) -> tuple[float, ...]:
-    """Return the numbers of an item. Raises RecordsError."""
+    """Return the numbers of an item. Raises UsageError."""
     try:
         numbers = tuple(map(float, item.label.split(SEPARATOR)))
     except ValueError:
         numbers = ()
     if not numbers or not all(map(math.isfinite, numbers)):
-        raise RecordsError(f"{item.name}: its value {item.label!r} is not a number")
+        raise UsageError(f"{item.name}: its value {item.label!r} is not a number")
     return numbers
 
 
@@ -122,7 +145,7 @@ def class_names(source: Path, items: Sequence[Item], options: Options) -> tuple[
     """Return the classes in the order of their numbers: those given, or those found, sorted; or the
     names of the values.
 
-    Raises RecordsError where there are too few, or one that was not given.
+    Raises UsageError where there are too few, or one that was not given.
     """
     given, target = options.labels, options.target
     if target == "values":
@@ -130,16 +153,16 @@ def class_names(source: Path, items: Sequence[Item], options: Options) -> tuple[
     names = {name for item in items for name in several(item)}
     names = names if target == "labels" else {item.label for item in items}
     if any("\n" in name for name in names):
-        raise RecordsError(f"{source}: a class name has a line break in it")
+        raise UsageError(f"{source}: a class name has a line break in it")
     if given:
         if unknown := sorted(names - set(given)):
-            raise RecordsError(f"{source}: class {unknown[0]!r} is not in --labels")
+            raise UsageError(f"{source}: class {unknown[0]!r} is not in --labels")
         if len(given) < 2:
-            raise RecordsError(f"{source}: --labels names one class, it needs two or more")
+            raise UsageError(f"{source}: --labels names one class, it needs two or more")
         return given
     if len(names) < 2:
         folders = ", a folder each" if target == "class" else ""
-        raise RecordsError(
+        raise UsageError(
             f"{source}: needs two or more classes{folders}; has {len(names)} "
             f"({', '.join(sorted(names))})"
         )
@@ -152,7 +175,7 @@ def _value_names(source: Path, items: Sequence[Item], given: tuple[str, ...]) ->
     for item in items:
         if len(values(item)) != count:
             has = f"{len(values(item))} values, {items[0].name} has {count}"
-            raise RecordsError(f"{source}: {item.name} has {has}")
+            raise UsageError(f"{source}: {item.name} has {has}")
     if given and len(given) != count:
-        raise RecordsError(f"{source}: has {count} values, --labels names {len(given)}")
+        raise UsageError(f"{source}: has {count} values, --labels names {len(given)}")
     return given or (("value",) if count == 1 else tuple(f"value{n}" for n in range(count)))

@@ -6,36 +6,18 @@ own.
 
 import csv
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trainer.options import UsageError
 from trainer.records.pictures import SUFFIXES
 
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
-}
+SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 """Names of splits in folders and CSV files."""
 SEPARATOR = "|"
 _KINDS = " ".join(sorted(SUFFIXES))
-_PATHS = ("path", "image", "file", "filename", "image_path")
-_TARGETS = {
-    **dict.fromkeys(("label", "class", "category", "target"), "class"),
-    **dict.fromkeys(("labels", "classes", "tags"), "labels"),
-    **dict.fromkeys(("value", "values"), "values"),
-}
+_TARGETS = {"label": "class", "labels": "labels", "values": "values"}
 """What a label is, by the name of its column."""
-_SPLITS = ("split", "set", "subset")
-
-
-class RecordsError(Exception):
-    """Something cannot be turned into records; one line that says what."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +45,17 @@ class Source:
 
 
 def find(source: Path) -> Source:
-    """Return all pictures of a source, in the order of their names. Raises RecordsError."""
+    """Return all pictures of a source, in the order of their names. Raises UsageError."""
     if source.is_dir():
         content = _folder(source)
     elif not source.exists():
-        raise RecordsError(f"{source}: there is no such file or folder")
+        raise UsageError(f"{source}: there is no such file or folder")
     elif source.suffix.lower() == ".csv":
         content = _csv(source)
     else:
-        raise RecordsError(f"{source}: is not a folder or CSV file; unpack an archive first")
+        raise UsageError(f"{source}: is not a folder or CSV file; unpack an archive first")
     if not content.items:
-        raise RecordsError(f"{source}: no pictures found ({_KINDS})")
+        raise UsageError(f"{source}: no pictures found ({_KINDS})")
     return replace(content, items=tuple(sorted(content.items, key=lambda item: item.name)))
 
 
@@ -96,7 +78,7 @@ def _folder(folder: Path) -> Source:
     if "validation" not in {item.split for item in items}:
         items = [replace(item, split=item.split.replace("train", "")) for item in items]
     if empty := sorted(set() if divided else tops - {item.label for item in items}):
-        raise RecordsError(f"{folder}/{empty[0]}: no pictures in this class ({_KINDS})")
+        raise UsageError(f"{folder}/{empty[0]}: no pictures in this class ({_KINDS})")
     return Source(tuple(items), ignored)
 
 
@@ -109,15 +91,18 @@ def _csv(path: Path) -> Source:
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise RecordsError(f"{path}: is not a CSV file in UTF-8: {error}") from error
+        raise UsageError(f"{path}: is not a CSV file in UTF-8: {error}") from error
     lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, start=1)]
     lines = [(number, row) for number, row in lines if any(row)]
     if not lines:
-        raise RecordsError(f"{path}: is empty")
+        raise UsageError(f"{path}: is empty")
     header = [name.lower() for name in lines.pop(0)[1]]
-    of_path, of_label, of_split = (_column(header, known) for known in (_PATHS, _TARGETS, _SPLITS))
+    of_path, of_label, of_split = (
+        next((header.index(name) for name in known if name in header), -1)
+        for known in (("path", "image"), _TARGETS, ("split",))
+    )
     if of_path < 0 or of_label < 0:
-        raise RecordsError(f"{path}: its first line has to name its columns: path,label,split")
+        raise UsageError(f"{path}: its first line has to name its columns: path,label,split")
     target = _TARGETS[header[of_label]]
     items, seen = [], dict[str, int]()
     for number, row in lines:
@@ -125,28 +110,23 @@ def _csv(path: Path) -> Source:
         row = row + [""] * (len(header) - len(row))
         name, label, split = row[of_path], row[of_label], row[of_split] if of_split >= 0 else ""
         if not name or not (label or target == "labels"):
-            raise RecordsError(f"{where}: needs a path and a label")
+            raise UsageError(f"{where}: needs a path and a label")
         if split and split.lower() not in SPLITS:
-            raise RecordsError(f"{where}: {split!r} is not a split: train, validation or test")
+            raise UsageError(f"{where}: {split!r} is not a split: train, validation or test")
         if "://" in name:
-            raise RecordsError(f"{where}: {name}: copy the files to a disk first")
+            raise UsageError(f"{where}: {name}: copy the files to a disk first")
         if name in seen:
-            raise RecordsError(f"{where}: {name} is on line {seen[name]} already")
+            raise UsageError(f"{where}: {name} is on line {seen[name]} already")
         seen[name] = number
         if not (path.parent / name).exists():
-            raise RecordsError(f"{where}: there is no {path.parent / name}")
+            raise UsageError(f"{where}: there is no {path.parent / name}")
         items.append(_item(name, label, SPLITS.get(split.lower(), ""), path.parent / name))
     return Source(tuple(items), 0, target)
 
 
-def _column(header: Sequence[str], known: Sequence[str] | dict[str, str]) -> int:
-    """Return the number of the first column with a known name; -1: there is none."""
-    return next((header.index(name) for name in known if name in header), -1)
-
-
 def _item(name: str, label: str, split: str, path: Path) -> Item:
     if not path.is_file():
-        raise RecordsError(f"{path}: is not a regular file")
+        raise UsageError(f"{path}: is not a regular file")
     return Item(name, label, split, path)
 
 

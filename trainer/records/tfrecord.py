@@ -16,6 +16,8 @@ HEADER, FOOTER = 12, 4
 _MASK = 0xA282EAD8
 Value = bytes | int | tuple[int, ...] | tuple[float, ...]
 """A feature's value; a tuple has several, and whole numbers if it is empty."""
+Target = int | tuple[int, ...] | tuple[float, ...]
+"""The number of a class, those of several labels, or values; values are never empty."""
 
 
 class Damaged(Exception):  # noqa: N818 - named for what was found
@@ -81,6 +83,15 @@ def example(features: Mapping[str, Value]) -> bytes:
         for name in sorted(features)
     )
     return _field(1, entries)
+
+
+def serialise(image: bytes, label: Target, **more: Value) -> bytes:
+    """Return a tf.train.Example of an encoded image; the names in `more` are put below image/."""
+    target = "class/label" if isinstance(label, int) else "class/labels"
+    if isinstance(label, tuple) and label and isinstance(label[0], float):
+        target = "values"
+    features = {"encoded": image, target: label, **more}
+    return example({f"image/{name}": value for name, value in features.items()})
 
 
 def checksum() -> Callable[[bytes], int]:

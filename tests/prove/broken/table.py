@@ -195,7 +195,7 @@ sys.argv.append("--steps-per-loop=1")
     _trainer(
         "no model",
         *("outputs", "wrote no SavedModel"),
-        "import trainer.model.export\ntrainer.model.export.export = lambda *a: None",
+        "import trainer.model.results\ntrainer.model.results.export = lambda *a: None",
     ),
     Breakage("outputs of root", "outputs", "belongs to uid 0", "USER 0"),
     _starts("a failure before its code", "starts", "ends before", PYTHON, "raise SystemExit(3)"),

@@ -12,7 +12,7 @@ from trainer.config import Config, parse
 from trainer.input import data, splits
 from trainer.input.parts import Shard
 from trainer.records import command
-from trainer.records.writing import serialise
+from trainer.records.tfrecord import serialise
 
 _file = io.BytesIO()
 Image.new("L", (8, 8)).save(_file, "png")
@@ -42,17 +42,19 @@ def filled(folder: Path, **colours: str) -> Path:
     return folder
 
 
-def photographs(folder: Path, *sizes: tuple[int, int], count: int = 24) -> Path:
-    """Class folders of JPEGs of noise, which have no two parts alike."""
+def photographs(folder: Path, *sizes: tuple[int, int], encoding: str = "jpeg") -> Path:
+    """The folder of records of two classes of noise, which has no two parts alike."""
     for kind in ("one", "other"):
-        (folder / kind).mkdir(parents=True)
-        for number in range(count):
+        (folder / "in" / kind).mkdir(parents=True)
+        for number in range(24):
             image = Image.effect_noise(sizes[number % len(sizes)], 60)
             other = Image.radial_gradient("L").resize(image.size)
             Image.merge("RGB", (image, other, image.transpose(0))).save(
-                folder / kind / f"{number}.jpg", quality=90
+                folder / "in" / kind / f"{number}.jpg", quality=90
             )
-    return folder
+    given = ("--workers", "1", "--encoding", encoding)
+    assert command.main([str(folder / "in"), str(folder / "out"), *given]) == 0
+    return folder / "out"
 
 
 def made(tmp_path: Path, *options: str) -> Path:

@@ -1,19 +1,17 @@
 """Decoded pictures that are kept: the same batches, from pixels."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.tensorflow
-pytest.importorskip("tensorflow")
+from tests.trainer.input.samples import context, options, photographs
+from trainer.input import cache, data, pictures, splits
+from trainer.input.parts import Shard
 
-from tests.trainer.input.samples import context, options, photographs  # noqa: E402
-from trainer.input import cache, data, pictures, splits  # noqa: E402
-from trainer.input.parts import Shard  # noqa: E402
-from trainer.job import memory  # noqa: E402
-from trainer.records import command  # noqa: E402
+pytestmark = pytest.mark.tensorflow
 
 
 @pytest.fixture(autouse=True)
@@ -25,10 +23,8 @@ def empty() -> None:
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, ...]:
     """JPEGs of three sizes."""
-    folder = tmp_path_factory.mktemp("records")
-    source = photographs(folder / "in", (90, 60), (51, 70), (48, 48))
-    assert command.main([str(source), str(folder / "out"), "--workers", "1"]) == 0
-    return splits.find(str(folder / "out"), "train")
+    folder = photographs(tmp_path_factory.mktemp("records"), (90, 60), (51, 70), (48, 48))
+    return splits.find(str(folder), "train")
 
 
 def batches(shards: tuple[Shard, ...], keep: str, count: int = 12) -> list[Any]:
@@ -58,15 +54,29 @@ def test_kept_pictures_give_the_same_batches_and_each_is_decoded_once(
 
 
 def test_what_does_not_fit_is_decoded_each_time(
-    shards: tuple[Shard, ...],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shards: tuple[Shard, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = batches(shards, "none")
-    monkeypatch.setattr(memory, "free", lambda: 100_000)
+    monkeypatch.setattr(cache, "free", lambda: 100_000)
     np.testing.assert_equal(batches(shards, "memory"), expected)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "{" in line]
     before, full = (event["message"] for event in events if event["event"] == "cache")
     assert before == "--cache memory: keeps up to 0.1 MB of decoded pictures"
     assert full.startswith("--cache memory: is full with ")
     assert 3 <= int(full.split()[5]) <= 11
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "limit"),
+    [
+        ("memory.max", "1073741824\n", 2**30),
+        ("memory.max", "max\n", 2**33),
+        ("memory/memory.limit_in_bytes", "536870912\n", 2**29),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", 2**33),
+        ("another", "", 2**33),
+    ],
+)
+def test_the_memory_limit(tmp_path: Path, name: str, content: str, limit: int) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / name).write_text(content)
+    assert cache.limit(tmp_path, total=2**33) == limit

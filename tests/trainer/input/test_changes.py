@@ -3,13 +3,12 @@ occur, and none leaves the bounds."""
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from PIL import Image, ImageEnhance, ImageOps
+
+from trainer.input import changes
 
 pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
-Image = pytest.importorskip("PIL.Image")
-from PIL import ImageEnhance, ImageOps  # noqa: E402
-
-from trainer.input import changes  # noqa: E402
 
 SIDE = 56
 PICTURE = np.clip(

@@ -4,13 +4,13 @@ import io
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 
-pytestmark = pytest.mark.tensorflow
-tf = pytest.importorskip("tensorflow")
+from tests.trainer.input.samples import options
+from trainer.input import augment, decoding, pictures
 
-from tests.trainer.input.samples import options  # noqa: E402
-from trainer.input import augment, pictures  # noqa: E402
+pytestmark = pytest.mark.tensorflow
 
 
 def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (141, 97), **options) -> bytes:
@@ -44,6 +44,7 @@ def test_other_formats_are_tensorflow_s(kind: str) -> None:
     theirs = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
     np.testing.assert_array_equal(pictures.pixels(content), theirs)
     assert pictures.size(content) == (97, 141)
+    assert decoding.decode(tf.constant(content), 16).shape == (16, 16, 3), "in a graph, too"
 
 
 @pytest.mark.parametrize("content", [encoded("jpeg")[:3000], encoded("png")[:3000], b"no picture"])

@@ -7,14 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.clock import replace_pauses
-from trainer.job.checkpoints import (
-    Background,
-    Checkpoints,
-    Position,
-    Spoiled,
-    Torn,
-    Unwritable,
-)
+from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled, Torn, Unwritable
 from trainer.job.lease import Lost
 
 pytestmark = pytest.mark.tensorflow
@@ -71,6 +64,18 @@ def test_one_that_is_damaged_is_seen(checkpoints: Checkpoints, damage: str, suff
     what = "bytes do not have the checksum of the " if suffix == "npz" else r"step-00000020\.npz"
     with pytest.raises(Torn, match=what):
         checkpoints.load(20)
+
+
+def test_one_that_is_not_whole_is_passed_over_and_removed_if_asked(
+    checkpoints: Checkpoints, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(checkpoints, 20, 40)
+    Path(checkpoints.folder, "step-00000040.npz").write_bytes(b"half")
+    for remove, left in ((False, [20, 40]), (True, [20])):
+        newest = checkpoints.newest(remove)
+        assert newest is not None and newest.position.step == 20
+        assert checkpoints.steps() == left
+        assert "skipped a checkpoint that is not whole: " in capsys.readouterr().out
 
 
 def test_arrays_without_a_marker_do_not_count_and_are_swept(checkpoints: Checkpoints) -> None:

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from trainer import config
 from trainer.loop import distribution, parameter_servers
-from trainer.model import networks
+from trainer.model import networks, optimization
 
 STEPS = 200
 RATE = 2.0**-10
@@ -76,7 +76,7 @@ def found(variables: list) -> list[float]:
 def alone(optimizer: str) -> dict[str, object]:
     """The result of one process with the same gradients."""
     variable = keras.Variable([0.0])
-    optimizer_ = networks.optimizer(chosen(optimizer), "float32")
+    optimizer_ = optimization.optimizer(chosen(optimizer), "float32")
     kept = [tf.Variable([0.0]) for _ in range(parameter_servers.slots(optimizer_))]
     for step in range(STEPS):
         parameter_servers.update(

@@ -135,9 +135,9 @@ def test_a_tf_config_that_cannot_work_is_refused(environment: dict[str, str], me
     ],
 )
 def test_precision_follows_the_device(capabilities: list[tuple[int, int]], policy: str) -> None:
-    assert distribution.precision("auto", False, capabilities) == policy
-    assert distribution.precision("float32", False, capabilities) == "float32"
-    assert distribution.precision("auto", True, capabilities) == "mixed_bfloat16", "a TPU"
+    assert distribution.policy("auto", False, capabilities) == policy
+    assert distribution.policy("float32", False, capabilities) == "float32"
+    assert distribution.policy("auto", True, capabilities) == "mixed_bfloat16", "a TPU"
 
 
 # --- meeting --------------------------------------------------------------------------------------

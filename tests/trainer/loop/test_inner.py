@@ -1,4 +1,6 @@
-"""The inner loop: replicas agree, and their gradients are clipped together."""
+"""The inner loop: replicas agree, gradients are clipped and summed, averages are kept; XLA."""
+
+from collections.abc import Callable
 
 import keras
 import numpy as np
@@ -7,10 +9,9 @@ import tensorflow as tf
 
 from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored
-from trainer.config import Config, parse
+from trainer.config import Config, UsageError, parse, sized
 from trainer.loop import inner
 from trainer.model import networks
-from trainer.task import sized
 
 pytestmark = pytest.mark.tensorflow
 
@@ -89,6 +90,79 @@ def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
         found.append([*metrics.values()][:4])
     np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
     assert found[0][2][0] > 0.01, "there was something to clip"
+
+
+@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, mirrored])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_the_average_is_that_of_all_steps_and_the_model_has_it_while_it_is_evaluated(
+    policy: str, strategy: Callable[[], tf.distribute.Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "build", tiny)
+    trainer = inner.Trainer(strategy(), config("--ema", 0.75), 2, policy)
+    iterator = iter(trainer.strategy.experimental_distribute_dataset(batches(4)))
+    trained = trainer.model.trainable_variables
+    expected: list[np.ndarray] = []
+    for _ in range(4):
+        trainer.train(iterator, 1)
+        now = [variable.numpy() for variable in trained]
+        pairs = zip(expected or now, now, strict=True)
+        expected = [0.75 * average + 0.25 * value for average, value in pairs]
+    with trainer.averaged():
+        for variable, value in zip(trained, expected, strict=True):
+            np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5, atol=1e-7)
+    exported = trainer.weights()
+    for variable, value, average in zip(trained, now, expected, strict=True):
+        np.testing.assert_array_equal(variable.numpy(), value)
+        np.testing.assert_allclose(exported[variable.path], average, rtol=1e-5, atol=1e-7)
+    assert {variable.path for variable in trainer.model.variables} == exported.keys()
+
+
+def moved(trainer: inner.Trainer, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:
+    """What one step changes, by the path of each trained variable."""
+    before = {v.path: v.numpy() for v in trainer.model.trainable_variables}
+    trainer.train(iter(strategy.experimental_distribute_dataset(batches())), 1)
+    return {v.path: v.numpy() - before[v.path] for v in trainer.model.trainable_variables}
+
+
+@pytest.mark.parametrize("one", [True, False], ids=["one device", "two"])
+def test_a_batch_in_parts_moves_the_weights_as_the_whole_batch_does(one: bool) -> None:
+    strategy = tf.distribute.get_strategy() if one else mirrored()
+    found = []
+    for parts in (1, 2):
+        tf.keras.utils.set_random_seed(0)
+        options = ("--accumulate", parts, "--optimizer", "sgd", "--momentum", 0)
+        found.append(moved(inner.Trainer(strategy, config(*options), 2, "float32"), strategy))
+    for path, whole in found[0].items():
+        np.testing.assert_allclose(found[1][path], whole, rtol=1e-3, atol=1e-8, err_msg=path)
+    assert any(np.abs(value).max() > 1e-6 for value in found[0].values())
+
+
+def test_a_batch_that_does_not_divide_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^--accumulate 3: the batch of 8 of a replica does not"):
+        inner.Trainer(tf.distribute.get_strategy(), config("--accumulate", 3), 2, "float32")
+
+
+def compiled(trainer: inner.Trainer) -> bool:
+    """Does the training step's graph have a function that XLA must compile?"""
+    [step] = trainer._train._list_all_concrete_functions_for_serialization()
+    library = step.graph.as_graph_def().library.function
+    return any(function.attr["_XlaMustCompile"].b for function in library)
+
+
+def test_a_compiled_step_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "build", tiny)
+    found = []
+    for options in ((), ("--xla",)):
+        tf.keras.utils.set_random_seed(0)
+        trainer = inner.Trainer(tf.distribute.get_strategy(), config(*options), 2, "float32")
+        iterator = iter(batches(6))
+        losses = np.concatenate([trainer.train(iterator, 3)["loss"] for _ in range(2)])
+        found.append([losses, *(v.numpy() for v in trainer.model.non_trainable_variables)])
+        assert compiled(trainer) is bool(options)
+    for plain, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, plain, rtol=1e-4, atol=1e-7)
+    with pytest.raises(UsageError, match="--xla does not work with 2 replicas"):
+        inner.Trainer(mirrored(), config("--xla"), 2, "float32")
 
 
 def test_epochs_become_steps() -> None:

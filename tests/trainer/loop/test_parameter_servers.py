@@ -15,8 +15,9 @@ import tensorflow as tf
 from tests.trainer.loop.count_updates import RATE, STEPS, alone
 from tests.trainer.runs import ROOT, cluster
 from trainer import config
+from trainer.config import UsageError
 from trainer.loop import inner, parameter_servers
-from trainer.model import networks
+from trainer.model import optimization
 
 pytestmark = pytest.mark.tensorflow
 
@@ -56,7 +57,7 @@ def test_one_worker_does_what_keras_does(optimizer: str) -> None:
     theirs, mine = (
         keras.Variable(np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)) for _ in range(2)
     )
-    keras_own = networks.optimizer(chosen, "float32")
+    keras_own = optimization.optimizer(chosen, "float32")
     keras_own.build([theirs])
     slots = [tf.Variable(tf.zeros((3, 4))) for _ in range(parameter_servers.slots(keras_own))]
     draw = np.random.default_rng(7)
@@ -91,6 +92,17 @@ def test_a_worker_s_loss_and_gradients_are_those_of_any_other_strategy() -> None
     assert float(loss) > 10
     for mine, other in zip(gradients, theirs, strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--ema", 0.9), ("--cache", "memory"), ("--weight-decay", 0.1), ("--optimizer", "adamw")],
+)
+def test_what_parameter_servers_do_not_do_is_refused(option: tuple[object, ...]) -> None:
+    words = " ".join(map(str, option))
+    chosen = config.parse(["--records", "-", "--job-dir", "-", *map(str, option)], {})
+    with pytest.raises(UsageError, match=f"^{words} does not work with parameter servers"):
+        parameter_servers.ParameterServers(None, chosen, 2, "float32")
 
 
 @pytest.mark.slow

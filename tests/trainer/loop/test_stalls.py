@@ -4,15 +4,9 @@ import socket
 
 import pytest
 
+from tests.clock import Clock
 from tests.trainer.loop.test_distribution import ports, two
 from trainer.loop import distribution, stalls
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def test_the_one_that_is_waited_for_is_named(
 ) -> None:
     monkeypatch.setattr(stalls, "probe", lambda host: presence)
     clock, monitor = Clock(), stalls.StallMonitor({})
-    monitor.named = stalls.peers({"chief": ("a:1",), "worker": ("b:0", "b:1")}, "chief", 0)
+    monitor.named = distribution.Cluster(tasks={"chief": ("a:1",), "worker": ("b:0", "b:1")}).others
     del monitor.named["b:0"]
     wait = stalls.Wait("step 7", clock)
     for clock.now in (14, 19, 21, 22):

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.trainer.runs import SMOKE
 from trainer.config import given, parse
 from trainer.job.checkpoints import Checkpoints, Position
 from trainer.model import choices
@@ -108,9 +107,8 @@ def test_without_a_checkpoint_a_record_counts_for_nothing(tmp_path: Path) -> Non
 
 
 def test_a_run_says_what_it_chose_goes_on_with_it_and_is_done(tmp_path: Path, task) -> None:
-    quick = ("--records", SMOKE, "--job-dir", tmp_path, "--image-size", 8)
-    code, lines = task(*quick, "--export", "none", "--early-stopping", 1, "--evaluate-every", 10,
-                       "--learning-rate", 1e-12)  # fmt: skip
+    early = ("--early-stopping", 1, "--evaluate-every", 10, "--learning-rate", 1e-12)
+    code, lines = task(*early, "--export", "none")
     assert code == 0, lines[-1]
     said = [line["message"] for line in lines if line["event"] == "chosen"]
     assert said == [
@@ -120,5 +118,5 @@ def test_a_run_says_what_it_chose_goes_on_with_it_and_is_done(tmp_path: Path, ta
     ]
     record = json.loads((tmp_path / "config.json").read_text())
     assert (record["epochs"], record["steps"], record["warmup_steps"]) == (24.0, 750, 37)
-    code, lines = task(*quick)
+    code, lines = task()
     assert (code, [line["event"] for line in lines]) == (0, ["done"]), "no length is asked for"

@@ -1,8 +1,6 @@
 """The SavedModel returns what evaluation computes, from files and from tensors."""
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +11,8 @@ from tests.trainer.runs import SMOKE
 from trainer.config import parse
 from trainer.input import decoding, splits
 from trainer.loop import inner
-from trainer.model import export, networks, predictions
-from trainer.records import writing
+from trainer.model import networks, results
+from trainer.records import tfrecord
 
 pytestmark = pytest.mark.tensorflow
 
@@ -38,7 +36,7 @@ def saved(trained, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job") / "model"
     weights = {variable.path: variable.numpy() for variable in trained.variables}
     for _ in range(2):  # The second replaces the first, as after a restart.
-        export.export(weights, NAMES, CONFIG, str(path))
+        results.export(weights, NAMES, CONFIG, str(path))
     assert [child.name for child in path.parent.iterdir()] == ["model"]
     return path
 
@@ -82,15 +80,17 @@ def test_the_central_square_alone_is_evaluated_predicted_and_served(
         ("all", framed, []),
     ):
         files = [tf.io.encode_png(picture).numpy() for picture in pixels]
-        examples = list(zip(files, (number % 10 for number in range(40)), strict=True))
-        writing.write(tmp_path / name, NAMES, {"validation": examples}, 10)
+        examples = [tfrecord.serialise(file, number % 10) for number, file in enumerate(files)]
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / "validation-0.tfrecord"
+        path.write_bytes(b"".join(map(tfrecord.frame, examples)))
         job = ["--records", str(tmp_path / name), "--job-dir", str(tmp_path), *SIZE, *more]
         config = parse(job, {})
         shards = splits.find(config.records, "validation")
         strategy = tf.distribute.get_strategy()
         result = inner.Evaluation(strategy, trained, config, 10, shards).run()
-        path = predictions.write(trained, NAMES, config, shards, str(tmp_path / f"{name}.csv"))
-        export.export(weights, NAMES, config, str(tmp_path / "model"))
+        path = results.predict(trained, NAMES, config, shards, str(tmp_path / f"{name}.csv"))
+        results.export(weights, NAMES, config, str(tmp_path / "model"))
         serve = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
         served = serve(image_bytes=tf.constant(files))["probabilities"].numpy()
         measured[name] = (result["loss"], Path(path).read_text(), served.tolist())
@@ -102,23 +102,9 @@ def test_the_central_square_alone_is_evaluated_predicted_and_served(
 def test_a_model_trained_in_mixed_precision_is_served_in_float32(tmp_path: Path) -> None:
     network = networks.build(CONFIG, 10, "mixed_bfloat16")
     weights = {variable.path: variable.numpy() for variable in network.variables}
-    export.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
+    results.export(weights, NAMES, CONFIG, str(tmp_path / "model"))
     images = tf.zeros((1, 16, 16, 3), tf.uint8)
     served = tf.saved_model.load(str(tmp_path / "model")).signatures["tensors"](images=images)
     assert served["probabilities"].dtype == tf.float32
     expected = tf.nn.softmax(network(images, training=False)).numpy()
     np.testing.assert_allclose(served["probabilities"].numpy(), expected, atol=2e-2)
-
-
-@pytest.mark.slow
-def test_a_process_that_knows_nothing_of_this_package_gets_the_same_numbers(
-    trained, saved: Path, digits, tmp_path: Path
-) -> None:
-    images = tf.stack([decoding.decode(tf.constant(png), 16) for png in digits]).numpy()
-    expected = tf.nn.softmax(trained(images, training=False)).numpy()
-    np.save(tmp_path / "images.npy", images)
-    command = [Path(sys.executable).with_name("saved_model_cli"), "run", "--dir", saved]
-    command += ["--tag_set", "serve", "--signature_def", "tensors", "--outdir", tmp_path]
-    command += ["--inputs", f"images={tmp_path}/images.npy"]
-    subprocess.run(list(map(str, command)), cwd=tmp_path, check=True, timeout=200)
-    np.testing.assert_array_equal(np.load(tmp_path / "probabilities.npy"), expected)

@@ -1,19 +1,22 @@
 """Models: their inputs and outputs, and which of their layers are trained."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.trainer.runs import same_weights
 from trainer.config import Config, UsageError, parse
 from trainer.job.checkpoints import Checkpoints, Position
-from trainer.model import networks, optimization
+from trainer.model import backbones, networks, optimization
 
 pytestmark = pytest.mark.tensorflow
 
-DENSENET = ("--model", "densenet121", "--image-size", "32")
+MOBILENET = ("--model", "mobilenetv2")
 
 
 def config(*options: object) -> Config:
@@ -29,11 +32,6 @@ def values(network: keras.Model) -> dict[str, np.ndarray]:
     return {variable.path: variable.numpy() for variable in network.variables}
 
 
-@pytest.fixture(scope="module")
-def densenet() -> keras.Model:
-    return networks.build(config(*DENSENET), 3, "float32")
-
-
 FAMILIES = {
     name: module
     for name, module in vars(keras.applications).items()
@@ -42,20 +40,22 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_preprocessing_is_what_the_weights_were_trained_with(family: str) -> None:
-    """Each family's own preprocess_input, as a layer of the model."""
-    images = pixels(8)
-    layer = networks.Preprocess.like(FAMILIES[family].preprocess_input)
-    expected = FAMILIES[family].preprocess_input(images.astype(np.float32).copy())
-    np.testing.assert_allclose(np.asarray(layer(images)), expected, atol=1e-3)
+def test_preprocessing_is_what_the_weights_were_trained_with(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each family's own preprocess_input, as a part of the model."""
+
+    def backbone(input_tensor: object, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(output=input_tensor)
+
+    preprocess, images = FAMILIES[family].preprocess_input, keras.Input((8, 8, 3), dtype="uint8")
+    monkeypatch.setattr(backbones, "application", lambda name: (backbone, preprocess))
+    network = keras.Model(images, backbones.features(config("--model", family), images))
+    expected = preprocess(pixels(8).astype(np.float32))
+    np.testing.assert_allclose(network(pixels(8)), expected, atol=1e-3)
 
 
-def test_preprocessing_that_no_layer_can_do_is_not_approximated() -> None:
-    with pytest.raises(ValueError, match="not linear"):
-        networks.Preprocess.like(lambda pixels: pixels**2)
-
-
-@pytest.mark.parametrize("name", ["small_cnn", "DenseNet121", "mobilenetv2", "EfficientNetB0"])
+@pytest.mark.parametrize("name", ["small_cnn", "MobileNetV2", "EfficientNetB0"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, policy: str) -> None:
     network = networks.build(config("--model", name), 3, policy)
@@ -67,36 +67,33 @@ def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, poli
     assert keras.config.dtype_policy().name == "float32"  # As it was before.
 
 
-def test_the_last_30_layers_are_thirty_layers_with_weights() -> None:
-    network = networks.build(config(*DENSENET, "--fine-tune-layers", 30), 3, "float32")
-    depth = networks.depth(network)
-    assert (depth.trained_layers, depth.backbone_layers) == (30, 120)
-    convolutions = [
-        layer for layer in network.layers if isinstance(layer, keras.layers.Conv2D)
-    ]  # DenseNet121 has 120 of them, and one dense layer, the head.
-    assert [layer.trainable for layer in convolutions] == [False] * 90 + [True] * 30
-    assert depth.trained_parameters < 0.3 * depth.parameters
-
-
-def test_only_the_head_or_everything() -> None:
-    head = networks.build(config(*DENSENET, "--fine-tune-layers", 0), 3, "float32")
-    assert [v.path for v in head.trainable_variables] == ["head_logits/kernel", "head_logits/bias"]
-    everything = networks.depth(networks.build(config(*DENSENET), 3, "float32"))
-    assert everything.trained_layers == 120
-    assert everything.frozen_batch_norms == 0
-
-
 @pytest.mark.parametrize(
-    ("options", "frozen"),
-    [((), 0), (("--batch-norm", "frozen"), 121), (("--fine-tune-layers", 0), 121)],
+    ("options", "trained", "frozen"),
+    [
+        ((), 52, 0),
+        (("--batch-norm", "frozen"), 52, 52),
+        (("--fine-tune-layers", 0), 0, 52),
+        (("--fine-tune-layers", 30), 30, 22),
+    ],
 )
-def test_batch_norm_is_frozen_with_its_statistics(options: tuple[object, ...], frozen: int) -> None:
-    network = networks.build(config(*DENSENET, *options), 3, "float32")
-    assert networks.depth(network).frozen_batch_norms == frozen
+def test_the_last_layers_are_trained_and_batch_norm_is_frozen_with_its_statistics(
+    options: tuple[object, ...], trained: int, frozen: int
+) -> None:
+    """MobileNetV2 has 52 convolutions, each with a BatchNorm, and one dense layer, the head."""
+    network = networks.build(config(*MOBILENET, *options), 3, "float32")
+    depth = networks.depth(network)
+    assert (depth["trained_layers"], depth["backbone_layers"]) == (trained, 52)
+    kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D
+    convolutions = [layer.trainable for layer in network.layers if isinstance(layer, kinds)]
+    assert convolutions == [False] * (52 - trained) + [True] * trained
+    if not trained:
+        paths = [variable.path for variable in network.trainable_variables]
+        assert paths == ["head_logits/kernel", "head_logits/bias"]
+    assert depth["frozen_batch_norms"] == frozen
     before = values(network)
     network(pixels(), training=True)
     moved = {path for path, value in values(network).items() if (value != before[path]).any()}
-    assert len({path for path in moved if "moving_mean" in path}) == 121 - frozen
+    assert len({path for path in moved if "moving_mean" in path}) == 52 - frozen
 
 
 def numbered(network: keras.Model) -> dict[str, np.ndarray]:
@@ -121,27 +118,25 @@ def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path) -> None:
         Position(1), numbered(networks.build(config(), 3, "float32"))
     )
     with pytest.raises(UsageError, match="another --model, --image-size or number of classes"):
-        networks.build(config(*DENSENET, "--weights", tmp_path), 3, "float32")
+        networks.build(config(*MOBILENET, "--weights", tmp_path), 3, "float32")
     with pytest.raises(UsageError, match="folder without a whole checkpoint"):
         networks.build(config("--weights", tmp_path / "nothing"), 3, "float32")
 
 
-def test_a_weights_file_is_loaded_and_one_of_another_model_is_refused(
-    tmp_path: Path, densenet: keras.Model
-) -> None:
-    backbone = keras.applications.DenseNet121(
+def test_a_weights_file_is_loaded_and_one_of_another_model_is_refused(tmp_path: Path) -> None:
+    backbone = keras.applications.MobileNet(
         include_top=False, weights=None, input_shape=(32, 32, 3)
     )
-    path = tmp_path / "densenet.weights.h5"
+    path = tmp_path / "mobilenet.weights.h5"
     backbone.save_weights(path)
-    network = networks.build(config(*DENSENET, "--weights", path), 3, "float32")
-    kernel = "conv1_conv/kernel"
-    expected = next(v.numpy() for v in backbone.variables if v.path == kernel)
-    assert (values(network)[kernel] == expected).all()
-    assert not (values(densenet)[kernel] == expected).all()
-
+    options = ("--model", "mobilenet", "--weights", path)
+    network = values(networks.build(config(*options), 3, "float32"))
+    fresh = values(networks.build(config(*options[:2]), 3, "float32"))
+    kernel = backbone.get_layer("conv1").kernel.numpy()
+    np.testing.assert_array_equal(network["conv1/kernel"], kernel)
+    assert not (fresh["conv1/kernel"] == kernel).all()
     with pytest.raises(UsageError, match="not those of mobilenetv2 without its top"):
-        networks.build(config("--model", "mobilenetv2", "--weights", path), 3, "float32")
+        networks.build(config("--model", "mobilenetv2", *options[2:]), 3, "float32")
 
 
 @pytest.fixture
@@ -162,21 +157,20 @@ def efficientnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize("given", ["imagenet", "file"])
 def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
-    efficientnet: Path, given: str
+    efficientnet: Path,
 ) -> None:
     """Keras' own network has one more layer with weights="imagenet" than without."""
     theirs = keras.applications.EfficientNetB0(
         include_top=False, weights="imagenet", input_shape=(32, 32, 3)
     )
-    weights = given if given == "imagenet" else str(efficientnet)
-    chosen = config("--model", "efficientnetb0", "--weights", weights)
-    network = networks.build(chosen, 3, "float32")
-    features = keras.Model(network.inputs, network.get_layer("top_activation").output)
     expected = theirs(pixels().astype(np.float32)).numpy()
-    apart = np.abs(features(pixels()).numpy() - expected).max()
-    assert apart < 1e-3 * np.abs(expected).max()
+    for weights in ("imagenet", efficientnet):
+        chosen = config("--model", "efficientnetb0", "--weights", weights)
+        network = networks.build(chosen, 3, "float32")
+        features = keras.Model(network.inputs, network.get_layer("top_activation").output)
+        apart = np.abs(features(pixels()).numpy() - expected).max()
+        assert apart < 1e-3 * np.abs(expected).max()
     # The evaluator, the export and a checkpoint's reader build it like this.
     again = networks.build(chosen, 3, "float32", pretrain=False)
     for variable, value in zip(again.variables, network.variables, strict=True):
@@ -207,7 +201,7 @@ def test_a_whole_keras_model_gives_its_backbone(tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--model", "densenet12"), "near it are densenet121"),
-        ((*DENSENET[:2], "--image-size", 16), "at --image-size 16: Input size must be at least"),
+        (("--model", "densenet121", "--image-size", 16), "at --image-size 16: Input size must be"),
         (("--fine-tune-layers", 4), "small_cnn has 3 layers with weights"),
         (("--weights", "no/such.h5"), "--weights no/such.h5: cannot be read"),
     ],
@@ -243,7 +237,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
     paths = []
     for _ in range(2):
         network = networks.build(chosen, 3, policy)
-        optimizer = networks.optimizer(chosen, policy)
+        optimizer = optimization.optimizer(chosen, policy)
         optimizer.build(network.trainable_variables)
         paths.append([variable.path for variable in optimizer.variables])
     assert paths[0] == paths[1]
@@ -281,19 +275,6 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
         np.testing.assert_allclose(variable.numpy(), expected, rtol=1e-6, err_msg=variable.path)
 
 
-def test_label_smoothing_is_the_cross_entropy_with_smoothed_labels() -> None:
-    labels, logits = tf.constant([0, 2]), tf.constant([[2.0, 0, 1], [0.5, 0, 1]])
-    smoothed = optimization.losses(config("--label-smoothing", 0.3), labels, logits)
-    expected = keras.losses.CategoricalCrossentropy(True, 0.3, reduction="none")(
-        tf.one_hot(labels, 3), logits
-    )
-    np.testing.assert_allclose(smoothed, expected, rtol=1e-6)
-    np.testing.assert_allclose(
-        optimization.losses(config(), labels, logits),
-        optimization.plain_losses(labels, logits),
-    )
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 def test_shares_of_classes_give_the_cross_entropy_in_these_shares(smoothing: float) -> None:
     chosen = config("--label-smoothing", smoothing)
@@ -308,6 +289,21 @@ def test_shares_of_classes_give_the_cross_entropy_in_these_shares(smoothing: flo
     np.testing.assert_array_equal(optimization.right(tf.constant([1, 2]), logits), [0, 1])
 
 
+def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
+    labels, logits = tf.constant([0, 1]), tf.constant([[1.0, 2.0], [0.5, 0.0]])
+    weights = np.array([0.5, 3.0], np.float32)
+    plain = optimization.losses(config(), labels, logits).numpy()
+    np.testing.assert_allclose(
+        optimization.losses(config(), labels, logits, weights), plain * weights, rtol=1e-6
+    )
+    mixed = tf.constant([[0.25, 0.75], [1.0, 0.0]])
+    np.testing.assert_allclose(
+        optimization.losses(config(), mixed, logits, weights),
+        optimization.losses(config(), mixed, logits) * [0.25 * 0.5 + 0.75 * 3, 0.5],
+        rtol=1e-6,
+    )
+
+
 def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it() -> None:
     network = networks.build(config("--model", "efficientnetb0", "--drop-path", 0.3), 3, "float32")
     rates = [layer.rate for layer in network.layers if layer.name.endswith("_drop")]
@@ -315,3 +311,103 @@ def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it(
     assert (len(rates), rates[-1]) == (9, pytest.approx(0.3))
     with pytest.raises(UsageError, match=r"--drop-path 0\.3: small_cnn has no blocks"):
         networks.build(config("--drop-path", 0.3), 3, "float32")
+
+
+# Models of the user's own, and image sizes
+
+
+PROGRAM = """
+import keras
+
+def tiny(image_size, classes):
+    images = keras.Input((image_size, image_size, 3))
+    x = keras.layers.Rescaling(1 / 255)(images)
+    x = keras.layers.Conv2D(8, 3, activation="relu", trainable=False, name="fixed")(x)
+    x = keras.layers.Flatten()(keras.layers.BatchNormalization()(x))
+    return keras.Model(images, keras.layers.Dense(classes)(x), name="tiny")
+
+def sure(image_size, classes):
+    images = keras.Input((image_size, image_size, 3))
+    x = keras.layers.Flatten()(images)
+    return keras.Model(images, keras.layers.Dense(classes, "softmax")(x))
+
+def narrow(image_size, classes):
+    return tiny(image_size, classes - 1)
+
+def broken(image_size, classes):
+    raise ValueError("not today")
+
+nothing = 3
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_models.py").write_text(PROGRAM)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("program")
+def test_a_model_of_the_user_s_own_is_trained_resumed_and_served(tmp_path: Path, task) -> None:
+    common = ("--model", "my_models:tiny", "--learning-rate", 0.002, "--schedule", "constant")
+    for job, steps, exported in (
+        ("parts", 15, "none"),
+        ("parts", 40, "none"),
+        ("whole", 40, "final"),
+    ):
+        given = ("--job-dir", tmp_path / job, "--steps", steps, "--export", exported)
+        code, lines = task(*common, *given)
+        assert code == 0, lines[-1]
+    same_weights(tmp_path / "whole", tmp_path / "parts", 40)
+    assert json.loads((tmp_path / "whole/summary.json").read_text())["model"]["name"] == "tiny"
+    found = next(line for line in lines if line["event"] == "model")
+    assert found["parameters"] - found["trained_parameters"] == 3 * 3 * 3 * 8 + 8 + 16
+    assert lines[-1]["accuracy"] > 0.5
+    served = tf.saved_model.load(str(tmp_path / "whole/model")).signatures["tensors"]
+    images = tf.constant(np.random.default_rng(0).integers(0, 255, (2, 8, 8, 3)), tf.uint8)
+    assert served(images=images)["probabilities"].shape == (2, 10)
+
+
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module:f", "No module named 'no_such_module'"),
+        ("my_models:missing", "my_models has no function 'missing'"),
+        ("my_models:nothing", "my_models has no function 'nothing'"),
+        ("my_models:broken", "ValueError: not today ("),
+        ("my_models:narrow", "its model returns (None, 2), not a logit for each of 3 classes"),
+        ("my_models:sure", "its last layer ends with an activation; return the logits"),
+    ],
+)
+def test_what_is_wrong_with_a_model_of_the_user_s_own_is_one_line(name: str, message: str) -> None:
+    given = ["--records", "r", "--job-dir", "j", "--model", name, "--image-size", "8"]
+    with pytest.raises(UsageError) as error:
+        networks.build(parse(given, {}), 3, "float32")
+    assert str(error.value).startswith(f"--model {name}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "stored", "size"),
+    [
+        ("small_cnn", 0, 32),
+        ("small_cnn", 8, 32),
+        ("small_cnn", 61, 64),
+        ("small_cnn", 500, 96),
+        ("DenseNet121", 500, 224),
+        ("xception", 0, 299),
+        ("EfficientNetB3", 0, 300),
+        ("my_models:tiny", 8, 224),
+    ],
+)
+def test_the_image_size_is_the_model_s_unless_it_is_given(
+    model: str, stored: int, size: int
+) -> None:
+    assert backbones.image_size(model, stored)[0] == size
+
+
+def test_the_sizes_name_models_of_keras() -> None:
+    known = {name.lower() for name in dir(tf.keras.applications)}
+    assert backbones._SIZES.keys() <= known

@@ -4,22 +4,21 @@ import base64
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer.runs import SMOKE
-from trainer.observe import curves, page
+from trainer.observe import page
 
 pytestmark = pytest.mark.tensorflow
 
 
 def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, task) -> None:
-    common = ("--records", SMOKE, "--job-dir", tmp_path, "--evaluate-every", 10)
-    common += ("--image-size", 8, "--export", "none")
     for steps in (25, 40):
-        code, lines = task(*common, "--steps", steps)
+        code, lines = task("--evaluate-every", 10, "--export", "none", "--steps", steps)
         assert code == 0
     assert [line["event"] for line in lines][-2:] == ["report", "done"]
     text = (tmp_path / "report.html").read_text()
@@ -46,14 +45,14 @@ def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, ta
 
 
 def test_a_long_curve_is_thinned_and_steps_made_again_replace_the_earlier_ones() -> None:
-    seen = curves.Report(None, None)
+    seen = page.Report(None, None)
     for first in range(1, 5001, 10):
         values = np.arange(first, first + 10, dtype=np.float32)
         seen.steps(None, first, {"loss": values, "accuracy": values})
     curve = seen.curves["loss, training"]
-    assert curves.POINTS / 4 < len(curve) <= curves.POINTS
+    assert page.POINTS / 4 < len(curve) <= page.POINTS
     assert all(value == step for step, value in curve)
-    again = curves.Report(None, None)
+    again = page.Report(None, None)
     again.restore(json.loads(json.dumps(seen.state())))
     again.steps(None, 2001, {"loss": np.full(32, 7.0), "accuracy": np.full(32, 7.0)})
     curve = again.curves["loss, training"]
@@ -84,3 +83,17 @@ def test_a_run_that_overfits_is_marked(evaluated: list, words: str) -> None:
     assert words in page.overfitting(both)
     assert bool(page.overfitting(both)) == bool(words)
     assert ("least after step 30" in page.chart("loss", both)) == bool(words)
+
+
+def test_the_surest_mistakes_come_first() -> None:
+    sure = np.array([0.9, 0.4, 0.5, 0.8, 0.6, 0.95])
+    answers, labels = np.array([0, 1, 2, 1, 0, 2]), np.array([0, 1, 1, 0, 2, 0])
+    predicted = np.zeros((6, 3))
+    predicted[np.arange(6), answers] = sure
+    run: Any = SimpleNamespace(config=SimpleNamespace(target="class"), names=("a", "b", "c"))
+    assert page.worst(run, labels, predicted) == [
+        (5, "is a, 95% c"),
+        (3, "is a, 80% b"),
+        (4, "is c, 60% a"),
+        (2, "is b, 50% c"),
+    ]

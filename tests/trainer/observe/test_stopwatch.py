@@ -2,20 +2,13 @@
 
 import pytest
 
+from tests.clock import Clock
 from trainer.observe.stopwatch import PARTS, Stopwatch, process_age
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture
@@ -62,7 +55,7 @@ def test_the_times_go_on_after_a_restart(watch: Stopwatch, clock: Clock) -> None
     second.restore(watch.state())
     measure(second, clock, "compute", 2)  # the first call of this attempt
     measure(second, clock, "compute", 1)
-    report = second.report()
+    report = second.state()
     assert report["attempts"] == 2
     assert (report["seconds"]["compute"], report["seconds"]["startup"]) == (11, 10 + 2)
     assert report["wall_seconds"] == pytest.approx(20 + 3)

@@ -1,8 +1,10 @@
-"""What TensorBoard shows of a run and of its attempts, read by TensorBoard itself."""
+"""What TensorBoard shows of a run and of its attempts, and samples of the machine."""
 
 import contextlib
 import io
 import json
+import os
+import sys
 import time
 import types
 from collections.abc import Callable
@@ -36,6 +38,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
     output = io.StringIO()
     with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
         patch.setattr(utilization, "SECONDS", 0.05)
+        patch.setitem(sys.modules, "pynvml", None)
         assert task.main(arguments) == 0
     return folder, [json.loads(line) for line in output.getvalue().splitlines()]
 
@@ -83,6 +86,29 @@ def test_the_profile_is_of_the_steps_asked_for(job: tuple[Path, list[dict]]) -> 
             found = {names[each.metadata_id]: each.int64_value for each in event.stats}
             marked += [found["step_num"]] if "step_num" in found else []
     assert marked == [11, 12, 13, 14, 15]
+
+
+def test_without_nvml_a_run_has_figures_of_the_machine(job: tuple[Path, list[dict]]) -> None:
+    speed = json.loads((job[0] / "summary.json").read_text())["speed"]
+    assert speed["machine"].keys() == {"cpu_cores", "memory_bytes"}
+    assert 0 < speed["machine"]["cpu_cores"]["mean"] <= len(os.sched_getaffinity(0)) + 0.5
+    assert speed["machine"]["memory_bytes"]["most"] > 10e6
+    assert speed["examples_per_second"] > 0
+
+
+def test_figures_are_means_over_the_gpus_and_those_not_given_are_left_out() -> None:
+    """Two GPUs as nvidia-ml-py shows them."""
+
+    def refuse(_: int) -> None:
+        raise ArithmeticError("not supported")
+
+    nvml = types.SimpleNamespace(NVMLError=ArithmeticError)
+    nvml.nvmlDeviceGetUtilizationRates = lambda n: types.SimpleNamespace(gpu=(90, 50)[n])
+    nvml.nvmlDeviceGetMemoryInfo = refuse
+    assert utilization.use_of(nvml, [0, 1]) == {"gpu_busy": pytest.approx(0.7)}
+    nvml.nvmlDeviceGetMemoryInfo = lambda n: types.SimpleNamespace(used=8, total=16)
+    nvml.nvmlDeviceGetUtilizationRates = refuse
+    assert utilization.use_of(nvml, [0]) == {"gpu_memory": 0.5}
 
 
 # Attempts in one folder

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,9 +17,9 @@ from PIL import Image
 
 from tests.trainer.records.folders import content, names, read, run
 from tests.trainer.runs import ROOT, SMOKE
+from trainer.options import UsageError
 from trainer.records import command, conversion
 from trainer.records.plan import Options
-from trainer.records.sources import RecordsError
 
 pytestmark = pytest.mark.tensorflow
 
@@ -132,19 +133,11 @@ def test_a_corrupt_picture_ends_the_run_or_is_skipped(
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        ("--validation", "1.5"),
-        ("--quality", "0"),
-        ("--square",),
-        ("--shard-size", "0"),
-    ],
+    "wrong", [("--validation", "1.5"), ("--quality", "0"), ("--square",), ("--workers", "-1")]
 )
 def test_a_wrong_option_is_refused(wrong: tuple[str, ...], tmp_path: Path, capsys) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        command.main([str(tmp_path), str(tmp_path / "out"), *wrong])
-    assert stopped.value.code == 2
-    assert wrong[0] in capsys.readouterr().err
+    assert command.main([*wrong, str(tmp_path), str(tmp_path / "out")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {wrong[0]}")
 
 
 def test_copies_in_two_splits_are_reported(pictures: Path, tmp_path: Path, capsys) -> None:
@@ -190,12 +183,12 @@ def test_a_killed_run_leaves_no_folder_and_the_next_one_makes_it(
 
 def test_the_second_of_two_runs_is_refused(pictures: Path, tmp_path: Path) -> None:
     def second(*_: int) -> None:
-        with pytest.raises(RecordsError, match="another run is writing there"):
+        with pytest.raises(UsageError, match="another run is writing there"):
             conversion.convert(pictures, tmp_path / "out", Options(workers=1))
 
     conversion.convert(pictures, tmp_path / "out", Options(workers=1), second)
     assert len(names(tmp_path / "out", "train")) == 36
-    with pytest.raises(RecordsError, match="out: exists; records are written to a new folder"):
+    with pytest.raises(UsageError, match="out: exists; records are written to a new folder"):
         conversion.convert(pictures, tmp_path / "out", Options(workers=1))
 
 
@@ -221,3 +214,84 @@ def test_the_committed_smoke_records_are_what_the_script_makes(tmp_path: Path) -
     committed = {path.name: path.read_bytes() for path in SMOKE.iterdir()}
     assert committed.pop("README.md")
     assert made == committed
+
+
+# Sources: folders of splits, CSV files, and what is refused
+
+
+def as_csv(pictures: Path, to: Path) -> Path:
+    rows = ["image,label"]
+    rows += [
+        f"{path.relative_to(to)},{'red' if 'red' in path.parts else 'grey'}"
+        for path in pictures.rglob("*.*")
+        if path.suffix in (".png", ".JPG")
+    ]
+    (to / "p.csv").write_text("\n".join(rows))
+    return to / "p.csv"
+
+
+def test_a_list_gives_the_pictures_of_its_folder(pictures: Path, tmp_path: Path) -> None:
+    out, source = tmp_path / "out", as_csv(pictures, tmp_path)
+    conversion.convert(source, out, Options(encoding="png", workers=2, shard_size=6))
+    found = read(out, "train") + read(out, "validation")
+    seen = Counter((r["image/encoded"], r["image/class/label"]) for r in found)
+    assert len(found) == 40
+    for path in pictures.rglob("*.png"):
+        assert seen[path.read_bytes(), int("red" in path.parts)]
+
+
+def test_folders_of_splits_are_taken_as_they_are(pictures: Path, tmp_path: Path) -> None:
+    source = tmp_path / "divided"
+    for name, kind in (("train", "red"), ("train", "grey"), ("val", "red"), ("test", "grey")):
+        folder = source / name / kind
+        folder.mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (4, 4), (number, 0, 0)).save(folder / f"{number}.png")
+    assert run(source, tmp_path / "out") == 0
+    assert sorted(names(tmp_path / "out", "train"))[0] == "train/grey/0.png"
+    assert set(names(tmp_path / "out", "validation")) == {f"val/red/{n}.png" for n in range(3)}
+    assert set(names(tmp_path / "out", "test")) == {f"test/grey/{n}.png" for n in range(3)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("path,label\npictures/red/0.png,red\nnowhere.png,red", "p.csv, line 3: there is no"),
+        ("image,label\npictures/red/0.png,red\npictures/red/0.png,grey", "is on line 2 already"),
+        ("path,label\npictures/red/0.png,", "line 2: needs a path and a label"),
+        ("path,label,split\npictures/red/0.png,red,later", "line 2: 'later' is not a split"),
+        ("path,label\ngs://bucket/0.png,red", "line 2: .* copy the files to a disk first"),
+        ("pictures/red/0.png,red", "p.csv: its first line has to name its columns"),
+        ("", "is empty"),
+    ],
+)
+def test_a_mistake_in_a_csv_file_is_named_with_its_line(
+    rows: str, message: str, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(rows)
+    with pytest.raises(UsageError, match=message):
+        conversion.convert(tmp_path / "p.csv", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -> None:
+    def refused(source: Path, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            conversion.convert(source, tmp_path / "out", Options(workers=1))
+        assert not list(tmp_path.glob("*out*"))
+
+    (pictures / "empty").mkdir()
+    refused(pictures, "empty: no pictures in this class")
+    refused(pictures / "red" / "more", "no pictures found")
+    (pictures / "red" / "more").rmdir()
+    refused(pictures / "red", "no pictures found")
+    (tmp_path / "one" / "red").mkdir(parents=True)
+    shutil.copy(pictures / "red" / "0.png", tmp_path / "one" / "red")
+    refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")
+    refused(tmp_path / "nowhere", "there is no such file")
+    (tmp_path / "x.zip").touch()
+    refused(tmp_path / "x.zip", "is not a folder or CSV file; unpack an archive first")
+    (tmp_path / "out").mkdir()
+    (pictures / "empty").rmdir()
+    with pytest.raises(UsageError, match="exists"):
+        conversion.convert(pictures, tmp_path / "out", Options(workers=1))
