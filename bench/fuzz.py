@@ -21,14 +21,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench import fuzz_trust
-from builder.core.errors import FactoryError
+from bench.fuzz_trust import changed, own_errors
 from builder.devicecode import inventory, layers, tars
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
@@ -121,20 +120,6 @@ def headers(number: int) -> None:
     str(judge(damaged, _GPU))
 
 
-_ODD: tuple[Any, ...] = (None, 0, -1, 1 << 70, 1.5, True, "", "x", "\ud800", [], [None], {})
-
-
-def changed(chance: random.Random, value: Any) -> Any:
-    """JSON with some values replaced by others."""
-    if chance.random() < 0.15:
-        return chance.choice(_ODD)
-    if isinstance(value, dict):
-        return {key: changed(chance, item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [changed(chance, item) for item in value] * chance.choice((1, 1, 1, 2))
-    return value
-
-
 _DESCRIPTOR = {"mediaType": manifests.OCI_LAYER_GZIP, "digest": f"sha256:{'a' * 64}", "size": 1}
 _ANSWERS: tuple[dict[str, Any], ...] = (
     {"schemaVersion": 2, "config": _DESCRIPTOR, "layers": [_DESCRIPTOR], "annotations": {"a": "b"}},
@@ -222,15 +207,6 @@ KINDS: dict[str, Callable[[int], None]] = {
     "archives": archives,
     **fuzz_trust.KINDS,
 }
-
-
-@contextmanager
-def own_errors() -> Iterator[None]:
-    """The factory's own errors are answers."""
-    try:
-        yield
-    except FactoryError as error:
-        assert error.message
 
 
 def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from unittest import mock
 
 from builder.config import debian_packages, pins, uv
-from builder.core.errors import OutsideError
+from builder.core.errors import FactoryError, OutsideError
 from builder.core.retry import Retry
 from builder.image import deb, layers_lock, wheel
 from builder.image.content_store import ContentStore
@@ -40,6 +40,29 @@ _FILES: dict[str, str | bytes] = {
 }
 _WHEEL = layers.wheel(_FILES)
 _STATEMENT = Statement(f"sha256:{'a' * 64}", dsse.RECEIPT, {"suite": "trainer", "checks": [1, {}]})
+
+
+_ODD: tuple[Any, ...] = (None, 0, -1, 1 << 70, 1.5, True, "", "x", "\ud800", [], [None], {})
+
+
+def changed(chance: random.Random, value: Any) -> Any:
+    """JSON with some values replaced by others."""
+    if chance.random() < 0.15:
+        return chance.choice(_ODD)
+    if isinstance(value, dict):
+        return {key: changed(chance, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [changed(chance, item) for item in value] * chance.choice((1, 1, 1, 2))
+    return value
+
+
+@contextlib.contextmanager
+def own_errors() -> Iterator[None]:
+    """The factory's own errors are answers."""
+    try:
+        yield
+    except FactoryError as error:
+        assert error.message
 
 
 def damaged(chance: random.Random, data: bytes) -> bytes:
@@ -134,8 +157,6 @@ def _keys() -> Pair:
 def bundles(number: int) -> None:
     """A damaged bundle: what is accepted is the statement that was signed."""
     chance = random.Random(number)
-    from bench.fuzz import changed
-
     sealed = _sealed()
     if chance.random() < 0.5:
         data = damaged(chance, sealed)
@@ -153,8 +174,6 @@ def _sealed() -> bytes:
 
 def statements(number: int) -> None:
     """A statement of another shape, signed by whoever: an answer or an error of our own."""
-    from bench.fuzz import changed, own_errors
-
     chance = random.Random(number)
     content = changed(chance, json.loads(_STATEMENT.payload))
     with own_errors():
@@ -177,8 +196,6 @@ def statements(number: int) -> None:
 def indexes(number: int) -> None:
     """What an index of Python, or Debian's lists, made of a damaged page, as uv and apt give it
     out: what gets into a lock is read from there as it was written."""
-    from bench.fuzz import changed, own_errors
-
     chance = random.Random(number)
 
     def text(value: str) -> str:
@@ -265,8 +282,6 @@ _TIMES = {"proxied": True, "connect": 1.0, "read": 0.1, "context": None, "unchec
 
 @contextlib.contextmanager
 def _answers() -> Iterator[None]:
-    from bench.fuzz import own_errors
-
     with own_errors(), contextlib.suppress(AttributeError):  # None: there is no such manifest
         yield
 

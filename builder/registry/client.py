@@ -21,7 +21,7 @@ from builder.core.errors import CheckFailed, FactoryError, OutsideError
 from builder.core.retry import OnRetry, Retry, TransientError, ignore
 from builder.core.web import Answer
 from builder.registry import decoding
-from builder.registry.authorization import Credentials
+from builder.registry.credentials import Credentials
 from builder.registry.manifests import (
     DOCKER_LIST,
     DOCKER_MANIFEST,

@@ -23,7 +23,7 @@ from builder.registry.names import ARTIFACT_REGISTRY, DOCKER_HUB, GCR, Reference
 if TYPE_CHECKING:
     from urllib3.exceptions import HTTPError
 
-    from builder.registry.authorization import Credentials
+    from builder.registry.credentials import Credentials
 
 Right = Literal["read", "write"]
 

@@ -20,7 +20,8 @@ from builder.core.errors import CheckFailed, OutsideError
 from builder.core.retry import TransientError
 from builder.core.web import Answer
 from builder.registry import decoding, refusals
-from builder.registry.authorization import Authorization, Credentials
+from builder.registry.authorization import Authorization
+from builder.registry.credentials import Credentials
 from builder.registry.manifests import Descriptor
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right

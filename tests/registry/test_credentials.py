@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError, OutsideError
-from builder.registry.authorization import Credentials, credentials_for
+from builder.registry.credentials import Credentials, credentials_for
 from tests.registry.making import coded, docker_config
 from tests.registry.server import PASSWORD, USER
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builder.registry import Reference, refused
-from builder.registry.authorization import Credentials
+from builder.registry.credentials import Credentials
 
 AR = Reference("europe-west4-docker.pkg.dev", "project/images/training")
 HUB = Reference("docker.io", "someone/training")

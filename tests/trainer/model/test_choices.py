@@ -25,7 +25,7 @@ def test_a_run_on_a_cpu_from_scratch() -> None:
     assert choose() == {
         "image_size": 32,
         "batch_size": 32,
-        "learning_rate": 0.002,
+        "learning_rate": 0.004,
         "epochs": 20.0,
         "schedule": "cosine",
         "warmup_steps": 62,
@@ -36,7 +36,7 @@ def test_a_run_on_a_cpu_from_scratch() -> None:
 def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
     found = choose("--batch-size", 128, "--image-size", 64, "--epochs", 3)
     assert found.pop("evaluate_every") == 0, "47 steps are too few for more than the last one"
-    assert found.pop("learning_rate") == 0.004, "by the root of the batch"
+    assert found.pop("learning_rate") == 0.008, "by the root of the batch"
     assert found == {"schedule": "cosine", "warmup_steps": 2}
     assert "learning_rate" not in choose("--learning-rate", 1)
     assert "warmup_steps" not in choose("--schedule", "constant")
@@ -59,8 +59,9 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
         (("--model", "mobilenetv2", "--weights", "w.h5"), {}, "learning_rate", 0.0003),
         (("--weights", "job", "--fine-tune-layers", 0), {}, "learning_rate", 0.002),
         (("--weights", "job"), {}, "epochs", 8.0),
-        (("--optimizer", "sgd"), {}, "learning_rate", 0.012),
-        (("--optimizer", "lion"), {}, "learning_rate", 0.0004),
+        (("--schedule", "constant"), {}, "learning_rate", 0.002),
+        (("--optimizer", "sgd"), {}, "learning_rate", 0.024),
+        (("--optimizer", "lion"), {}, "learning_rate", 0.0008),
         (("--steps", 5000), {}, "evaluate_every", 500),
         (("--epochs", 40), {}, "evaluate_every", 250),
     ],

@@ -11,7 +11,7 @@ from builder.config import image_yaml
 from builder.core import filemodel
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.jobs import description
 from builder.jobs.backends.local.backend import FOLDER
@@ -130,14 +130,14 @@ def image_of(root: Path, engine: Engine, name: str) -> str:
 
     Raises OutsideError where the engine does not hold it.
     """
-    if name in image_yaml.targets(root):
-        record = records.read(root, name)
-        built = ((record.image_id,) if record else ()) + (f"{LOCAL_REPOSITORY}:{name}",)
-        missing = f"{name}: no image of this target is built here", f"builder image {name}"
-    else:
-        built = (name,)
-        missing = f"the engine has no image {name}", f"docker pull {name}, or name a target"
-    image = next((image for image in built if engine.image(image) is not None), None)
-    if image is None:
-        raise OutsideError(*missing)
-    return image
+    if name not in image_yaml.targets(root):
+        if engine.image(name) is None:
+            fix = f"docker pull {name}, or name a target"
+            raise OutsideError(f"the engine has no image {name}", fix)
+        return name
+    # by its ID, because another project on this machine may have moved the tag
+    record = records.read(root, name)
+    if record is None or engine.image(record.image_id) is None:
+        fix = f"builder image {name}"
+        raise OutsideError(f"{name}: no image of this target is built here", fix)
+    return record.image_id
