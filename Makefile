@@ -32,7 +32,7 @@ push: $(VENV)/.build  ## push every image that has a valid receipt
 	@$(BUILDER) push $(if $(REGISTRY),--registry $(REGISTRY))
 
 test: $(VENV)/.test  ## run the tests, with a real engine, registry and TensorFlow
-	@$(PYTEST) 3 -m "not alone and not long"
+	@$(PYTEST) 4 -m "not alone and not long"
 	@grep -rl --include="test_*.py" "mark.alone" tests packages | xargs -r $(PYTHON) -m pytest -m "alone and not long"
 
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow

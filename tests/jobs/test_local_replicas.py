@@ -4,6 +4,7 @@ Vertex AI's names, this machine's folders."""
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +17,24 @@ from builder.jobs.backends.local import prepare as here
 from builder.jobs.backends.local.replicas import SHARES_A_GPU, LocalJob, Replica, Trial, replicas
 from builder.jobs.backends.local.run import described
 from builder.jobs.machines import Pool
+from builder.pipeline import records
+from builder.pipeline.records import ImageRecord
 
 FOUR = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
 NO_ENGINE: Any = SimpleNamespace(image=lambda name: name)
 """An engine that has every image."""
+BUILT: dict[str, Any] = {field.name: "" for field in fields(ImageRecord)}
+"""What a build of v100 wrote."""
 
 
 @pytest.fixture
 def root(project: Path, write_target: Any) -> Path:
     write_target("accelerator: V100\nsize_budget: 3 GB\n")
     (project / "data" / "records").mkdir(parents=True)
+    records.write(
+        project,
+        ImageRecord(**BUILT | {"target": "v100", "image_id": "sha256:ours", "packages": ()}),
+    )
     return project
 
 
@@ -36,6 +45,7 @@ def prepared(root: Path, *arguments: str, name: str = "v100", **options: Any) ->
 def test_a_target_is_a_job_of_one_machine_without_arguments(root: Path) -> None:
     job = prepared(root)
     assert (job.name, job.arguments, job.records) == ("v100", (), None)
+    assert job.image == "sha256:ours", "not training:v100, which may be another project's"
     assert [(pool.role, pool.count) for pool in job.pools] == [("chief", 1)]
     assert job.folder == root / "build" / "jobs" / "v100"
     with pytest.raises(InputError, match="--records nowhere: there is no such folder"):
