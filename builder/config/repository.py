@@ -36,8 +36,8 @@ _UNREAD: Final = (
     "requirements*.txt",
 )
 """Other files that say what a program needs."""
-_POETRY: Final = ("dependencies", "dev-dependencies", "extras", "group", "scripts", "source")
-"""Poetry's own tables, older than [project]."""
+_POETRY: Final = ("dev-dependencies", "extras", "group", "scripts", "source")
+"""Poetry's other tables."""
 _PACKAGES: Final = re.compile(r"(?:python[\d.]* -m |uv )?pip[\d.]* install (.*)")
 _DEBIAN: Final = re.compile(r"(?:sudo )?apt(?:-get)? (?:-\S+ )*install (.*)")
 _NOTHING: Final = re.compile(
@@ -237,19 +237,37 @@ def _pyproject(root: Path, findings: Findings) -> None:
         findings.take_python(wanted, "pyproject.toml: requires-python")
     for entry in _strings(table.get("dependencies")):
         findings.take(entry, "pyproject.toml: dependencies")
-    poetry = [key for key in _mapping(tool.get("poetry")) if key in _POETRY]
+    poetry = _mapping(tool.get("poetry"))
     dynamic = [key for key in _strings(table.get("dynamic")) if key == "dependencies"]
     for what, names in (
         ("the extra ", _mapping(table.get("optional-dependencies"))),
         ("the group ", _mapping(content.get("dependency-groups"))),
         ("the script ", _mapping(table.get("scripts"))),
         ("tool.uv.", _mapping(tool.get("uv"))),
-        ("tool.poetry.", poetry),
+        ("tool.poetry.", [key for key in poetry if key in _POETRY]),
         ("dynamic ", dynamic),
     ):
         why = "name its module as `program`" if "script" in what else "add what a job needs of it"
         for name in names:
             findings.leave("pyproject.toml", f"{what}{name}", why)
+    for name, value in _mapping(poetry.get("dependencies")).items():
+        where = "pyproject.toml: tool.poetry.dependencies"
+        options = value if isinstance(value, dict) else {"version": value}
+        extras, version = _strings(options.get("extras")), str(options.get("version", ""))
+        if name == "python":
+            findings.take_python(_bounds(version), where)
+        elif not version or options.keys() - {"version", "extras"}:
+            findings.leave(where, f"{name} {json.dumps(value)}", "write it as a requirement")
+        else:
+            extra = f"[{','.join(extras)}]" if extras else ""
+            findings.take(f"{name}{extra}{_bounds(version)}", where)
+
+
+def _bounds(version: str) -> str:
+    """Return poetry's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
+    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\d.]*", version):
+        return f">={version[1:]},=={match[1] or match[2]}.*"
+    return f"=={version}" if version[:1].isdigit() else version.removeprefix("*")
 
 
 def _uv_lock(root: Path, findings: Findings) -> None:

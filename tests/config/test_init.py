@@ -37,8 +37,7 @@ nvidia-ml-py
     "uv.lock": '[[package]]\nname = "scikit-learn"\nversion = "1.7.2"\n'
     '[[package]]\nname = "tensorflow"\nversion = "2.19.1"\n',
     "pyproject.toml": '[project]\ndependencies = ["tqdm>=4"]\ndynamic = ["dependencies"]\n'
-    '[dependency-groups]\ntest = ["pytest"]\n[tool.uv.sources]\nx.index = "y"\n'
-    '[tool.poetry.dependencies]\npython = "^3.10"\n',
+    '[dependency-groups]\ntest = ["pytest"]\n[tool.uv.sources]\nx.index = "y"\n',
     "environment.yml": "dependencies: [python=3.10, pip: [keras-tuner==1.4.7]]\n",
     "cog.yaml": """\
 build: {python_version: "3.11", system_packages: [ffmpeg], run: [echo hi]}
@@ -84,8 +83,7 @@ def test_what_the_files_say_becomes_a_target(
     assert (repository / "builder.toml").is_file()
     assert sorted(line.split(" ", 1)[0] for line in proposal.findings.left) == [
         *(".dockerignore:", "Dockerfile:1:", "cog.yaml:", "cog.yaml:", "environment.yml:"),
-        *(["pyproject.toml:"] * 4),
-        "requirements-dev.txt:",
+        *("pyproject.toml:", "pyproject.toml:", "pyproject.toml:", "requirements-dev.txt:"),
         *(f"requirements.txt:{number}:" for number in (5, 6, 7, 8)),
         "setup.py:",
     ]
@@ -96,6 +94,7 @@ PUBLIC = {
     "f5-tts": ("b200", {"torch": "2.15.0", "python": "3.11"}),
     "flax-lm1b": ("cpu-jax", {"jax": "0.6.2", "python": "3.11"}),
     "levanter": ("tpu", {"jax": "0.12.0.1", "python": "3.13"}),
+    "spleeter": ("cpu", {"tensorflow": "2.12.1", "python": "3.11"}),
 }
 
 
@@ -103,10 +102,12 @@ def lines_of(path: Path) -> Iterator[str]:
     """Yield a pattern for each line of a file that says what a job needs."""
     if path.suffix == ".toml":
         content: dict[str, Any] = tomllib.loads(path.read_text())
-        table, needed = content.get("project", {}), content["project"].get("dependencies", ())
+        table, poetry = content.get("project", {}), content.get("tool", {}).get("poetry", {})
+        needed = [*table.get("dependencies", ()), *poetry.get("dependencies", ())]
         yield from (rf": (?i:{re.split('[^A-Za-z0-9_.-]', entry)[0]})\b" for entry in needed)
         parts = [*table.get("optional-dependencies", ()), *table.get("scripts", ())]
         yield from (rf": the (extra|script) {name}:" for name in parts)
+        yield from (rf"\.{key}:" for key in poetry.keys() & {"dev-dependencies", "scripts"})
     elif path.suffix == ".yml":
         entries = yamlfile.parse(path.read_text(), path.name).value["dependencies"]
         yield from (rf"\[{number}\]:" for number, entry in enumerate(entries) if entry != "pip")
