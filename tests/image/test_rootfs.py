@@ -209,14 +209,15 @@ def printed(engine: Engine, layer: Layer, script: str, network: str = "none") ->
         return text
 
 
+@pytest.fixture(scope="module")
+def layer(engine: Engine) -> Layer:
+    return make(engine, of_this_machine(), locked())
+
+
 @pytest.mark.engine
 @pytest.mark.network
 @pytest.mark.slow
 class TestMaking:
-    @pytest.fixture(scope="class")
-    def layer(self, engine: Engine) -> Layer:
-        return make(engine, of_this_machine(), locked())
-
     def test_it_holds_what_is_locked_and_nothing_of_this_machine(
         self, engine: Engine, layer: Layer
     ) -> None:

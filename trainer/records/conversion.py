@@ -161,7 +161,7 @@ def _make_all(
         with ProcessPoolExecutor(workers, context, _worker, (os.getpid(),)) as pool:
             try:
                 for future in as_completed(
-                    [pool.submit(make, file, folder, options) for file in files]
+                    [pool.submit(_make_for, os.getpid(), file, folder, options) for file in files]
                 ):
                     add(future.result())
             except BrokenProcessPool as error:
@@ -170,6 +170,13 @@ def _make_all(
             finally:
                 pool.shutdown(cancel_futures=True)
     return [reports[file.name] for file in files]
+
+
+def _make_for(parent: int, planned: PlannedFile, folder: Path, options: Options) -> Report:
+    """Write one file for `parent`. Begin none after its death: the next run may use the folder."""
+    if os.getppid() != parent:
+        os._exit(1)
+    return make(planned, folder, options)
 
 
 @contextlib.contextmanager
