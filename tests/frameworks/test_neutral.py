@@ -15,7 +15,7 @@ from builder.facts import frameworks
 BUILDER = Path(__file__).parents[2] / "builder"
 NAMES = re.compile(rf"{'|'.join(frameworks.OWN)}|\bjax|keras", re.IGNORECASE)
 EXCEPT = {
-    "cli/init.py": "an example of a target's name",
+    "cli/inputs.py": "an example of a target's name",
     "config/image_yaml.py": "an example of a published image",
     "config/repository.py": "a package that the factory never takes over",
     "devicecode/damage.py": "the names of libraries that have to hold code",
