@@ -107,7 +107,7 @@ steps:
     docker run --rm --volumes-from step_1 {steps_image} cat /workspace/file
     docker run --rm --volumes-from "$(hostname)" {steps_image} cat /workspace/file
     echo through stdin | docker run --rm -i {steps_image} cat
-    docker exec step_1 echo executed
+    docker exec -w / step_1 echo executed
     docker rm nobody
 """, files={"file": "seen\n"})  # fmt: skip
     assert build.lines("self")[-6:] == [
