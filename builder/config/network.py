@@ -177,20 +177,21 @@ def read_bundle(path: Path) -> bytes:
 
     Raises InputError for a bundle that cannot be read, has no certificate, or is too large.
     """
-    problem, certificates = "", list[bytes]()
+
+    def refused(problem: str, file: str) -> InputError:
+        return InputError(f"the CA bundle {path} {problem}", f"point SSL_CERT_FILE at a {file}")
+
     try:
         certificates = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
     except OSError as error:
-        problem, fix = f"cannot be read: {error.strerror}", "PEM file that this user may read"
+        what = f"cannot be read: {error.strerror}"
+        raise refused(what, "PEM file that this user may read") from error
+    if not certificates:
+        raise refused("holds no certificate", "PEM file with -----BEGIN CERTIFICATE----- blocks")
     bundle = b"\n".join([*certificates, b""])
-    if not certificates and not problem:
-        problem = "holds no certificate"
-        fix = "PEM file with -----BEGIN CERTIFICATE----- blocks"
-    elif len(bundle) > MAX_SECRET_BYTES:
-        problem = f"has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}"
-        fix = "smaller bundle with the certificates that are needed"
-    if problem:
-        raise InputError(f"the CA bundle {path} {problem}", f"point SSL_CERT_FILE at a {fix}")
+    if len(bundle) > MAX_SECRET_BYTES:
+        what = f"has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}"
+        raise refused(what, "smaller bundle with the certificates that are needed")
     return bundle
 
 

@@ -46,16 +46,21 @@ def environment(
     driver: the oldest for its libraries; None: the oldest for its CUDA. A published base may have a
     PYTHONPATH of its own, which BuildKit puts behind the hook's.
     """
-    on_cpu = stack.accelerator.kind == "cpu"
-    if on_cpu and not frameworks.of(stack.spec.framework).rendezvous:  # no file of `files`
+    if not _is_needed(stack):
         return {}
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
-    if on_cpu:
+    if stack.accelerator.kind == "cpu":
         return {"PYTHONPATH": path}
     return {
         contract.ACCELERATOR: expectation(stack.accelerator.name, driver or _for_cuda(stack)),
         "PYTHONPATH": path,
     }
+
+
+def _is_needed(stack: Stack) -> bool:
+    """Tell whether the hook has something to do. It has not for the CPU, of a framework that reads
+    the services' variables itself."""
+    return stack.accelerator.kind != "cpu" or bool(frameworks.of(stack.spec.framework).rendezvous)
 
 
 def _for_cuda(stack: Stack) -> OldestDriver | None:
@@ -72,8 +77,10 @@ def _devices() -> Iterator[tuple[str, bytes]]:
 
 def files(stack: Stack) -> Mapping[str, bytes]:
     """Return the hook and what it asks by their path below the program's folder; {} where it has
-    nothing to do: for the CPU, of a framework that reads the services' variables itself."""
-    content: dict[str, bytes] = {}
+    nothing to do."""
+    if not _is_needed(stack):
+        return {}
+    content = {_HOOK.name: _HOOK.read_bytes()}
     if stack.accelerator.kind != "cpu":
         guard = {path.name: path.read_bytes() for path in sorted(_GUARD.glob("*.py"))}
         content |= {f"{GUARD}/{name}": text for name, text in guard.items()}
@@ -81,6 +88,4 @@ def files(stack: Stack) -> Mapping[str, bytes]:
     if wanted := frameworks.of(stack.spec.framework).rendezvous:
         content[_RENDEZVOUS.name] = _RENDEZVOUS.read_bytes()
         content[rendezvous.FILE] = json.dumps(wanted, indent=1).encode()
-    if content:
-        content[_HOOK.name] = _HOOK.read_bytes()
     return {f"{FOLDER}/{name}": text for name, text in sorted(content.items())}
