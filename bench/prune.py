@@ -89,7 +89,7 @@ def sized(root: Path, bases: Sequence[BasePlan], store: ContentStore) -> dict[st
             bytecode.unpacked(debs.values(), python) as compiler,
             download.wheels_of(pins, platform) as wheels,
         ):
-            made = Making(store, wheels, compiler, show).all(missing)
+            made = Making(store, wheels, compiler, show).make(missing)
         layers |= {layer.key: layer for layer in made}
     return layers
 

@@ -22,7 +22,6 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 def _package() -> ModuleType:
     """Return the command of cloudbuild-local. Raises InputError where it is not installed."""
-
     try:
         from cloudbuild_local import cli
     except ImportError as error:
@@ -35,7 +34,6 @@ def _package() -> ModuleType:
 
 def refuse(path: Path, substitutions: Mapping[str, str]) -> None:
     """Raise InputError for what Cloud Build would refuse in a file, where the package is here."""
-
     try:
         from cloudbuild_local import rules
         from cloudbuild_local.errors import InputError as Refused

@@ -66,8 +66,9 @@ def local(
         if program is None:
             docker = reached()
         else:
-            asked = (root(), described, program, where, reached, shown.on_event)
-            docker, described = prepare.packaged(*asked)
+            docker, described = prepare.packaged(
+                root(), described, program, where, reached, shown.on_event
+            )
         own = {"records": records, "job_dir": job_dir, "env_file": env_file}
         prepared = prepare.prepare(root(), docker, described, arguments=arguments or (), **own)
     tell = line_writer(prepared.pools)

@@ -111,7 +111,7 @@ def read(packed: IO[bytes]) -> Layer:
         hooks=hooks,
         libraries=libraries.libraries,
         records=libraries.records,
-        secrets=search.found(),
+        secrets=search.secrets(),
     )
 
 
@@ -161,7 +161,7 @@ class _SecretSearch:
             self._suspects[path] = kind, size, hashlib.md5(content).hexdigest()
         return content
 
-    def found(self) -> tuple[tuple[str, str], ...]:
+    def secrets(self) -> tuple[tuple[str, str], ...]:
         """Return path and kind of each secret, once every file was looked into."""
         return tuple(
             (path, kind)

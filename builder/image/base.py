@@ -120,7 +120,7 @@ def assemble(
                     download.wheels_of(pins, platform) as wheels,
                 ):
                     run = Making(store, wheels, compiler, on_event, on_made, maker.stop)
-                    made = run.all(group)
+                    made = run.make(group)
                 layers |= {layer.key: layer for layer in made}
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []

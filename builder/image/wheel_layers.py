@@ -65,7 +65,7 @@ class Making:
         self.uses = Counter[str]()
         self.counting = threading.Lock()
 
-    def all(self, layers: Sequence[WheelLayer]) -> tuple[Layer, ...]:
+    def make(self, layers: Sequence[WheelLayer]) -> tuple[Layer, ...]:
         """Return the layers, made where the store lacks them; those of several bases at once.
 
         They are begun in this order. Raises OutsideError for a wheel that cannot be had or is
@@ -79,7 +79,7 @@ class Making:
         self.uses.update(pin.sha256 for layer in distinct.values() for pin in layer.pins)
         pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
         try:
-            futures = {key: pool.submit(self.one, layer) for key, layer in distinct.items()}
+            futures = {key: pool.submit(self.make_layer, layer) for key, layer in distinct.items()}
             done, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
             for future in done:
                 if future.exception() and not isinstance(future.exception(), _Stopped):
@@ -91,7 +91,7 @@ class Making:
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def one(self, layer: WheelLayer) -> Layer:
+    def make_layer(self, layer: WheelLayer) -> Layer:
         """Return a layer from the store, or make it. A process that makes it is waited for."""
         with self.store.lock(layer.plan.key, self._check), contextlib.ExitStack() as stack:
             made = self.store.find(layer.plan.key)

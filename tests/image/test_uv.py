@@ -69,7 +69,7 @@ def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tup
         wheels_of(lock.packages.values(), platform) as wheels,
         bytecode.unpacked(compiler_debs.values(), lock.python) as compiler,
     ):
-        return Making(store, wheels, compiler).all(layers)
+        return Making(store, wheels, compiler).make(layers)
 
 
 def installed_by_uv(lock: Lock, home: Path) -> Path:

@@ -71,7 +71,7 @@ def make(
     with web.Client(proxied=False) as client:
         addresses = {pin.sha256: index.url(f"/{pin.name}.whl") for pin in pins}
         wheels = Wheels(store.folder.parent / "wheels", client, addresses, Retry(2, 0.01))
-        return Making(store, wheels, compiler, on_event).all(planned)
+        return Making(store, wheels, compiler, on_event).make(planned)
 
 
 def leftovers(store: ContentStore) -> set[str]:

@@ -48,7 +48,7 @@ class ThisMachine:
 
     @property
     def location(self) -> str:
-        """Return the folder of the jobs'"""
+        """Return the folder that holds the jobs' folders."""
         return str(self.root / FOLDER)
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
