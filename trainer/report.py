@@ -7,8 +7,9 @@ event is a line of its own.
 
 import json
 import math
+import os
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 _worker: int | None = None
 _words = False
@@ -59,6 +60,21 @@ def say(event: str, message: str, severity: str = "INFO", **fields: Any) -> None
         sys.stdout.write(("\r\033[K" if _bar else "") + f"{warning}{words}\n")
         _bar = False
     sys.stdout.flush()
+
+
+def leave(code: int, event: str, message: str, severity: str = "ERROR", **fields: Any) -> NoReturn:
+    """Print one event as the last line, and end the process at once, without TensorFlow's shutdown,
+    which waits for its threads."""
+    hush()
+    say(event, message, severity, **fields)
+    os._exit(code)
+
+
+def hush() -> None:
+    """Let nothing more reach stderr: other threads, TensorFlow's own among them, still write while
+    the process ends, and its last line has to say why."""
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def progress(message: str, fields: dict[str, Any], width: int = 20) -> str:

@@ -27,8 +27,8 @@ from trainer.report import say
 
 def train(
     config: Config, named: frozenset[str], place: Cluster, preemption: Preemption, claim: Lease
-) -> int:
-    """Train a whole run, from the devices to the SavedModel, and return the exit code.
+) -> None:
+    """Train a whole run, from the devices to the SavedModel.
 
     `named` are the options that were given. `claim` is the job folder's lease (lease.Lease), which
     the chief takes and the caller releases.
@@ -42,14 +42,14 @@ def train(
             what = "the predictions were missing"
         text = f"already finished at step {finished['step']}{early}: {what}"
         say("done", text, step=finished["step"])
-        return 0
+        return
     if config.deterministic:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(config.seed)
     if place.role in ("worker", "ps") and place.parameter_servers:
-        return parameter_servers.serve(config, place, preemption)
-    _train(_set_up(config, named, place, preemption, claim), preemption, claim)
-    return 0
+        parameter_servers.serve(config, place, preemption)
+    else:
+        _train(_set_up(config, named, place, preemption, claim), preemption, claim)
 
 
 def _set_up(
@@ -86,7 +86,7 @@ def _set_up(
     shards, held_out = splits.of(config, len(names))
     config = targets.aimed(config, shards[0].target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
-    stored = splits.stored_size(config.records)
+    stored = splits.stored_size(config.records, shards)
     kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]
     known = choices.Facts(records, stored, replicas, accelerated=bool(kinds))
     config = sized(choices.settled(config, named, known), records)

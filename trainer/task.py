@@ -18,7 +18,7 @@ from trainer import guard
 from trainer.config import Config, UsageError, choose_backend, given, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption
 from trainer.loop import distribution, stalls
-from trainer.report import say, speak_as, speak_in
+from trainer.report import leave, say, speak_as, speak_in
 
 OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
 
@@ -53,12 +53,11 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
 
     claim = Lease(config.job_dir)
     try:
-        return train(config, named, place, preemption, claim)
+        train(config, named, place, preemption, claim)
+        return OK
     except Preempted as error:
         claim.release()
-        say("preempted", str(error), "WARNING", step=error.step)
-        # Skip TensorFlow's own shutdown, which waits for its threads: the grace period is short.
-        os._exit(RESTART)
+        leave(RESTART, "preempted", str(error), "WARNING", step=error.step)
     except Exception as error:
         code, text = _verdict(error, config, place)
         claim.release()
@@ -92,10 +91,10 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
     if isinstance(error, outer.Interrupted) or (
         place.tasks and distribution.outside(error, stepped=False)
     ):
-        silent = stalls.silent(place.others)
+        silent = ", ".join(stalls.silent(place.others).values())
         if not place.tasks:
             return RESTART, f"a device failed while this run used it, start again: {_reason(error)}"
-        who = f"no answer from {', '.join(silent)}" if silent else "a process or a device failed"
+        who = f"no answer from {silent}" if silent else "a process or a device failed"
         return RESTART, f"{who}, all have to be started again: {_reason(error)}"
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
         corrupt = splits.find_corrupt(config)
@@ -108,10 +107,9 @@ def _verdict(error: Exception, config: Config, place: distribution.Cluster) -> t
 
 def _end(place: distribution.Cluster, code: int, text: str, **fields: Any) -> int:
     """Report why, and exit with `code`: at once if TensorFlow's shutdown would wait for others."""
-    say("error", text, "ERROR", **fields)
     if place.workers > 1 or place.parameter_servers or code == RESTART:
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code, "error", text, **fields)
+    say("error", text, "ERROR", **fields)
     return code
 
 

@@ -95,16 +95,15 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
     return both[0], both[1]
 
 
-def stored_size(folder: str) -> int:
+def stored_size(folder: str, shards: tuple[Shard, ...]) -> int:
     """Return the most pixels that the shorter side of a training picture has; 0: not known.
 
-    Raises UsageError.
+    shards: those of training in the folder.
     """
-    shards = _listed(folder, "train")
-    if any(shard.records < 0 for shard in shards):
-        return 0
     if all(shard.jpeg[1] for shard in shards):
         return max(shard.jpeg[1] for shard in shards)
+    if any(shard.records < 0 for shard in _listed(folder, "train")):
+        return 0
     try:  # Not all are JPEGs: what the shorter side of every picture of the folder has at most.
         statistics = _dataset(folder)["statistics"]
         return int(min(statistics[side]["most"] for side in ("width", "height")))

@@ -12,12 +12,13 @@ file was cut short until restoring them fails.
 import io
 import json
 import re
+import threading
 import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -184,7 +185,6 @@ class Background:
         """`allowed` is called before each commit and raises if this run lost the folder."""
         self.checkpoints = checkpoints
         self._allowed = allowed
-        self._pool = ThreadPoolExecutor(1, "checkpoints")
         self._jobs: deque[Future[tuple[int, str]]] = deque()
 
     def save(self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]) -> None:
@@ -193,7 +193,11 @@ class Background:
             if job.exception():  # which waits for its end
                 self._jobs.remove(job)
                 job.result()
-        self._jobs.append(self._pool.submit(self._commit, position, tensors, state))
+        written: Future[tuple[int, str]] = Future()
+        self._jobs.append(written)
+        # a daemon: one that hangs on a frozen disk does not keep the process from its end
+        what = (written, position, tensors, state)
+        threading.Thread(target=self._work, args=what, name="checkpoints", daemon=True).start()
 
     def done(self, wait: bool = False) -> list[tuple[int, str]]:
         """Return step and path of each checkpoint written since the last call; with `wait`, after
@@ -213,6 +217,12 @@ class Background:
         """Wait until all snapshots are written, or for `seconds`."""
         futures.wait(self._jobs, seconds)
 
+    def _work(self, written: Future[tuple[int, str]], *snapshot: Any) -> None:
+        try:
+            written.set_result(self._commit(*snapshot))
+        except BaseException as error:
+            written.set_exception(error)
+
     def _commit(
         self, position: Position, tensors: Mapping[str, Any], state: dict[str, Any]
     ) -> tuple[int, str]:
@@ -220,16 +230,17 @@ class Background:
         for name, array in arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise Spoiled(position.step, name)
-        for number in range(self.TRIES):
-            if number:
-                time.sleep(2.0 ** (number - 1))
+        tries = 0
+        while True:
             self._allowed()
             try:
                 return position.step, self.checkpoints.save(position, arrays, state)
             except storage.FAILURES as error:
-                failure = error
-        folder, text = self.checkpoints.folder, str(failure).split("\n")[0][:200]
-        raise Unwritable(
-            f"the checkpoint of step {position.step} could not be written to {folder} in "
-            f"{self.TRIES} tries: {text}"
-        ) from failure
+                tries += 1
+                if tries == self.TRIES:
+                    folder, text = self.checkpoints.folder, str(error).split("\n")[0][:200]
+                    raise Unwritable(
+                        f"the checkpoint of step {position.step} could not be written to {folder} "
+                        f"in {self.TRIES} tries: {text}"
+                    ) from error
+            time.sleep(2.0 ** (tries - 1))

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from trainer.report import line
+from trainer.report import hush, line
 
 RESTART = 143
 """Exit code 128 + SIGTERM: everything is saved, start the process again."""
@@ -40,7 +40,7 @@ class Preemption:
         self._saved = True
         self._installed = False
         self._deadline = threading.Lock()
-        self._leaving = threading.Lock()
+        self._leaving = threading.RLock()  # a signal may come while it is held
 
     def install(self) -> None:
         """Take over the signals. Call it again after a strategy was made: TensorFlow installs its
@@ -92,8 +92,8 @@ class Preemption:
         self._leave(f"no step ended within {self.grace:g} s; the last checkpoint counts")
 
     def _leave(self, why: str) -> None:
-        if not self._leaving.acquire(blocking=False):
-            return  # another thread is about to
-        message = line("preempted", f"told to stop: {why}", "WARNING")
-        os.write(1, f"{message}\n".encode())
-        os._exit(RESTART)
+        with self._leaving:  # other threads wait here for the end
+            hush()
+            message = line("preempted", f"told to stop: {why}", "WARNING")
+            os.write(1, f"{message}\n".encode())
+            os._exit(RESTART)

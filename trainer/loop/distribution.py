@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import os
 import platform
 import socket
 import threading
@@ -17,7 +16,7 @@ from trainer.config import UsageError
 from trainer.guard import tpu as chips
 from trainer.job.preemption import RESTART
 from trainer.loop import stalls
-from trainer.report import say
+from trainer.report import leave
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = _EVALUATOR = "evaluator"
@@ -232,16 +231,14 @@ def meet(place: Cluster, seconds: float) -> None:
     then TensorFlow listens there.
     """
     own = place.tasks[place.role][place.task]
-    wait = stalls.Wait("the start")
+    wait, missing = stalls.Wait("the start"), place.others
     with _listening(own):
-        while missing := stalls.silent(place.others):
-            names = ", ".join(missing)
+        while missing := stalls.silent(missing):  # who has answered may be silent until it is up
+            names = ", ".join(missing.values())
             if wait.due():
                 wait.report(f"for {names}: no answer")
             if wait.seconds > seconds:
-                text = f"no answer from {names} in {seconds:g} s: start all again"
-                say("error", text, "ERROR")
-                os._exit(RESTART)
+                leave(RESTART, "error", f"no answer from {names} in {seconds:g} s: start all again")
             time.sleep(0.2)
 
 

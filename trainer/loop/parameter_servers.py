@@ -24,7 +24,7 @@ from trainer.job import markers
 from trainer.job.preemption import RESTART, Preemption
 from trainer.loop import distribution, inner, stalls
 from trainer.model import networks
-from trainer.report import say
+from trainer.report import leave, say
 
 OPTIMIZERS = ("adam", "sgd")
 """Those whose update is one kernel that holds the variable's lock."""
@@ -194,10 +194,10 @@ class Copy(inner.Evaluation):
         return super().run(between, on)
 
 
-def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -> int:
-    """Run a worker or a parameter server until the chief is gone, and return the exit code: 0 if
-    the job is done by then. After SIGTERM it stays as long as the chief needs it to save, at most
-    --grace seconds.
+def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -> None:
+    """Run a worker or a parameter server until the chief is gone; exit with 143 if the job is not
+    done by then. After SIGTERM it stays as long as the chief needs it to save, at most --grace
+    seconds.
     """
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")  # as TensorFlow's guide has it
     spec = distribution.resolver(place).cluster_spec()
@@ -218,7 +218,7 @@ def serve(config: Config, place: distribution.Cluster, preemption: Preemption) -
         time.sleep(0.5)
     if markers.finished(config) is not None:
         say("done", "the job is done", role=place.role)
-        return 0
+        return
     text = "the chief is gone" if seen else f"the chief did not come in {patience:g} s"
-    say("error", f"{text}: all processes have to be started again", "ERROR", role=place.role)
-    return RESTART
+    text += ": all processes have to be started again"
+    leave(RESTART, "error", text, role=place.role)

@@ -9,7 +9,6 @@ frozen lets itself be connected to, because the kernel does that, and says nothi
 """
 
 import contextlib
-import os
 import socket
 import threading
 import time
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from trainer.job.preemption import RESTART
-from trainer.report import say
+from trainer.report import leave, say
 
 FIRST, AGAIN = 20.0, 60.0
 """Seconds until the first line about a wait, and from one line to the next."""
@@ -49,9 +48,9 @@ def probe(address: str, seconds: float = 1.0) -> Presence:
         return "gone"
 
 
-def silent(named: Mapping[str, str]) -> list[str]:
-    """Return the names of those of some processes, by their addresses, that do not answer."""
-    return [name for host, name in named.items() if probe(host) != "answers"]
+def silent(named: Mapping[str, str]) -> dict[str, str]:
+    """Return those of some processes, names by addresses, that do not answer."""
+    return {host: name for host, name in named.items() if probe(host) != "answers"}
 
 
 class Wait:
@@ -112,14 +111,14 @@ class StallMonitor:
         """
         if self.named and wait.due():
             if mute := silent(self.named):
-                wait.report(f"for {', '.join(mute)}: no answer")
+                wait.report(f"for {', '.join(mute.values())}: no answer")
             else:
                 wait.report("and all other processes answer", "INFO")
         late = 0 < self._patience < wait.seconds
         if late and (again or any(probe(host, FROZEN) == "silent" for host in self.named)):
             text = f"{wait.what} has not ended in {wait.seconds:.0f} s: a process or a GPU hangs"
-            say("error", f"{text}; start all again", "ERROR", seconds=round(wait.seconds, 1))
-            os._exit(RESTART)
+            seconds = round(wait.seconds, 1)
+            leave(RESTART, "error", f"{text}; start all again", seconds=seconds)
 
     def _watch(self) -> None:
         while True:

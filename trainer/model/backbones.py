@@ -20,7 +20,8 @@ from trainer.report import say
 
 HEAD = "head_"
 """The names of the layers that are not the backbone's begin with this; they keep fresh weights."""
-_MEAN, _DEVIATION = np.array((0.485, 0.456, 0.406)), np.array((0.229, 0.224, 0.225))
+_MEAN = np.array((0.485, 0.456, 0.406), np.float32)
+_DEVIATION = np.array((0.229, 0.224, 0.225), np.float32)
 """Mean and deviation of ImageNet's pixels, in 0..1, by which EfficientNetB0 to B7 normalise. Keras
 has them in a layer that its weights file fills, and in one more layer that only weights="imagenet"
 adds (tensorflow/tensorflow#49930): so two builds of a network would compute different things. Here

@@ -13,6 +13,7 @@ an outer model, it would unfreeze everything.
 import importlib
 import math
 import traceback
+from collections import Counter
 from typing import Any
 
 import keras
@@ -149,7 +150,12 @@ def _own(config: Config, classes: int, images: Any) -> keras.Model:
     last_layer = made.layers[-1] if getattr(made, "layers", None) else None
     if getattr(getattr(last_layer, "activation", None), "__name__", "") in ("softmax", "sigmoid"):
         raise UsageError(f"{option}: its last layer ends with an activation; return the logits")
-    return keras.Model(images, keras.ops.cast(logits, "float32"), name=made.name)
+    network = keras.Model(images, keras.ops.cast(logits, "float32"), name=made.name)
+    paths = Counter(variable.path for variable in network.weights)
+    if twice := next((path for path, count in paths.items() if count > 1), ""):
+        text = f"its model has two variables at {twice}, and checkpoints find them by that"
+        raise UsageError(f"{option}: {text}: give the layers names of their own")
+    return network
 
 
 def _freeze(network: keras.Model, config: Config) -> None:

@@ -23,7 +23,8 @@ def test_records_are_counted_without_reading_them() -> None:
 
 def test_the_size_of_pictures_that_are_no_jpegs_is_known_too(tmp_path: Path) -> None:
     options = ("--encoding", "png", "--resize", "48", "--square")
-    assert splits.stored_size(str(made(tmp_path, *options))) == 48
+    folder = str(made(tmp_path, *options))
+    assert splits.stored_size(folder, splits.find(folder, "train")) == 48
 
 
 def test_missing_and_empty_records_are_named(tmp_path: Path) -> None:

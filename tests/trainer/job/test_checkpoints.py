@@ -1,5 +1,6 @@
 """Checkpoints are whole or not there."""
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +141,21 @@ def test_a_folder_that_cannot_be_written_any_more_is_named(
     background.save(Position(20), {"0000 w": tf.constant([1.0])}, {})
     with pytest.raises(Unwritable, match=f"step 20 could not be written to {tmp_path}/file"):
         background.done(wait=True)
+
+
+def test_a_write_that_hangs_does_not_keep_the_process_from_its_end(
+    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thaws = threading.Event()
+    monkeypatch.setattr(Checkpoints, "save", lambda *_: thaws.wait(60))
+    background = Background(checkpoints)
+    before = threading.enumerate()
+    background.save(Position(20), {"0000 w": tf.constant([1.0])}, {})
+    [writes] = set(threading.enumerate()).difference(before)
+    background.wait(0.1)
+    assert writes.is_alive() and writes.daemon, "Python waits for every other thread"
+    thaws.set()
+    writes.join()
 
 
 def test_a_run_that_lost_its_folder_commits_nothing(checkpoints: Checkpoints) -> None:

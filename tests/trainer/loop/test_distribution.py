@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from trainer.config import UsageError
-from trainer.loop import distribution
+from trainer.loop import distribution, stalls
 from trainer.loop.distribution import Cluster
 
 
@@ -172,6 +172,18 @@ def test_processes_that_come_one_after_the_other_meet() -> None:
     done.set()
     first.join()
     late.join()
+
+
+def test_who_has_met_the_others_is_not_waited_for_until_tensorflow_listens_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TensorFlow takes seconds to listen; if each waited for that, they would start in a row."""
+    monkeypatch.setattr("os._exit", lambda code: pytest.fail(f"exit code {code}"))
+    own, early = (f"127.0.0.1:{port}" for port in ports())
+    presence = {early: iter(["answers", *["gone"] * 99]), "late:1": iter(["gone", "answers"])}
+    monkeypatch.setattr(stalls, "probe", lambda address: next(presence[address]))
+    tasks = {"worker": (own, early, "late:1")}
+    distribution.meet(Cluster(workers=3, index=0, role="worker", task=0, tasks=tasks), 5.0)
 
 
 @pytest.mark.tensorflow

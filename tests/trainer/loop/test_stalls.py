@@ -6,6 +6,7 @@ import pytest
 
 from tests.clock import Clock
 from tests.trainer.loop.test_distribution import ports, two
+from trainer import report
 from trainer.loop import distribution, stalls
 
 
@@ -13,14 +14,16 @@ from trainer.loop import distribution, stalls
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Severity and text of each line; an exit is SystemExit."""
     reported: list[tuple[str, str]] = []
-    monkeypatch.setattr(
-        stalls, "say", lambda event, text, severity, **_: reported.append((severity, text))
-    )
+    for module in (stalls, report):
+        monkeypatch.setattr(
+            module, "say", lambda event, text, severity, **_: reported.append((severity, text))
+        )
 
     def exits(code: int) -> None:
         raise SystemExit(code)
 
-    monkeypatch.setattr(stalls.os, "_exit", exits)
+    monkeypatch.setattr("os._exit", exits)
+    monkeypatch.setattr(report, "hush", lambda: None)  # stderr is the tests' own
     return reported
 
 
@@ -68,12 +71,12 @@ def test_a_process_that_waits_for_a_late_one_at_the_start_names_it(
 ) -> None:
     both = ports()
     monkeypatch.setattr(stalls, "FIRST", 0.3)
-    monkeypatch.setattr(distribution, "say", lambda *_: None)
     with pytest.raises(SystemExit, match="143"):
         distribution.meet(two(0, both), 1.0)
-    [(_, text)] = lines
-    assert text.startswith("the start waits since ")
-    assert text.endswith(f"for worker 1 at 127.0.0.1:{both[1]}: no answer")
+    late = f"worker 1 at 127.0.0.1:{both[1]}"
+    (_, text), ended = lines
+    assert text.startswith("the start waits since ") and text.endswith(f"for {late}: no answer")
+    assert ended == ("ERROR", f"no answer from {late} in 1 s: start all again")
 
 
 def test_what_is_compiled_first_may_take_long_but_not_beside_a_frozen_process(

@@ -171,6 +171,8 @@ def test_efficientnet_computes_what_keras_does_and_so_does_what_is_exported(
         features = keras.Model(network.inputs, network.get_layer("top_activation").output)
         apart = np.abs(features(pixels()).numpy() - expected).max()
         assert apart < 1e-3 * np.abs(expected).max()
+    operations = tf.function(network).get_concrete_function(pixels()).graph.get_operations()
+    assert all(tensor.dtype != tf.float64 for each in operations for tensor in each.outputs)
     # The evaluator, the export and a checkpoint's reader build it like this.
     again = networks.build(chosen, 3, "float32", pretrain=False)
     for variable, value in zip(again.variables, network.variables, strict=True):
@@ -334,6 +336,11 @@ def sure(image_size, classes):
 def narrow(image_size, classes):
     return tiny(image_size, classes - 1)
 
+def twins(image_size, classes):
+    model, images = tiny(image_size, classes), keras.Input((image_size, image_size, 3))
+    head = keras.layers.Dense(classes, name=model.layers[-1].name)
+    return keras.Model(images, head(model(images)))
+
 def broken(image_size, classes):
     raise ValueError("not today")
 
@@ -377,6 +384,7 @@ def test_a_model_of_the_user_s_own_is_trained_resumed_and_served(tmp_path: Path,
         ("my_models:nothing", "my_models has no function 'nothing'"),
         ("my_models:broken", "ValueError: not today ("),
         ("my_models:narrow", "its model returns (None, 2), not a logit for each of 3 classes"),
+        ("my_models:twins", "its model has two variables at dense"),
         ("my_models:sure", "its last layer ends with an activation; return the logits"),
     ],
 )
