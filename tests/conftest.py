@@ -20,6 +20,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from builder.core.settings import Settings
 from builder.engine import Engine, discovery
+from tests import commands
 from tests.debian import static
 from tests.registry.server import RegistryServer, registry
 
@@ -198,8 +199,7 @@ def connected() -> Engine:
 def cpu_image(engine: Engine) -> Iterator[str]:
     """The repository's image for the CPU, with the trainer of the working tree. It has a name of
     its own, because other tests and their projects move training:cpu."""
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", "cpu"]
-    made = subprocess.run([*command, "--json"], cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    made = commands.builder("build", "cpu", "--json", check=True)
     name = f"tests:cpu-{os.getpid()}"
     assert engine.client.images.get(json.loads(made.stdout)[0]["image_id"]).tag(name)
     yield name

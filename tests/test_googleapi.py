@@ -74,7 +74,7 @@ def test_the_first_line_of_a_message_without_its_address() -> None:
     assert googleapi.first_line(ConnectionError()) == "ConnectionError"
 
 
-def test_what_may_pass_is_tried_again_and_grpc_says_unavailable_of_credentials() -> None:
+def test_what_may_pass_is_tried_again() -> None:
     again = googleapi.read_retry()._predicate
     assert again(exceptions.ServiceUnavailable("")) and again(requests.ConnectionError())
     assert not again(exceptions.NotFound("")) and not again(exceptions.RetryError("", None))

@@ -3,6 +3,7 @@ who is not root: nothing of the checkout is needed, nor any package of the tests
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,8 @@ import yaml
 
 from builder.config import network, uv
 from builder.engine import Engine
+from builder.pipeline import make
+from builder.prove import smoke
 from tests import ordinary, test_your_program
 from tests.jobs import jobset_rules
 from tests.pipeline.test_layout import linked
@@ -25,6 +28,14 @@ from tests.registry import server as registry_server
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
 ROOT = Path(__file__).parents[1]
+BROUGHT = """
+import json
+from pathlib import Path
+from builder.pipeline import make
+from builder.prove import smoke
+files, records = make.prepare(Path(), "cpu").image.files, smoke.RECORDS.iterdir()
+print(json.dumps([sorted(files), sorted(path.name for path in records)]))
+"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,11 @@ def test_an_empty_repository_is_locked_as_the_factory_was_tested(installed: Inst
     installed.run(repository, "builder", "render")
     for name in ("cpu/image.lock", "cpu/tensorflow.lock", "cpu/Dockerfile", "os-bookworm.lock"):
         assert (repository / "images" / name).read_bytes() == (ROOT / "images" / name).read_bytes()
+    # what is built and proven of it is in the wheel, too
+    printed = installed.run(repository, installed.home / "venv/bin/python", "-c", BROUGHT)
+    records = [path.name for path in smoke.RECORDS.iterdir() if path.name != "README.md"]
+    files = make.prepare(ROOT, "cpu").image.files
+    assert json.loads(printed) == [sorted(files), sorted(records)]
 
 
 def test_cloud_build_gets_the_wheel_that_was_installed_and_a_second_run_changes_nothing(
@@ -143,6 +159,8 @@ def test_a_program_becomes_a_jobset_in_four_commands(
         shown = installed.run(repository, "builder", "image", "--push", engine=engine, **where)
         assert "cpu: proven on CPU" in shown and "no size_budget" in shown
         assert "not asked: steps, checkpoints, a saved result" in shown
+        again = installed.run(repository, "builder", "image", engine=engine, **where)
+        assert "nothing to do" in again
         words = ("job", "render", "digits", "--on", "kubernetes", "--pushed", "-o", "job.yaml")
         installed.run(repository, "builder", *words, **where)
         digest = server.tags("team/digits")["cpu"]

@@ -55,7 +55,8 @@ def test_the_committed_locks_as_a_whole() -> None:
         assert "://" not in path.read_text(), "a lock names no index and no mirror"
     locks = {name: lockfile.read(ROOT, name) for name in image_yaml.targets(ROOT)}
     for target_name, lock in locks.items():
-        stack = target(ROOT, target_name)[1]
+        spec, stack = target(ROOT, target_name)
+        assert lockfile.stale(ROOT, spec, stack) == ()
         for package, version in {**stack.constraints, stack.distribution: stack.release}.items():
             assert lock.packages[package].version == version
         names = [pin.name for pins in lock.wheels.values() for pin in pins]

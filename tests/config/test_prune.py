@@ -18,6 +18,8 @@ from builder.image.plan import pruning_program
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0" * 64
 A100 = ("NVIDIA A100", 8, 0)
+V100 = ("Tesla V100", 7, 0)
+T4 = ("Tesla T4", 7, 5)
 
 
 def stack(accelerator: str, more: str = "") -> Stack:
@@ -107,6 +109,12 @@ def test_a_push_for_another_accelerator_is_refused() -> None:
     for other in ("8.0", "6.1", None):
         with pytest.raises(CheckFailed, match=r"has device code for compute capability 7\.0 only"):
             check_runs_on({RUNS_ON: "7.0"}, other, "v100")
+
+
+def test_the_line_names_the_gpus_that_cannot() -> None:
+    assert not announce.complaint("7.0", [V100, T4]) and not announce.complaint("9.0", [])
+    line = announce.complaint("7.5", [V100, T4])
+    assert "Tesla V100 (7.0)" in line and "T4" not in line and "\n" not in line
 
 
 @pytest.mark.parametrize("driver", ["none", "broken", "another GPU"])

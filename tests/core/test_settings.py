@@ -95,6 +95,7 @@ def test_what_a_registry_may_be(project: Path) -> None:
     ):  # fmt: skip
         error = refused(project, registry=name)
         assert error.message == f"--registry: {name!r} is not a repository's name"
+        assert "registry.example.com/training" in error.fix
     error = refused(project, registry="me:hid/den@h/x")
     assert "holds a user and a password" in error.message and "docker login" in error.fix
     assert "hid" not in f"{error.message} {error.fix}"

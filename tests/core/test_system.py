@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,10 +60,17 @@ def test_a_child_ends_with_its_parent() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
     pid = int(printed)
-    clock.until(lambda: system.started(pid) == "0" or _is_zombie(pid), 10)
+    try:
+        clock.until(lambda: _has_ended(pid), 10)
+    finally:
+        if not _has_ended(pid):
+            os.kill(pid, signal.SIGKILL)
 
 
-def _is_zombie(pid: int) -> bool:
+def _has_ended(pid: int) -> bool:
+    """Tell whether a process is gone, or a zombie."""
+    if system.started(pid) == "0":
+        return True
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:

@@ -272,9 +272,10 @@ class _Handler(StorageHandler, google.Handler):
                 f"cloudbuild.googleapis.com/overview?project={PROJECT} then retry."
             )
             raise Refused(403, "PERMISSION_DENIED", what)
-        parent = f"projects/{match[1]}/locations/{match[2]}"
-        serve = self._builds if match[3] == "builds" else self._triggers
-        serve(match[4] or "", parent)
+        if match[3] == "builds":
+            self._builds(match[4] or "", f"projects/{match[1]}/locations/{match[2]}")
+        else:
+            self._triggers(match[4] or "")
 
     def _builds(self, key: str, parent: str) -> None:
         service = self.service
@@ -288,7 +289,7 @@ class _Handler(StorageHandler, google.Handler):
             if self.created():
                 self.json(operation)
 
-    def _triggers(self, key: str, _parent: str) -> None:
+    def _triggers(self, key: str) -> None:
         service = self.service
         if self.command == "POST":
             self.message(service.make_trigger(self.read(api.BuildTrigger)))

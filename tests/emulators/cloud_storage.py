@@ -1,7 +1,6 @@
 """Loopback Cloud Storage: what the log and the source of a build need of it.
 
-It has what gcp-storage-emulator lacks: preconditions (ifGenerationMatch), generations, and ranges
-of objects that grow. A cloud's faults close the bucket of a log, or cut its answers.
+It has what gcp-storage-emulator lacks: preconditions (ifGenerationMatch) and generations.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Storage:
 
 
 class StorageHandler(QuietHandler):
-    """Answers the JSON API. `cloud` has the storage and the faults."""
+    """Answers the JSON API. `cloud` has the storage, and an address."""
 
     cloud: Any
     body: bytes

@@ -46,10 +46,9 @@ class Faults:
 class Service:
     """A project of one service: its log's entries, its faults, and the calls so far.
 
-    missing: permissions that the caller lacks. page, entries_page: how many make a page.
+    missing: permissions that the caller lacks. entries_page: how many make a page.
     """
 
-    page = 100
     entries_page = 1000
 
     def __init__(self, faults: Any) -> None:

@@ -290,10 +290,11 @@ class _Handler(QuietHandler):
         elif not match or match["kind"] not in served.get(version, ()):
             self.reply(404, b"404 page not found\n", {"Content-Type": "text/plain"})
         else:
-            self._answer(match["kind"], match["ns"] or "", match["name"] or "", body)
+            names = match["ns"] or "", match["name"] or ""
+            self._answer(match["kind"], *names, match["sub"] or "", body)
 
-    def _answer(self, kind: str, namespace: str, name: str, body: Object) -> None:
-        if self.command == "GET" and self.path.partition("?")[0].endswith("/log"):
+    def _answer(self, kind: str, namespace: str, name: str, sub: str, body: Object) -> None:
+        if self.command == "GET" and sub:
             self._log(namespace, name)
         elif self.command == "GET" and name:
             self.json(self.objects.get(kind, namespace, name))

@@ -11,7 +11,6 @@ import json
 import random
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from builder import contract
 from builder.core.settings import JobSettings
+from tests.clock import until
 from tests.emulators import google
 from tests.emulators.google import Refused
 from tests.emulators.web import LoopbackServer, answering
@@ -81,7 +81,7 @@ def kind_of(collection: str) -> Any:
 
 
 class JobService(google.Service):
-    """Jobs of one project."""
+    """Jobs of one project. page: how many of them a list shows at once."""
 
     page = 2
     entries_page = 50
@@ -319,10 +319,7 @@ class Loopback:
 
     def settle(self, seconds: float = 30.0) -> None:
         """Wait until every job has ended."""
-        until = time.monotonic() + seconds
-        while any(job.state.name not in ENDED for job in self.service.jobs.values()):
-            assert time.monotonic() < until, "a job did not end"
-            time.sleep(0.01)
+        until(lambda: all(job.state.name in ENDED for job in self.service.jobs.values()), seconds)
 
 
 @contextlib.contextmanager

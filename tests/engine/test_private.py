@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from builder.core.errors import OutsideError
 from builder.engine import Engine, private
 from builder.engine.private import daemon, network
 from builder.engine.private.instance import load
+from tests.clock import until
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_engine = [
@@ -162,8 +162,7 @@ class TestEngine:
         begin_waiting(engine, "--name", "left")
         (pid,) = daemons(data)
         os.kill(pid, signal.SIGKILL)
-        while daemons(data):
-            time.sleep(0.05)
+        until(lambda: not daemons(data))
         assert private.status(data).state == "stopped"
         left = [name for _, name in daemon.processes(load(data))]
         assert "busybox" in left, "the container outlives its engine, and start has to end it"

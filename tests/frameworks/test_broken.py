@@ -6,7 +6,6 @@ The good image of each target goes through the same checks. tests/prove/broken h
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from builder.engine import BuildRequest, Engine, buildx
 from builder.frameworks import suites
 from builder.image.plan import site_packages
 from builder.prove.suite import Suite
+from tests import commands
 from tests.prove.proving import proven
 
 from .standins import number, shared_object
@@ -59,6 +59,15 @@ def _without(name: str, path: str, says: str) -> Breakage:
     return Breakage(name, f"RUN rm -r {{site}}/{path}", says)
 
 
+def _halves(library: str) -> tuple[Breakage, Breakage]:
+    """Cut the framework's own library, and take away a part of cuDNN."""
+    engines = "nvidia/cudnn/lib/libcudnn_engines_precompiled.so.9"
+    return (
+        Breakage("half a library", f"RUN truncate -s 1M {{site}}/{library}", "was ended by SIGBUS"),
+        _without("half a cuDNN", engines, "cuDNN fails at the first"),
+    )
+
+
 CUDA, PLUGIN = "because of libtorch_cuda.so", "because of xla_cuda_plugin.so"
 NVIDIA = "{site}/nvidia"
 TABLE: Mapping[str, tuple[Breakage, ...]] = {
@@ -66,16 +75,7 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
         _without("no cuBLAS", "nvidia/cublas/lib/libcublas.so.12", "import: libcublas.so.12"),
         _without("no NCCL", "nvidia/nccl/lib/libnccl.so.2", "import: libnccl.so.2"),
         _without("no cuSPARSELt", "nvidia/cusparselt/lib/*.so*", "import: libcusparseLt.so.0"),
-        Breakage(
-            "half a library",
-            "RUN truncate -s 1M {site}/torch/lib/libtorch_cuda.so",
-            "was ended by SIGBUS",
-        ),
-        _without(
-            "half a cuDNN",
-            "nvidia/cudnn/lib/libcudnn_engines_precompiled.so.9",
-            "cuDNN fails at the first",
-        ),
+        *_halves("torch/lib/libtorch_cuda.so"),
         Breakage(
             "a cuDNN without the GPU",
             "COPY libother.so /usr/lib\nENV LD_PRELOAD=/usr/lib/libother.so",
@@ -115,16 +115,7 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
         _without("no cuDNN", "nvidia/cudnn/lib/libcudnn.so.9", "Unable to load cuDNN"),
         _without("no cuSOLVER", "nvidia/cusolver/lib/libcusolver.so.11", "no libcusolver"),
         _without("no NCCL", "nvidia/nccl/lib/libnccl.so.2", "opened no libnccl"),
-        Breakage(
-            "half a library",
-            "RUN truncate -s 1M {site}/jax_plugins/xla_cuda12/xla_cuda_plugin.so",
-            "was ended by SIGBUS",
-        ),
-        _without(
-            "half a cuDNN",
-            "nvidia/cudnn/lib/libcudnn_engines_precompiled.so.9",
-            "cuDNN fails at the first",
-        ),
+        *_halves("jax_plugins/xla_cuda12/xla_cuda_plugin.so"),
         Breakage(
             "a cuDNN without the GPU",
             f"COPY libcudnn.so.9 {NVIDIA}/cudnn/lib/libcudnn.so.9",
@@ -186,8 +177,7 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
 def good(request: pytest.FixtureRequest) -> str:
     """Each target, whose image the engine has."""
     target: str = request.param
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", target]
-    subprocess.run(command, cwd=ROOT, check=True)
+    commands.builder("build", target, check=True)
     return target
 
 

@@ -18,6 +18,8 @@ from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool
 from builder.jobs.ready import Image, Ready
+from builder.jobs.why import logs
+from builder.jobs.why.diagnose import Diagnosis, diagnose
 
 DIGEST = "sha256:" + "a" * 64
 REPOSITORY = "us-central1-docker.pkg.dev/my-project/training/images"
@@ -73,3 +75,9 @@ def ran(folder: Path, state: str, workers: int = 0, error: str = "", **more: Any
     more = {"replicas": tuple(ReplicaStatus(name, state, None, 2, 5.0) for name in names), **more}
     job = LocalJob(more.pop("name", folder.name), "training:cpu", folder, pools)
     return folders.write(job, state, more.pop("began", BEGAN), error, **more)
+
+
+def why(folder: Path) -> Diagnosis:
+    """Why a job of this machine ended, read from the job's folder."""
+    place = folders.ThisMachine(folder)
+    return diagnose(logs.of_job(place, place.find(str(folder))))

@@ -146,6 +146,13 @@ def test_a_parameter_is_what_its_values_look_like() -> None:
             "arguments has x, and the study varies it",
             "remove x",
         ),
+        (
+            ONE
+            + 'arguments: [--y, "1", --x, "3"]\n'
+            + "study: {metric: a, parameters: {x: {min: 1, max: 2}}}\n",
+            "arguments has x, and the study varies it",
+            "remove x",
+        ),
         ("- image\n", "is not a list of `key: value` lines", "image: v100"),
         ("image: [\n", "not YAML", ""),
     ],

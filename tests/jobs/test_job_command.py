@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import Image
+from tests.clock import replace_pauses
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.conftest import Run
@@ -120,7 +120,7 @@ def test_ctrl_c_ends_the_watching_and_cancel_the_job(
     loopback.service.faults.stay_queued = True
     assert run("job", "submit", "cats")[0] == 0
     with monkeypatch.context() as interrupted:
-        interrupted.setattr(time, "sleep", lambda _: signal.raise_signal(signal.SIGINT))
+        replace_pauses(interrupted, lambda _: signal.raise_signal(signal.SIGINT))
         code, _, err = run("job", "logs", "cats", "--follow")
     assert code == 130 and "goes on: builder job logs" in err
     (job,) = loopback.service.jobs.values()

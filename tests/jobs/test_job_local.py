@@ -24,9 +24,9 @@ from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.local.study import run_study
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
 from builder.jobs.machines import Pool
-from builder.jobs.why import logs
-from builder.jobs.why.diagnose import Diagnosis, diagnose
+from builder.jobs.why.diagnose import Diagnosis
 from tests.clock import until
+from tests.jobs import jobfiles
 
 pytestmark = [pytest.mark.engine]
 
@@ -222,9 +222,6 @@ from builder.engine import discovery
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.machines import Pool
-from builder.jobs.why import logs
-from builder.jobs.why.diagnose import Diagnosis, diagnose
-from tests.clock import until
 from builder.core.settings import Settings
 job = LocalJob("t", sys.argv[1], Path(sys.argv[2]), pools=(Pool("chief"), Pool("worker")),
     arguments=("echo x > /job/made; sleep 60",), grace=0.3, shm=1 << 26)
@@ -325,8 +322,7 @@ def test_a_study_runs_its_trials_a_few_at_a_time(
 def why(engine: Engine, local_job: LocalJob) -> Diagnosis:
     """Run a job to its end, and read its folder."""
     local.run(engine, local_job)
-    place = ThisMachine(ROOT)
-    return diagnose(logs.of_job(place, place.find(str(local_job.folder))))
+    return jobfiles.why(local_job.folder)
 
 
 def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(

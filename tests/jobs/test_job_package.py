@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import yaml
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import verify
+from tests import commands
 from tests.emulators import vertex as emulator
 from tests.jobs import jobset_rules
 from tests.prove.reading import PROGRAM
@@ -80,18 +79,17 @@ def home(folder: Path) -> Path:
     return ROOT / "build" / "packages" / f"cpu-{folder.name}"
 
 
-def builder(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from builder.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def built(folder: Path) -> dict[Path, int]:
+    """What building has written of a folder, and when."""
+    return {path: path.stat().st_mtime_ns for path in (home(folder) / "build").rglob("*.json")}
 
 
 @pytest.mark.long
 def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_path: Path) -> None:
     job = tmp_path / "job"
-    given = ["cpu", "--program", f"{script}:train", "--job-dir", job, "--json"]
+    given = ["cpu", "--program", f"{script}:train", "--job-dir", str(job), "--json"]
     name = f"cpu-{script.name}"
-    done = builder("job", "local", *given, "--", "--epochs", 40)
-    assert done.returncode == 0, done.stderr
+    done = commands.builder("job", "local", *given, "--", "--epochs", "40", check=True)
     assert json.loads(done.stdout)["state"] == "succeeded"
     assert "epochs done: 40" in done.stderr
     assert float((job / "result.yaml").read_text().partition(":")[2]) < 0.1
@@ -105,7 +103,7 @@ def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_p
     assert "pyyaml==" in extra
     assert "--hash=sha256:" in extra
 
-    again = builder("image", "cpu", "--program", f"{script}:train")
+    again = commands.builder("image", "cpu", "--program", f"{script}:train")
     assert "up to date" in again.stderr
 
 
@@ -171,8 +169,7 @@ def test_a_plain_script_is_pushed_and_sent_by_its_digest(
     assert proof.receipt.suite == "program"
     # the same program as a JobSet, by the same digest, which nobody wrote
     sent_to = ("--on", "kubernetes", "--registry", where, "--program", f"{script}:train")
-    done = builder("job", "render", tmp_path / "sent.yaml", *sent_to)
-    assert done.returncode == 0, done.stderr
+    done = commands.builder("job", "render", str(tmp_path / "sent.yaml"), *sent_to, check=True)
     manifest = yaml.safe_load(done.stdout)
     assert jobset_rules.problems(manifest) == []
     (role,) = manifest["spec"]["replicatedJobs"]
@@ -188,10 +185,15 @@ def test_a_plain_script_is_pushed_and_sent_by_its_digest(
     assert len(loopback.service.jobs) == 1
 
     # requirements that would move TensorFlow are refused before anything is built
+    requirements = (script / "requirements.txt").read_text()
+    before = registry.tags("team/training"), built(script)
     (script / "requirements.txt").write_text("pyyaml>=6\ntensorflow==2.19.1\n")
-    before = registry.tags("team/training")
-    code, out, err = submit(text, "--program", f"{script}:train")
+    try:
+        code, out, err = submit(text, "--program", f"{script}:train")
+    finally:
+        (script / "requirements.txt").write_text(requirements)
     assert (code, out) == (2, "")
     problem = 'requirements.txt:2: "tensorflow==2.19.1" would move tensorflow-cpu 2.21.0 to '
     assert f"error: {script}/{problem}" in err and "builder explain cpu" in err.splitlines()[-1]
-    assert registry.tags("team/training") == before and len(loopback.service.jobs) == 1
+    assert (registry.tags("team/training"), built(script)) == before
+    assert len(loopback.service.jobs) == 1

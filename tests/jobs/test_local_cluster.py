@@ -4,8 +4,6 @@ containers of its image."""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,11 @@ from builder import contract
 from builder.core import project
 from builder.engine import Engine, containers
 from builder.jobs.backends.local import run as local
-from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.protocol import LogLine
 from builder.jobs.machines import Pool
-from builder.jobs.why import logs
-from builder.jobs.why.diagnose import diagnose
+from tests import commands
+from tests.jobs import jobfiles
 
 ROOT = project.find_root(Path(__file__).parent)
 RECORDS = ROOT / "builder/prove/records"
@@ -38,8 +35,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 def target(request: pytest.FixtureRequest, engine: Engine) -> str:
     """A target, whose image with the example of the working tree the engine has."""
     name: str = request.param
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "build", name]
-    subprocess.run(command, cwd=ROOT, check=True)
+    commands.builder("build", name, check=True)
     return name
 
 
@@ -86,8 +82,7 @@ def test_two_processes_train_together_and_go_on_when_one_is_killed(
         "worker-0": "succeeded",
     }
     assert killed and all(replica.restarts for replica in outcome.replicas), said
-    place = ThisMachine(tmp_path)
-    assert diagnose(logs.of_job(place, place.find(str(tmp_path)))).ending == "ended-well", said
+    assert jobfiles.why(tmp_path).ending == "ended-well", said
     reported = {line.fields.get("event"): line.fields for line in lines}
     assert contract.RESUMED in reported and reported[contract.EVALUATED]["accuracy"] > 0.9
     assert (tmp_path / MODELS[target]).stat().st_size > 1000

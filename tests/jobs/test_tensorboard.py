@@ -1,7 +1,6 @@
 """TensorBoard over the folders of jobs: what it is shown, and that it shows it."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,8 +13,7 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import tensorboard
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests import commands
 
 
 def events(folder: Path, value: float) -> Path:
@@ -76,11 +74,10 @@ def test_jobs_are_found_by_name_folder_and_address_and_shown_with_their_names(
 
 @pytest.mark.slow
 def test_tensorboard_shows_two_jobs_in_one_view(ran: Path) -> None:
-    command = [sys.executable, "-c", "from builder.cli import main; main()", "tensorboard"]
     process = subprocess.Popen(
-        [*command, "--port=0", "cats", "dogs"],
+        [*commands.COMMAND, "tensorboard", "--port=0", "cats", "dogs"],
         cwd=ran,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=commands.environment(),
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -17,7 +17,6 @@ from builder.pipeline.push import LocalImage
 from builder.prove.image import ACCELERATOR
 from builder.registry import Registry
 from tests.pipeline.pushing import Build
-from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 from tests.trust.signing import Pair, Repository, pair
 
@@ -73,10 +72,3 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def other(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     """Another key pair."""
     return pair(tmp_path_factory.mktemp("keys"), "other")
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RegistryServer]:
-    """An empty registry."""
-    with registry_server.registry(tmp_path / "registry") as running:
-        yield running

@@ -24,6 +24,7 @@ from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
+WHO = "import os; print(os.getuid(), os.access('/etc', os.W_OK))"
 NO_ENGINE = {"BUILDER_ENGINE": "machine", "DOCKER_HOST": "unix:///no/such.sock"}
 
 
@@ -126,6 +127,8 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
     """First the user has no engine; of the rootfs, only the registry has the layer. Then the user
     may use the socket of an engine that root started, which has nothing yet, and nothing else."""
     with ordinary.user() as user, registry_server.registry(tmp_path / "registry") as server:
+        who = user.run(user.python, "-c", WHO)
+        assert who.stdout.strip() == f"{ordinary.UID if os.geteuid() == 0 else os.getuid()} False"
         where = {"BUILDER_REGISTRY": f"{server.host}/team/training"}
         kept = linked(user.home / "cache", without="numpy")
         ordinary.owns(user.home / "cache")

@@ -19,6 +19,7 @@ from builder.devicecode import images
 from builder.registry import Descriptor, Manifest, Registry, client, referrers
 from builder.registry.authorization import Authorization
 from builder.registry.manifests import OCI_MANIFEST
+from tests.clock import replace_pauses
 from tests.emulators import tls
 from tests.emulators.answers import Handler, serving
 from tests.emulators.registry_faults import Fault, faulty
@@ -101,7 +102,7 @@ def test_a_transient_error_is_tried_again_a_bounded_number_of_times(
         )
     assert fault.happened == 3
     pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
+    replace_pauses(monkeypatch, pauses.append)
     fault = Fault("HEAD", "/manifests/", 429, headers={"Retry-After": "7"})
     with faulty(None, fault) as proxy, Registry(proxy.host, QUICK) as there:
         there.head("training", "v100")

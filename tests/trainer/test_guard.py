@@ -255,7 +255,7 @@ def test_what_is_paid_for_and_there_is_not_refused(
     assert ran == (PASSED, {})
 
 
-def test_a_driver_that_compiles_no_such_ptx_is_too_old(tmp_path: Path) -> None:
+def test_a_driver_that_compiles_no_such_ptx_is_too_old() -> None:
     """PTX 8.5 needs CUDA 12.5's driver: 535 runs CUDA 12, and yet ends with an invalid PTX."""
     wanted = guard.expected("H100:1,capability=9.0,cuda=12.5,driver=555", "test")
     assert wanted is not None

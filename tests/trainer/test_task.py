@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.clock import until
 from tests.trainer.runs import SMOKE, Task, mirrored, same_weights, scalars, weights
 from trainer import evaluate
 from trainer.job import checkpoints, storage
@@ -104,11 +105,9 @@ def test_sigterm_saves_the_step_it_is_at_and_leaves_fast(start, tmp_path: Path) 
 
 def test_sigterm_during_start_up_leaves_at_once(start, tmp_path: Path) -> None:
     run = start(tmp_path)
-    while b"trainer.task" not in Path(f"/proc/{run.process.pid}/cmdline").read_bytes():
-        time.sleep(0.01)
+    until(lambda: b"trainer.task" in Path(f"/proc/{run.process.pid}/cmdline").read_bytes())
     # Wait until the handler's bit is in the mask of caught signals.
-    while not caught(run.process.pid) >> (signal.SIGTERM - 1) & 1:
-        time.sleep(0.01)
+    until(lambda: caught(run.process.pid) >> (signal.SIGTERM - 1) & 1)
     run.send(signal.SIGTERM)
     assert run.end(timeout=10) == 143
     assert [line["event"] for line in run.lines] == ["preempted"]

@@ -10,7 +10,6 @@ from typing import Any, cast
 import pytest
 
 from builder.core.errors import OutsideError
-from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.protocol import Backend, JobStatus, LogLine
 from builder.jobs.why import logs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
@@ -115,6 +114,5 @@ def test_what_the_engine_says_and_a_builder_that_was_killed(
         ("running", "", "runner-lost"),
     ):
         jobfiles.ran(tmp_path, state, error=error)
-        place = ThisMachine(tmp_path)
-        diagnosis = diagnose(logs.of_job(place, place.find(str(tmp_path))))
+        diagnosis = jobfiles.why(tmp_path)
         assert (diagnosis.ending, diagnosis.certainty) == (ending, "certain")

@@ -103,7 +103,8 @@ def test_a_broken_image_is_refused(
 @pytest.mark.engine
 @pytest.mark.slow
 @pytest.mark.long
-def test_prove_says_nothing_against_the_good_image(good: dict[str, str]) -> None:
+@pytest.mark.usefixtures("cpu_image")
+def test_prove_says_nothing_against_the_good_image() -> None:
     result = CliRunner().invoke(app, ["prove", "cpu", "--json"])
     assert result.stdout, result.exception
     status = {answer["status"] for answer in json.loads(result.stdout)["checks"]}

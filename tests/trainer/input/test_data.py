@@ -79,19 +79,32 @@ def pictures(
     return [(images.numpy(), numbers.numpy()) for images, numbers in dataset.take(count)]
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "png"])
+@pytest.fixture(scope="module", params=["jpeg", "png"])
+def noise(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Shard, ...]:
+    """The records of 48 pictures of noise, of 90 x 60 and 50 x 70, in each encoding."""
+    folder = tmp_path_factory.mktemp("noise")
+    records = photographs(folder, (90, 60), (50, 70), encoding=request.param)
+    return splits.find(str(records), "train")
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory: pytest.TempPathFactory) -> tuple[Shard, ...]:
+    """The records of pictures that are blue or red, and white in their left half."""
+    return splits.find(str(made(tmp_path_factory.mktemp("halves"))), "train")
+
+
 @pytest.mark.parametrize("size", [16, 48])
 @pytest.mark.parametrize("how", [{}, {"crop": 0.3, "turn": True}, {"cut": True}])
 def test_tensorflow_alone_makes_the_same_pictures(
-    tmp_path: Path, encoding: str, size: int, how: dict[str, Any]
+    noise: tuple[Shard, ...], size: int, how: dict[str, Any]
 ) -> None:
-    """Pictures of 90 x 60 and 50 x 70, of which JPEGs are decoded at a half for 16 pixels."""
-    folder = photographs(tmp_path, (90, 60), (50, 70), encoding=encoding)
-    files = splits.find(str(folder), "train")
+    """JPEGs are decoded at a half for 16 pixels."""
     config = options(image_size=size, flip="both", **how)
     common: dict[str, Any] = {"batch_size": 8, "consumed": 0, "graph": True}
-    theirs = data.training(files, context(0, 1), config, 2, **common)
-    for (images, numbers), batch in zip(pictures(files, 9, config), theirs, strict=False):
+    theirs = data.training(noise, context(0, 1), config, 2, **common)
+    for (images, numbers), batch in zip(pictures(noise, 9, config), theirs, strict=False):
         others, same = device.augmented(*batch, config, 2)
         np.testing.assert_array_equal(numbers, same)
         far = abs(images.astype(int) - others.numpy()) > 2
@@ -121,15 +134,16 @@ def test_a_cut_is_a_piece_of_the_picture_as_it_is_stored(tmp_path: Path) -> None
     assert len({min(row) // 4 for row in ramps.tolist()}) > 8  # and elsewhere each time.
 
 
-def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(tmp_path: Path) -> None:
-    files = splits.find(str(made(tmp_path)), "train")
-    own = sum(shard.records for shard in files)
+def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
+    halves: tuple[Shard, ...],
+) -> None:
+    own = sum(shard.records for shard in halves)
     how: dict[str, Any] = {"crop": 0.3, "flip": "both", "turn": True, "erase": 0.2}
     config = options(seed=3, color_jitter=(0.3, 0.3, 0.3, 0.1), **how)
 
     def seen(consumed: int, count: int) -> list[tuple[bytes, int]]:
-        made = pictures(files, count, config, consumed, batch=1)
-        return [(images.tobytes(), int(numbers[0])) for images, numbers in made]
+        found = pictures(halves, count, config, consumed, batch=1)
+        return [(images.tobytes(), int(numbers[0])) for images, numbers in found]
 
     unbroken = seen(0, 2 * own)
     assert len({image for image, _ in unbroken}) > 1.9 * own
@@ -148,9 +162,9 @@ def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(tmp_
         ({"erase": 0.3}, lambda image: True),
     ],
 )
-def test_each_augmentation_does_what_it_says(tmp_path: Path, how: dict, check) -> None:
-    files, seen = splits.find(str(made(tmp_path)), "train"), set()
-    for [image], _ in pictures(files, 40, options(**how), batch=1):
+def test_each_augmentation_does_what_it_says(halves: tuple[Shard, ...], how: dict, check) -> None:
+    seen = set()
+    for [image], _ in pictures(halves, 40, options(**how), batch=1):
         assert check(image)
         seen.add(image.tobytes())
     assert len(seen) > 2  # Two classes, without it.
@@ -176,18 +190,18 @@ def grey(value: int) -> bytes:
     return content
 
 
-@pytest.fixture
-def records(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sixty grey squares in two files: 45 of class 0, 12 of class 1, 3 of class 2; each another."""
-    labels = [0] * 45 + [1] * 12 + [2] * 3
+    labels, folder = [0] * 45 + [1] * 12 + [2] * 3, tmp_path_factory.mktemp("records")
     order = np.random.default_rng(0).permutation(60)
     for number, part in enumerate((order[:25], order[25:])):
         content = b"".join(
             tfrecord.frame(tfrecord.serialise(grey(value), labels[value]))
             for value in part.tolist()
         )
-        (tmp_path / f"train-{number:05d}.tfrecord").write_bytes(content)
-    return tmp_path
+        (folder / f"train-{number:05d}.tfrecord").write_bytes(content)
+    return folder
 
 
 def read(records: Path, consumed: int, count: int, worker: int = 0, workers: int = 1) -> list:
@@ -228,16 +242,15 @@ def test_a_restart_goes_on_in_the_same_order_on_each_worker(records: Path) -> No
 # Mixup and cutmix, against what their papers say
 
 
-def batches(folder: Path, count: int, consumed: int = 0, **how: Any) -> list:
-    return pictures(splits.find(str(folder), "train"), count, options(seed=3, **how), consumed)
+def batches(files: tuple[Shard, ...], count: int, consumed: int = 0, **how: Any) -> list:
+    return pictures(files, count, options(seed=3, **how), consumed)
 
 
 def test_mixup_blends_each_picture_with_the_one_before_it_and_their_labels_alike(
-    tmp_path: Path,
+    halves: tuple[Shard, ...],
 ) -> None:
-    folder = made(tmp_path)
-    plain = batches(folder, 6)
-    found = batches(folder, 6, mixup=1.0)
+    plain = batches(halves, 6)
+    found = batches(halves, 6, mixup=1.0)
     shares = set()
     for (images, numbers), (mixed, soft) in zip(plain, found, strict=True):
         own, other = np.eye(2)[numbers], np.eye(2)[np.roll(numbers, 1)]
@@ -283,14 +296,16 @@ def test_shares_are_of_the_beta_distribution(alpha: float) -> None:
     assert np.var(found) == pytest.approx(1 / (4 * (2 * alpha + 1)), rel=0.1)
 
 
-def test_mixtures_are_the_same_after_a_restart_and_both_ways_are_used(tmp_path: Path) -> None:
-    folder, how = made(tmp_path), {"mixup": 0.2, "cutmix": 1.0}
-    unbroken = batches(folder, 20, **how)
-    resumed = batches(folder, 7, 8 * 13, **how)
+def test_mixtures_are_the_same_after_a_restart_and_both_ways_are_used(
+    halves: tuple[Shard, ...],
+) -> None:
+    how = {"mixup": 0.2, "cutmix": 1.0}
+    unbroken = batches(halves, 20, **how)
+    resumed = batches(halves, 7, 8 * 13, **how)
     for (images, numbers), (again, soft) in zip(unbroken[13:], resumed, strict=True):
         np.testing.assert_array_equal(images, again)
         np.testing.assert_array_equal(numbers, soft)
-    plain = batches(folder, 20)
+    plain = batches(halves, 20)
     cut = [
         all(((m == i) | (m == np.roll(i, 1, 0))).ravel())
         for (m, _), (i, _) in zip(unbroken, plain, strict=True)
@@ -299,7 +314,6 @@ def test_mixtures_are_the_same_after_a_restart_and_both_ways_are_used(tmp_path: 
     assert not all(cut)
 
 
-def test_a_batch_of_one_picture_is_refused(tmp_path: Path) -> None:
-    files = splits.find(str(made(tmp_path)), "train")
+def test_a_batch_of_one_picture_is_refused(halves: tuple[Shard, ...]) -> None:
     with pytest.raises(UsageError, match=r"^--mixup and --cutmix: each replica needs a batch"):
-        data.training(files, context(0, 1), options(mixup=1.0), 2, batch_size=1, consumed=0)
+        data.training(halves, context(0, 1), options(mixup=1.0), 2, batch_size=1, consumed=0)

@@ -289,6 +289,9 @@ def test_shares_of_classes_give_the_cross_entropy_in_these_shares(smoothing: flo
     np.testing.assert_allclose(mixed, 0.7 * first + 0.3 * second, rtol=1e-5)
     np.testing.assert_array_equal(optimization.right(shares, logits), [1, 1])
     np.testing.assert_array_equal(optimization.right(tf.constant([1, 2]), logits), [0, 1])
+    plain = optimization.losses(config(), tf.constant([0, 2]), logits)
+    even = optimization.losses(config(), tf.fill((2, 3), 1 / 3), logits)
+    np.testing.assert_allclose(first, (1 - smoothing) * plain + smoothing * even, rtol=1e-5)
 
 
 def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
