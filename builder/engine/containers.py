@@ -175,7 +175,7 @@ class Attached:
     """
 
     def __init__(self, api: Any, container: str) -> None:
-        # without "logs": what a quick container prints while the engine still reads its log for that
+        # without "logs": what a quick container prints while the engine reads its log for that
         # would come twice (moby, daemon/attach.go subscribes before it answers)
         streams = {"stdout": 1, "stderr": 1, "stream": 1}
         self._socket = api.attach_socket(container, streams)

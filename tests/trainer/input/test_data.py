@@ -142,8 +142,8 @@ def test_augmentation_is_another_in_each_epoch_and_the_same_after_a_restart(
     config = options(seed=3, color_jitter=(0.3, 0.3, 0.3, 0.1), **how)
 
     def seen(consumed: int, count: int) -> list[tuple[bytes, int]]:
-        found = pictures(halves, count, config, consumed, batch=1)
-        return [(images.tobytes(), int(numbers[0])) for images, numbers in found]
+        each = pictures(halves, count, config, consumed, batch=1)
+        return [(images.tobytes(), int(numbers[0])) for images, numbers in each]
 
     unbroken = seen(0, 2 * own)
     assert len({image for image, _ in unbroken}) > 1.9 * own

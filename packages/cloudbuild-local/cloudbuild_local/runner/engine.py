@@ -102,7 +102,7 @@ class Engine:
     @contextlib.contextmanager
     def attached(self, container: str) -> Iterator[Iterator[str]]:
         """Attach to a container for the time of the block: the lines that it prints from now on."""
-        # without "logs": what a quick container prints while the engine still reads its log for that
+        # without "logs": what a quick container prints while the engine reads its log for that
         # would come twice (moby, daemon/attach.go subscribes before it answers)
         streams = {"stdout": 1, "stderr": 1, "stream": 1}
         with explained("the container's output"):
