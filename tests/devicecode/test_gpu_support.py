@@ -35,7 +35,7 @@ def script() -> ModuleType:
 
 def test_the_page_is_what_the_file_gives(script: ModuleType) -> None:
     releases = gpu_support.read()
-    assert (ROOT / "docs/gpu-support.md").read_text() == script.document(releases)
+    assert (ROOT / "builder/facts/gpu-support.md").read_text() == script.document(releases)
     assert gpu_support.FILE.read_text() == script.dump(releases)
     read = [[f"{wheel.package}=={wheel.version}" for wheel in row.wheels] for row in releases]
     assert read == [wanted for versions in script.RELEASES.values() for wanted in versions]
@@ -94,7 +94,7 @@ def test_the_wheels_say_what_the_projects_say() -> None:
                     runs = "none"
                 assert RUNS[cell.support] == runs, (row.framework, row.version, gpu)
                 compared += 1
-    assert compared == 153, "docs/gpu-support.md names the number"
+    assert compared == 153, "builder/facts/gpu-support.md names the number"
 
 
 def test_every_release_that_an_image_may_name_was_read() -> None:
