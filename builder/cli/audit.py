@@ -63,7 +63,14 @@ def audit(
     with reporter() as shown:
         connected = cache(lambda start: connect(where, start, shown.on_event))
         audited = auditing.audit(
-            project(), where, connected, sources or (), everything, gpu or (), shown.on_event
+            project(),
+            _targets(),
+            where,
+            connected,
+            sources or (),
+            everything,
+            gpu or (),
+            shown.on_event,
         )
     lines = (report.github_lines if github else report.table)(audited)
     results(as_json, [report.as_dict(source) for source in audited], lines)
@@ -138,21 +145,28 @@ def _look_into(
     image: str, where: "Settings", run: str | None, on_event: "OnEvent"
 ) -> tuple["ImageContent", "Result"]:
     """Read an image, and start it if the engine has it."""
-    from builder.config import image_yaml
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
     from builder.prove import start
 
     connected = cache(lambda begin: connect(where, begin, on_event))
-    folder = project()
-    targets = image_yaml.targets(folder) if folder else ()
-    content = auditing.image_content(where, connected, image, on_event, targets)
+    content = auditing.image_content(where, connected, image, on_event, _targets())
     if content.image_id:
         return content, start.start(connected(False), content.image_id, image, run, on_event)
     if run is not None:
         fix = "docker pull or docker load it, and name it as the engine does"
         raise InputError(f"--run: {image} is not in the engine, not started", fix)
     return content, start.NOT_STARTED
+
+
+def _targets() -> dict[str, str]:
+    """Return the project's targets, each with the ID of the image that it built, or ""."""
+    folder = project()
+    if folder is None:
+        return {}
+    from builder.pipeline import records
+
+    return records.image_ids(folder)
 
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:

@@ -85,6 +85,12 @@ def up_to_date(root: Path, engine: Engine, target: str, inputs: str) -> ImageRec
     return record if image and image.image_id == record.image_id else None
 
 
+def image_ids(root: Path) -> dict[str, str]:
+    """Return the ID of the image that the last build of each target made; "" for none."""
+    last = {target: read(root, target) for target in image_yaml.targets(root)}
+    return {target: record.image_id if record else "" for target, record in last.items()}
+
+
 def built_targets(root: Path) -> tuple[str, ...]:
     """Return every target that was built here. Raises InputError for none."""
     built = tuple(target for target in image_yaml.targets(root) if read(root, target))

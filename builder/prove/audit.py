@@ -17,7 +17,7 @@ from builder import registry
 from builder.config import image_yaml
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
-from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.core.settings import Settings
 from builder.devicecode import images, tars
 from builder.devicecode.images import Blobs, ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
@@ -138,6 +138,7 @@ def of_engine(
 
 def audit(
     root: Path | None,
+    targets: Mapping[str, str],
     settings: Settings,
     engine: Callable[[bool], Engine],
     names: Sequence[str],
@@ -148,13 +149,13 @@ def audit(
     """Read and judge targets, images and paths. Paths are taken together, as one image would hold
     them.
 
-    root: the project's, None outside of one. engine: connects to an engine, and starts the private
-    one if it is called with True. A target is judged for its own accelerator, anything else for
-    every known GPU; `gpus` names others. everything: also audit the project's GPU targets, and note
-    those that the engine holds no image of. Raises InputError for a name that leads nowhere and
-    where nothing could be read, OutsideError for what the engine or the registry refuses.
+    root: the project's, None outside of one. targets: see `image_content`. engine: connects to
+    an engine, and starts the private one if it is called with True. A target is judged for its
+    own accelerator, anything else for every known GPU; `gpus` names others. everything: also
+    audit the project's GPU targets, and note those that the engine holds no image of. Raises
+    InputError for a name that leads nowhere and where nothing could be read, OutsideError for
+    what the engine or the registry refuses.
     """
-    targets = image_yaml.targets(root) if root else ()
     chosen = tuple(map(gpu_named, gpus))
     if root and everything:
         names = (*names, *(spec.name for spec in image_yaml.load_all(root) if _is_for_gpu(spec)))
@@ -225,12 +226,13 @@ def image_content(
     engine: Callable[[bool], Engine],
     name: str,
     on_event: OnEvent,
-    targets: Sequence[str] = (),
+    targets: Mapping[str, str],
 ) -> ImageContent:
     """Read an image in files, on the engine or in a registry.
 
-    targets: the project's; their images are on its engine, which is started for them alone. Raises
-    InputError, OutsideError.
+    targets: the project's, each with the ID of the image that it built, or "". Another project may
+    have moved the tag. They are on the engine, which is started for them alone. Raises InputError,
+    OutsideError.
     """
     is_target = name in targets
     if not is_target and Path(name).exists():
@@ -247,9 +249,8 @@ def image_content(
                 f"{name} may be an image, but no engine runs that could hold it: {error.message}",
                 f"{error.fix}; or write HOST/REPOSITORY:TAG for an image in a registry",
             ) from error
-    image = (
-        connected.image(f"{LOCAL_REPOSITORY}:{name}" if is_target else name) if connected else None
-    )
+    on_engine = targets.get(name, name)
+    image = connected.image(on_engine) if connected and on_engine else None
     with step(f"read {name}", on_event) as running:
         if connected and image:
             return of_engine(connected.client, image.image_id)
