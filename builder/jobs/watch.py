@@ -40,12 +40,7 @@ _SHAPES = (
 COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
 
 
-def follow(
-    backend: Backend,
-    job: JobStatus,
-    write: OnLine,
-    pause: Callable[[], None],
-) -> JobStatus:
+def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], None]) -> JobStatus:
     """Write every line until the job has ended; lines that come a little later are written, too.
 
     write: gets each line. pause: waits between two looks.

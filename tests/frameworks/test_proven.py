@@ -50,6 +50,10 @@ def test_a_target_is_proven_pushed_and_sent(
     assert seen["stopping"]["last_checkpoint"] == seen["stopping"]["last_step"]
     assert seen["outputs"]["model"]["inputs"] == [[1, 1, 8, 8]]
 
+    code, out, err = builder("prove", target, "--json")
+    assert code == 0, err
+    assert {check["status"] for check in json.loads(out)["checks"]} == {"passed"}
+
     planned = prepare(copy, target)
     base = planned.committed_base
     assert base, "images/layers.lock has every layer"
