@@ -183,10 +183,10 @@ def builder_image(root: Path, settings: Settings, engine: Engine) -> str:
     request = BuildRequest(dockerfile, context, (name,), build_args={"ROOT": start})
     contents = debian.build_secrets("".join(archives.sources(locked.suite)))
     metadata = root / "build" / "cloud" / "metadata.json"
-    with system.secret_files(contents) as secrets:
-        command = buildx.command(engine, request, metadata, secrets.paths)
+    with system.secret_files(contents) as (paths, descriptors):
+        command = buildx.command(engine, request, metadata, paths)
         command = [GZIP if word.startswith("--output=") else word for word in command]
-        environment, descriptors = dict(engine.environment), secrets.descriptors
+        environment = dict(engine.environment)
         subprocess.run(
             command, env=environment, pass_fds=descriptors, check=True, capture_output=True
         )
