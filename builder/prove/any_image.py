@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from builder import __version__
 from builder.devicecode import linking
+from builder.image.plan import HOOK
 from builder.prove.audit import Gpu
 from builder.prove.checks import (
     contents,
@@ -40,8 +41,10 @@ _KNOWN_HOOKS: Final = re.compile(
     r"\"COLOREDLOGS_AUTO_INSTALL\"\) else None\\nexcept ImportError: pass'\)"
     r"|import _virtualenv|import (\w+); \2\.install\(\)"
     r"|import sys, types, os;has_mfs = (?!.*(exec|eval|open|system|base64|subprocess|urllib)).*"
+    rf"|import {HOOK}; {HOOK}\.announce\(\"\d+\.\d\"\)"
 )
-"""Lines of setuptools, coloredlogs (ONNX Runtime's), virtualenv, editable installs, namespaces."""
+"""Lines of setuptools, coloredlogs (ONNX Runtime's), virtualenv, editable installs, namespaces, and
+of pruned images of the factory (builder/devicecode/pruning/announce.py)."""
 _MODULE: Final = re.compile(
     r"/(site|dist)-packages/(.*(\.cpython-3\d+-x86_64-linux-gnu|\.abi3|/_pywrap_[a-z_]+)"
     r"|jaxlib/[\w/]+|jax_plugins/\w+/\w+|jax_\w+_plugin/\w+)\.so$"

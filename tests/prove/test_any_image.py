@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from builder.cli.group import app
 from builder.engine import BuildRequest, Engine, buildx
+from builder.image.plan import HOOK
 from tests.devicecode.writer import container, library, linked, sass
 from tests.emulators.answers import serving
 from tests.prove.reading import SITE, Files, archive, layer
@@ -31,6 +32,7 @@ SOUND: Files = {
     "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
     f"{SITE}/_virtualenv.pth": (b"import _virtualenv\n", 0o644, 0),
     f"{SITE}/coloredlogs.pth": (COLOREDLOGS, 0o644, 0),
+    f"{SITE}/{HOOK}.pth": (f'import {HOOK}; {HOOK}.announce("7.0")\n'.encode(), 0o644, 0),
 }
 CONFIG: dict[str, Any] = {
     "Entrypoint": ["python", "-m", "train"],
