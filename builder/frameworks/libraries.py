@@ -40,7 +40,7 @@ LIBRARIES = {
 NUMBERS = {
     11: {"libcudart": "11.0", "libcufft": "10", "libnvrtc": "11.2", "libcupti": "11.{minor}"},
     12: {"libcufft": "11", "libcusolver": "11"},
-    13: {"libcufft": "12", "libcusolver": "12"},
+    13: {"libcufft": "12", "libcusolver": "12", "libcusparse": "12"},
 }
 """Major version of CUDA -> the numbers after .so that are not this major version."""
 CUDNN_PARTS = {

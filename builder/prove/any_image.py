@@ -39,12 +39,12 @@ _KNOWN_HOOKS: Final = re.compile(
     r"enabled and __import__\('_distutils_hack'\)(\.add_shim\(\))?;? *"
     r"|import os; exec\('try: __import__\(\"coloredlogs\"\)\.auto_install\(\) if os\.environ\.get\("
     r"\"COLOREDLOGS_AUTO_INSTALL\"\) else None\\nexcept ImportError: pass'\)"
-    r"|import _virtualenv|import (\w+); \2\.install\(\)"
+    r"|import _virtualenv|import _cuda_bindings_redirector|import (\w+); \2\.install\(\)"
     r"|import sys, types, os;has_mfs = (?!.*(exec|eval|open|system|base64|subprocess|urllib)).*"
     rf"|import {HOOK}; {HOOK}\.announce\(\"\d+\.\d\"\)"
 )
-"""Lines of setuptools, coloredlogs (ONNX Runtime's), virtualenv, editable installs, namespaces, and
-of pruned images of the factory (builder/devicecode/pruning/announce.py)."""
+"""Lines of setuptools, coloredlogs (ONNX Runtime's), virtualenv, cuda-bindings, editable installs,
+namespaces, and pruned images of the factory (builder/devicecode/pruning/announce.py)."""
 _MODULE: Final = re.compile(
     r"/(site|dist)-packages/(.*(\.cpython-3\d+-x86_64-linux-gnu|\.abi3|/_pywrap_[a-z_]+)"
     r"|jaxlib/[\w/]+|jax_plugins/\w+/\w+|jax_\w+_plugin/\w+)\.so$"

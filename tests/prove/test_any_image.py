@@ -32,6 +32,7 @@ SOUND: Files = {
     "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
     f"{SITE}/_virtualenv.pth": (b"import _virtualenv\n", 0o644, 0),
     f"{SITE}/coloredlogs.pth": (COLOREDLOGS, 0o644, 0),
+    f"{SITE}/_cuda_bindings_redirector.pth": (b"import _cuda_bindings_redirector", 0o644, 0),
     f"{SITE}/{HOOK}.pth": (f'import {HOOK}; {HOOK}.announce("7.0")\n'.encode(), 0o644, 0),
 }
 CONFIG: dict[str, Any] = {
@@ -172,8 +173,11 @@ def test_a_library_that_ld_so_would_not_find_is_named(tmp_path: Path) -> None:
 
 EXTENSION = "cpython-311-x86_64-linux-gnu.so"
 PLUGIN = f"{SITE}/jax_plugins/xla_cuda12/xla_cuda_plugin.so"
+PLUGIN_13 = f"{SITE}/jax_plugins/xla_cuda13/xla_cuda_plugin.so"
 TORCH = (f"{SITE}/torch/_C.{EXTENSION}", f"{SITE}/torch/lib/libtorch_cuda.so")
 CUDA = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
+CUDA_13 = "cudart.so.13 cublas.so.13 cublasLt.so.13 cufft.so.12 cusolver.so.12 cusparse.so.12"
+"""The files of the wheels that jax[cuda12] and jax[cuda13] install, cuda-toolkit 12.9 and 13.5."""
 
 
 @pytest.mark.parametrize(
@@ -182,6 +186,8 @@ CUDA = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusp
         ((f"{SITE}/jaxlib/_jax.so",), "JAX has no plugin for a GPU: it trains on the CPU"),
         ((f"{SITE}/jaxlib/_jax.so", PLUGIN), "JAX opens libcupti.so.12, which is not in the image"),
         ((f"{SITE}/jaxlib/_jax.so", PLUGIN, "/usr/lib/libcupti.so.12"), ""),
+        ((f"{SITE}/jaxlib/_jax.so", PLUGIN_13), "JAX opens libcupti.so.13, which is not"),
+        ((f"{SITE}/jaxlib/_jax.so", PLUGIN_13, "/usr/lib/libcupti.so.13"), ""),
         ((f"{SITE}/jaxlib/_jax.so", *TORCH), ""),
         ((f"{SITE}/torch/_C.{EXTENSION}",), "PyTorch was built without CUDA"),
         (TORCH, ""),
@@ -191,7 +197,8 @@ def test_jax_and_pytorch_are_known_by_their_modules_and_asked_for_a_gpu(
     paths: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     """Whoever installed them, and with no RECORD: so conda's are known, too."""
-    there = [*paths, *(f"/usr/lib/lib{name}" for name in f"{CUDA} cudnn.so.9 nccl.so.2".split())]
+    cuda = CUDA_13 if PLUGIN_13 in paths else CUDA
+    there = [*paths, *(f"/usr/lib/lib{name}" for name in f"{cuda} cudnn.so.9 nccl.so.2".split())]
     files: Files = {path: (linked(), 0o755, 0) for path in there}
     _, checks, _ = proven(image(tmp_path, layer(files)), "--gpu", "v100")
     problems = [problem["message"] for problem in checks["loader"]["problems"]]
