@@ -25,9 +25,7 @@ SETTINGS: Final = """\
 """
 IGNORED: Final = "/build/"
 """What builds write, as a line of .gitignore and .dockerignore."""
-HEAD: Final = (
-    "# The image of one accelerator; every other field has a default: builder schema --stdout\n"
-)
+HEAD: Final = "# The image of one accelerator. `builder schema` describes every field in a file.\n"
 
 
 @dataclass(frozen=True)
