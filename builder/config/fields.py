@@ -118,8 +118,10 @@ def requirement(value: str) -> str:
     try:
         parsed = Requirement(value)
     except InvalidRequirement as error:
-        first = str(error).splitlines()[0]
-        raise refuse(f"{value!r} is not a requirement: {first}", "write name==version") from None
+        what = f"is not a requirement: {str(error).splitlines()[0]}"
+        if "/" in value:
+            what = "names a URL or a file, which cannot be locked"
+        raise refuse(f"{value!r} {what}", "write name==version") from None
     if parsed.url:
         raise refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
     return str(parsed)

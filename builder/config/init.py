@@ -101,6 +101,9 @@ def _values(target: str, findings: Findings) -> dict[str, Any]:
     elif framework.name != frameworks.DEFAULT:
         why = f"the packaged trainer has no {framework.title}: write `program: FOLDER:MODULE`"
         findings.leave(image_yaml.FILE, "no program is recognized", why)
+    else:
+        why = "no program is recognized; for your own write `program: FOLDER:MODULE`"
+        findings.taken.append(f"the packaged trainer, as {why}")
     if findings.environment:
         values["environment"] = findings.environment
     return values

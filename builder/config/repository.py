@@ -5,6 +5,7 @@ Each line of those files is taken over, or named with the reason why it is not.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 import shlex
@@ -14,11 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from packaging.utils import canonicalize_name
 from pydantic_core import PydanticCustomError
 
 from builder.config import fields
 from builder.config.stack import OWN_PYTHON
-from builder.core import project, yamlfile
+from builder.core import confidential, project, yamlfile
 from builder.core.errors import InputError
 from builder.facts import frameworks
 
@@ -101,7 +103,7 @@ class Findings:
         except PydanticCustomError as error:
             self.leave(where, text, str((error.context or {}).get("what", error)))
             return
-        name, here = re.sub(r"[-_.]+", "-", parsed.name).lower(), self.pythons[0]
+        name, here = canonicalize_name(parsed.name), self.pythons[0]
         linux = {**_LINUX, "python_version": here}
         if parsed.marker and not parsed.marker.evaluate(linux):
             self.leave(where, text, f"its marker leaves out Linux, or Python {here}")
@@ -166,6 +168,9 @@ class Findings:
         except ValidationError as error:
             why = (error.errors()[0].get("ctx") or {}).get("what", "an image cannot set it")
             self.leave(where, f"{name}={value}", str(why))
+            return
+        if confidential.secret_in(f"{name}={value}".encode(), configuration=True, variables=True):
+            self.leave(where, name, "looks like a secret: a job names it (docs/jobs.md)")
         else:
             self.environment[name] = value
             self.taken.append(f"{where}: {name}={value}")
@@ -177,7 +182,8 @@ class Findings:
         by_name = words[:1] == ["-m"]
         start = ([*words, ""][by_name]).removeprefix("./").removeprefix("/app/")
         steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
-        if not all(map(str.isidentifier, steps)) or not project.is_module(root.joinpath(*steps)):
+        plain = start.isascii() and all(map(str.isidentifier, steps))
+        if not plain or not project.is_module(root.joinpath(*steps)):
             return False
         if not (root / steps[0]).is_dir():
             why = "an image holds one folder: move it into one, and name that as `program`"
@@ -235,8 +241,16 @@ def _pyproject(root: Path, findings: Findings) -> None:
     table, tool = _mapping(content.get("project")), _mapping(content.get("tool"))
     if wanted := str(table.get("requires-python") or ""):
         findings.take_python(wanted, "pyproject.toml: requires-python")
+    sources = _mapping(_mapping(tool.get("uv")).get("sources"))
+    elsewhere = {
+        canonicalize_name(name) for name, source in sources.items() if "index" not in str(source)
+    }
     for entry in _strings(table.get("dependencies")):
-        findings.take(entry, "pyproject.toml: dependencies")
+        if canonicalize_name(re.split(r"[^\w.-]", entry, maxsplit=1)[0]) in elsewhere:
+            why = "tool.uv.sources takes it from elsewhere"
+            findings.leave("pyproject.toml: dependencies", entry, why)
+        else:
+            findings.take(entry, "pyproject.toml: dependencies")
     poetry = _mapping(tool.get("poetry"))
     dynamic = [key for key in _strings(table.get("dynamic")) if key == "dependencies"]
     for what, names in (
@@ -253,10 +267,10 @@ def _pyproject(root: Path, findings: Findings) -> None:
     for name, value in _mapping(poetry.get("dependencies")).items():
         where = "pyproject.toml: tool.poetry.dependencies"
         options = value if isinstance(value, dict) else {"version": value}
-        extras, version = _strings(options.get("extras")), str(options.get("version", ""))
+        extras, version = _strings(options.get("extras")), options.get("version")
         if name == "python":
-            findings.take_python(_bounds(version), where)
-        elif not version or options.keys() - {"version", "extras"}:
+            findings.take_python(_bounds(str(version)), where)
+        elif not isinstance(version, str) or options.keys() - {"version", "extras"}:
             findings.leave(where, f"{name} {json.dumps(value)}", "write it as a requirement")
         else:
             extra = f"[{','.join(extras)}]" if extras else ""
@@ -394,8 +408,11 @@ def _guess_program(root: Path, findings: Findings) -> None:
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a file, None where there is none."""
-    return path.read_text(encoding="utf-8", errors="replace") if path.is_file() else None
+    """Return the text of a file, None where there is none. PowerShell's `>` writes UTF-16."""
+    if not path.is_file():
+        return None
+    wide = path.read_bytes()[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+    return path.read_text(encoding="utf-16" if wide else "utf-8-sig", errors="replace")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -207,3 +207,29 @@ def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
     (tmp_path / "src/fit.py").write_text("")
     (tmp_path / "Dockerfile").write_text("CMD python src/fit.py --epochs 3\n")
     assert init.propose(tmp_path, "cpu").findings.program == ("src", "fit")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("requirements.txt", "pandas\n".encode("utf-16"), "requirements.txt:1: pandas"),
+        ("pyproject.toml", b'\xef\xbb\xbf[project]\ndependencies = ["a1"]\n', "dependencies: a1"),
+        ("requirements.txt", b"git+https://a.org/b.git", "names a URL or a file, which"),
+        ("requirements.txt", b"./b-1-py3-none-any.whl", "names a URL or a file, which"),
+        ("pyproject.toml", b'[tool.poetry.dependencies]\na = [{version = "1", python = "<3.9"}]\n',
+         'a [{"version": "1", "python": "<3.9"}]: write it as a requirement'),
+        ("pyproject.toml", b'[project]\ndependencies = ["A_b>1"]\n[tool.uv.sources]\na-b.git = ""',
+         "A_b>1: tool.uv.sources takes it from elsewhere"),
+        ("Dockerfile", b"ENV API_KEY=0f3e5d7c9b1a2846", "API_KEY: looks like a secret"),
+        ("p\xe4ck/train.py", b"", "the packaged trainer, as no program is recognized"),
+    ],
+)  # fmt: skip
+def test_what_is_written_in_another_way_is_read_or_named(
+    file: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).parent.joinpath("__init__.py").touch()
+    (tmp_path / file).write_bytes(content)
+    findings = init.propose(tmp_path, "cpu").findings
+    assert said in "\n".join([*findings.taken, *findings.left])
+    assert "0f3e5d7c9b1a2846" not in str(findings)
