@@ -137,7 +137,8 @@ def _versions(
     if not works:
         what = f"{wishes[0].where}: {wishes[0].text}" if wishes else f"--target {target}"
         others = frameworks.every() if not wishes else ()
-        here = [f"{target}-{each.name}" for each in others if working(accelerator, each)[0]]
+        before = target.removesuffix(f"-{framework.name}")
+        here = [f"{before}-{each.name}" for each in others if working(accelerator, each)[0]]
         there = (each for each in accelerators.accelerators() if working(each, framework)[0])
         fix = f"pass --target {' or '.join(here or map(str.lower, there))}"
         raise InputError(f"{what}: {next(iter(refusals.values()))}", fix)

@@ -214,9 +214,17 @@ def look(root: Path, findings: Findings) -> None:
 # --- the files ------------------------------------------------------------------------------------
 
 
-def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ...] = ()) -> None:
-    """Read a requirements file, and those that it names."""
-    if (text := text_of(root / name)) is None or name in seen:
+def _requirements(
+    root: Path, name: str, findings: Findings, named: str = "", seen: tuple[str, ...] = ()
+) -> None:
+    """Read a requirements file, and those that it names. named: the line that names this one."""
+    text = text_of(root / name)
+    if named and not (root / name).resolve().is_relative_to(root.resolve()):
+        findings.leave(named, f"-r {name}", "it lies outside of the repository")
+        return
+    if named and text is None:
+        findings.leave(named, f"-r {name}", "there is no such file")
+    if text is None or name in seen:
         return
     findings.read.append(name)
     for number, line in _lines(text):
@@ -224,10 +232,7 @@ def _requirements(root: Path, name: str, findings: Findings, seen: tuple[str, ..
         entry = re.sub(r"\s+--hash=\S+", "", entry).strip()
         if match := re.fullmatch(r"(?:-r|--requirement)[ =]?(\S+)", entry):
             inner = (Path(name).parent / match[1]).as_posix()
-            if (root / inner).resolve().is_relative_to(root.resolve()):
-                _requirements(root, inner, findings, (*seen, name))
-            else:
-                findings.leave(where, entry, "it lies outside of the repository")
+            _requirements(root, inner, findings, where, (*seen, name))
         elif re.match(r"(-e|--editable)\b", entry):
             findings.leave(where, entry, "is no locked package: make a wheel of it, or copy it")
         elif entry.startswith("-"):
@@ -271,7 +276,8 @@ def _pyproject(root: Path, findings: Findings) -> None:
         if name == "python":
             findings.take_python(_bounds(str(version)), where)
         elif not isinstance(version, str) or options.keys() - {"version", "extras"}:
-            findings.leave(where, f"{name} {json.dumps(value)}", "write it as a requirement")
+            text = json.dumps(value, default=str)
+            findings.leave(where, f"{name} {text}", "write it as a requirement")
         else:
             extra = f"[{','.join(extras)}]" if extras else ""
             findings.take(f"{name}{extra}{_bounds(version)}", where)
@@ -289,7 +295,7 @@ def _uv_lock(root: Path, findings: Findings) -> None:
     packages = _toml(root / "uv.lock").get("package")
     named = (frameworks.of(name).distributions for name in findings.frameworks)
     distributions = frozenset[str]().union(*named)
-    for package in packages if isinstance(packages, list) else ():
+    for package in map(_mapping, packages if isinstance(packages, list) else ()):
         name, version = str(package.get("name")), str(package.get("version"))
         if name in distributions:
             findings.take(f"{name}=={version.partition('+')[0]}", "uv.lock")
@@ -327,7 +333,7 @@ def _cog(root: Path, findings: Findings) -> None:
             for entry in _strings(value):
                 findings.take(entry, where)
         elif key == "python_requirements":
-            _requirements(root, str(value), findings)
+            _requirements(root, str(value), findings, where)
         elif key == "system_packages":
             findings.take_apt(_strings(value), where)
         elif key != "gpu":
@@ -371,8 +377,10 @@ def _run(command: str, root: Path, where: str, findings: Findings) -> None:
         for word in words:
             if word in {"-r", "--requirement"}:
                 file = next(words, "").removeprefix("/app/").removeprefix("./")
-                if (root / file).is_file() and file != "requirements.txt":
-                    _requirements(root, file, findings)
+                if file.startswith("/"):  # a folder of the image
+                    file = Path(file).name
+                if file not in findings.read:
+                    _requirements(root, file, findings, where)
             elif word.startswith(("-", ".", "/")):
                 if word not in {"--no-cache-dir", "--upgrade", "-U", "-q", "--quiet", "--system"}:
                     findings.leave(where, word, "an option or a folder, not a requirement")

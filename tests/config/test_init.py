@@ -172,6 +172,7 @@ def test_a_release_that_works_is_chosen_and_said(
         ("", "k80", "--target k80: K80 is no longer offered", "--target cpu or p4 or p100 or v100"),
         ("jax\nkeras\ntensorflow", "l4", "requirements.txt:1: jax; requirements.txt:3: tensorflow: "
          "an image has one framework", "pass --target l4-jax or l4-tensorflow"),
+        ("", "cpu-torch", "--target cpu-torch: CPU", "pass --target cpu-tensorflow or cpu-jax"),
         ("", "quantum", "no accelerator is called 'quantum'", "known: CPU, K80"),
     ],
 )  # fmt: skip
@@ -220,6 +221,12 @@ def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
          'a [{"version": "1", "python": "<3.9"}]: write it as a requirement'),
         ("pyproject.toml", b'[project]\ndependencies = ["A_b>1"]\n[tool.uv.sources]\na-b.git = ""',
          "A_b>1: tool.uv.sources takes it from elsewhere"),
+        ("pyproject.toml", b'[tool.poetry.dependencies]\na = {version = "1", x = 2026-01-01}\n',
+         '"x": "2026-01-01"}: write it as a requirement'),
+        ("uv.lock", b"package = [3]", "--target cpu"),
+        ("requirements.txt", b"-r more.txt", "requirements.txt:1: -r more.txt: there is no such"),
+        ("Dockerfile", b"RUN pip install -r /etc/passwd", ":1: -r passwd: there is no such file"),
+        ("Dockerfile", b"RUN pip install -r ../../etc/passwd", "passwd: it lies outside"),
         ("Dockerfile", b"ENV API_KEY=0f3e5d7c9b1a2846", "API_KEY: looks like a secret"),
         ("p\xe4ck/train.py", b"", "the packaged trainer, as no program is recognized"),
     ],
