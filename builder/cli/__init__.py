@@ -160,6 +160,10 @@ def _refusal(error: Exception) -> OutsideError | None:
         name = error.object.encode(errors="backslashreplace").decode()
         fix = "give the file or folder another name"
         return OutsideError(f"{name}: the name is not UTF-8", fix)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return OutsideError("the shell's folder is gone", "cd to a folder that is there")
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     where = f"standard output, the temporary folder, or the cache {files.cache_home()}"
     return refusal(error, where if full else "") if isinstance(error, OSError) else None

@@ -108,7 +108,7 @@ def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
     for staleness in stale:
         say(f"{staleness.file}: {staleness.why}")
     if stale:
-        raise CheckFailed(f"{len(stale)} locks are stale", stale[0].fix)
+        raise CheckFailed(f"stale locks: {len(stale)}", stale[0].fix)
 
 
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
@@ -195,9 +195,9 @@ def check(
 
     problems = (*committed.problems(root()), *checks.committed(root()))
     for problem in problems:
-        say(problem)
+        show(problem)
     if problems:
-        raise CheckFailed(f"{len(problems)} problems", "see the lines above")
+        raise CheckFailed("not everything agrees", "see the lines above")
     count = len(image_yaml.targets(root()))
     say(f"{count} targets: the tables agree, and the wheels carry what the tables say")
 

@@ -113,6 +113,12 @@ def test_streams_that_take_nothing(project: Path) -> None:
         assert message in done.stderr
 
 
+def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+    command = ["sh", "-c", f"rmdir $PWD; {sys.executable} -m builder init"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3 and "the shell's folder is gone" in done.stderr
+
+
 def test_a_reader_that_went_away_ends_the_command_quietly(project: Path) -> None:
     taken, given = os.pipe()
     os.close(taken)

@@ -110,6 +110,8 @@ def test_files_in_jobs_are_checked_together_and_all_of_a_job_at_once(tmp_path: P
     folder.mkdir()
     stale = "jobs/schema.json: not today's schema; write it with builder job schema"
     (folder / "cats.yaml").write_text(BASE)
+    assert checks.committed(tmp_path) == ()
+    (folder / "schema.json").write_text("{}")
     assert checks.committed(tmp_path) == (stale,)
     (folder / "schema.json").write_text(description.schema_text())
     (folder / "dogs.yaml").write_text(BASE.replace("2 x V100", "3 x V100"))
