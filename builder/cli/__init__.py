@@ -153,6 +153,8 @@ def _explained(error: Exception) -> tuple[int, list[str]]:
 
 def _refusal(error: Exception) -> OutsideError | None:
     """Return what the operating system refused; None for a fault of the factory."""
+    from pathlib import Path
+
     from builder.core import files
     from builder.core.errors import OutsideError, refusal
 
@@ -161,7 +163,7 @@ def _refusal(error: Exception) -> OutsideError | None:
         fix = "give the file or folder another name"
         return OutsideError(f"{name}: the name is not UTF-8", fix)
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError:
         return OutsideError("the shell's folder is gone", "cd to a folder that is there")
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -45,7 +45,9 @@ def cloud_build(
     targets: list[str] | None = TARGETS,
     everything: bool = ALL,
     file: Path | None = option("Another file than cloudbuild.yaml."),
-    substitutions: list[str] | None = option("", metavar="_NAME=VALUE,..."),
+    substitutions: list[str] | None = option(
+        "Values of cloudbuild.yaml's substitutions.", metavar="_NAME=VALUE,..."
+    ),
     dry_run: bool = flag("--dry-run", "Print the request."),
     run_async: bool = flag("--async", "Start the build, and return."),
     registry: str | None = REGISTRY,

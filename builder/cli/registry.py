@@ -137,6 +137,7 @@ def promote(
 ) -> None:
     """Move a tag to a proven image, or back.
 
+    \b
     builder promote v100-2.21.0-1a2b3c4d5e6f production
     builder promote --back production
     """
@@ -175,7 +176,7 @@ sign_app = typer.Typer(help="Make keys that sign images.", no_args_is_help=True)
 
 @sign_app.command()
 def key(
-    path: Path = argument("The private key; the public one is FILE.pub.", default=...),
+    path: Path = argument("The private key; the public one lies beside it, as .pub.", default=...),
     no_password: bool = flag("--no-password", "Seal it with the empty password."),
 ) -> None:
     """Make a key pair (ECDSA P-256) that cosign reads, too.

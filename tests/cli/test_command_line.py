@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from builder import cli
@@ -30,6 +33,20 @@ def test_each_command_has_a_help_that_begins_as_in_the_list_of_commands(command:
     if command not in ("cloud", "job"):  # groups, whose own help says more
         summary = cli.COMMANDS[command][1].rstrip(".")
         assert " ".join(answer.output.split()).find(summary) > 0, answer.output
+
+
+def pages(command: Any, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the help of a command and of those below it."""
+    yield CliRunner().invoke(app, [*words, "--help"], prog_name="builder").output
+    for name, below in getattr(command, "commands", {}).items():
+        yield from pages(below, (*words, name))
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_each_option_is_explained_and_each_example_has_its_line(command: str) -> None:
+    for page in pages(typer.main.get_command(app).get_command(None, command), (command,)):
+        assert not re.search(r"(?m)^  -\S+( \S+)?\n  -", page), page
+        assert not re.search(r"(?m)^  builder \w+ .* builder ", page), page
 
 
 def test_the_help_imports_neither_a_command_nor_typer() -> None:
