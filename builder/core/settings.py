@@ -315,6 +315,8 @@ class BuilderToml(Document):
         """Return a line that gives `key` a value."""
         if key == "trigger":
             return "[[cloud.trigger]]"
+        if example.startswith("["):
+            return f'{key} = ["{example[1:-1]}"]'
         return f"[{key}]" if key in TABLES else f'{key} = "{example or "..."}"'
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from builder import registry
 from builder.config import compatibility, device_code, image_yaml, lockfile
+from builder.core import filemodel
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.facts import accelerators, frameworks
 from builder.facts.cuda import OldestDriver
+from builder.jobs import description
 from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
 from builder.jobs.ready import Image, Ready
@@ -101,13 +103,15 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]
         )
     if not re.search(r"[/:@.]", name):
         known = ", ".join(image_yaml.targets(root))
-        raise InputError(
-            f"image: {name!r} is neither a target nor the reference of an image",
+        refusal = InputError(
+            f"{name!r} is neither a target nor the reference of an image",
             f"write one of {known}, or HOST/PATH@sha256:<digest>" if known else "write HOST/PATH",
         )
-    where = registry.parse(name)
+        where = description.shown(job.source)
+        raise filemodel.error(where, [description.mistake(job, refusal, "image")])
+    parsed = registry.parse(name)
     note = f"{name} is a tag: `builder job submit` sends its digest"
-    return Image(str(where), where.digest), () if where.digest else (note,)
+    return Image(str(parsed), parsed.digest), () if parsed.digest else (note,)
 
 
 def pushed_image(

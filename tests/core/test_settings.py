@@ -63,7 +63,11 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ('[kubernetes]\nnodes = "eks"', ":2: kubernetes.nodes: 'eks'", "gke | any"),
         ('[kubernetes]\nqueues = "a"', ":2: kubernetes.queues: unknown key", "mean queue?"),
         ('[trust]\nkey = "prover.key"', "prover.key is a private key inside of", "move it out"),
-        ('[trust]\nprove = "a.pub"', ":2: trust.prove: expected a list", "keys/prover.pub"),
+        (
+            '[trust]\nprove = "a.pub"',
+            ":2: trust.prove: expected a list",
+            'prove = ["keys/prover.pub"]',
+        ),
         ("[trust]\nprove = []", ":1: trust: prove names nobody", "keys/prover.pub"),
         ('[trust]\nprove = [""]', "expected a key or an identity, found ''", "keys/prover.pub"),
         ('[trust]\nprove = [{ identity = "a" }]', "expected a key or an identity", "issuer ="),

@@ -64,7 +64,9 @@ def test_an_image_is_known_by_its_tag_until_the_registry_is_asked(here: Path) ->
     image, notes = images.local_image(here, jobfiles.job("image: team/x:1\n" + BASE), Settings())
     assert (image.reference, image.target) == ("docker.io/team/x:1", None)
     assert "sends its digest" in notes[0]
-    with pytest.raises(InputError, match="neither a target nor the reference") as caught:
+    with pytest.raises(
+        InputError, match=r"cats.yaml:1: image: .* neither a target nor the reference"
+    ) as caught:
         images.local_image(here, jobfiles.job("image: v10\n" + BASE), Settings())
     assert "v100" in caught.value.fix
     (here / "images" / "bad").mkdir()

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
 from builder.core.filemodel import refuse
+from builder.core.settings import ProjectId, Region
 from builder.core.yamlfile import Document
 from builder.jobs.description.study import Study
 from builder.jobs.description.values import (
@@ -107,7 +108,8 @@ class Scheduling(WrittenModel):
     def _check(self) -> Scheduling:
         if self.max_wait is not None and self.strategy != "flex-start":
             raise refuse(
-                "max_wait holds for flex-start only", "remove max_wait, or strategy: flex-start"
+                "max_wait holds for flex-start only",
+                "remove max_wait, or write strategy: flex-start",
             )
         return self
 
@@ -203,10 +205,10 @@ class Job(WrittenModel):
     name: JobName | None = Field(None, examples=["cats-and-dogs"])
     """The job's name; by default the file's."""
 
-    project: Text | None = Field(None, examples=["my-project"])
+    project: ProjectId | None = Field(None, examples=["my-project"])
     """The Google Cloud project; by default that of the flag or of the environment."""
 
-    region: Text | None = Field(None, examples=["us-central1"])
+    region: Region | None = Field(None, examples=["us-central1"])
     """The region that the job runs in."""
 
     machine: Text = Field(examples=["n1-standard-8"])

@@ -23,7 +23,7 @@ class Parameter(WrittenModel):
     max: Number | None = Field(None, examples=["0.1"])
     """The largest value."""
 
-    values: tuple[Text, ...] | None = Field(None, examples=[["16", "32", "64"]])
+    values: tuple[Text, ...] | None = Field(None, min_length=1, examples=[["16", "32", "64"]])
     """The values to choose from: numbers, or words."""
 
     scale: Literal["linear", "log"] = Field("linear", examples=["log"])
