@@ -54,6 +54,9 @@ def test_an_ending_wins_over_its_own_trace() -> None:
     line = "NCCL WARN Call to posix_fallocate failed : No space left on device"
     assert why(line).ending == "shm"
     assert why("uncorrectable ECC error encountered", "NCCL error in: x").ending == "device-lost"
+    watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1523)"
+    assert why(watchdog, "Fatal Python error: Aborted").ending == "nccl"
+    assert why(watchdog, "Fatal Python error: Segmentation fault").ending == "crash"
 
 
 def test_warnings_are_an_ending_only_where_nothing_else_is() -> None:
