@@ -195,6 +195,6 @@ def key(
             f"{path}: {keys.PASSWORD} is not set, and whoever reads this file could sign",
             f"set {keys.PASSWORD}, or say --no-password",
         )
-    made = keys.create(outside(root(), path, "FILE"), password)
+    made = keys.create(outside(root(), path, "sign key"), password)
     say(f"wrote {path}, which stays secret")
     say(f"wrote {made.source}, which whoever verifies needs: commit it")

@@ -56,7 +56,7 @@ _FIXES: Final = {
     ),
     **dict.fromkeys((errno.EIO, errno.ESTALE), "look at the disk and its mount"),
     **dict.fromkeys(
-        (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+        (errno.ENOTDIR, errno.EISDIR, errno.EBUSY, errno.ELOOP, errno.ENAMETOOLONG),
         "look what stands at this path, and move it away",
     ),
 }

@@ -409,6 +409,6 @@ def outside(root: Path, path: Path, place: str) -> Path:
     if path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"{place}: {path} is a private key inside of the project",
-            "move it out of the project, where no commit, image or upload takes it along",
+            "keep it outside of the project, where no commit, image or upload takes it along",
         )
     return path

@@ -203,7 +203,10 @@ def find_image(reference: object, get: Callable[[str], Manifest | None], target:
             entries[0] if len(entries) == 1 else None
         )
         if chosen is None:
-            raise InputError(f"{reference}: holds not one image for linux/amd64", "name another")
+            raise InputError(
+                f"{reference}: holds no image for linux/amd64",
+                "build it with docker build --platform linux/amd64, or name another image",
+            )
         target = chosen.digest
     raise InputError(f"{reference}: its indexes name each other", "name another image")
 
@@ -258,9 +261,11 @@ def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
         config = decoding.text(images[0], "Config") or ""
     elif "index.json" in texts:
 
-        def get(digest: str) -> Manifest | None:
+        def get(digest: str) -> Manifest:
             text = texts.get(manifests.blob_path(digest) if digest else "index.json")
-            return Manifest(text, manifests.OCI_MANIFEST) if text else None
+            if text is None:
+                raise InputError(f"{name}: its manifest {digest} is missing", _FIX)
+            return Manifest(text, manifests.OCI_MANIFEST)
 
         config = manifests.blob_path(find_image(name, get, "").config.digest)
     else:

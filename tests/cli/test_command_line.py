@@ -101,6 +101,7 @@ def test_an_error_is_two_lines_and_an_exit_code(
         (OSError(errno.ENOSPC, full), 3, f"{places}: {full}", "free space"),
         (PermissionError(errno.EACCES, "Permission denied", b"/a"), 3, "/a: Permission denied",
          "let this user"),
+        (OSError(errno.EBUSY, "Device or resource busy", "."), 3, ".: Device", "look what stands"),
         (FileNotFoundError(errno.ENOENT, missing), 3, missing, "free space"),
         (UnicodeEncodeError("utf-8", "/a/\udcff", 3, 4, "surrogates not allowed"), 3,
          "/a/\\udcff: the name is not UTF-8", "give the file"),

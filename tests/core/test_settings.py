@@ -62,7 +62,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
         ('[kubernetes]\nservice_account = "a@b.iam"', "'a@b.iam'", "not Google's"),
         ('[kubernetes]\nnodes = "eks"', ":2: kubernetes.nodes: 'eks'", "gke | any"),
         ('[kubernetes]\nqueues = "a"', ":2: kubernetes.queues: unknown key", "mean queue?"),
-        ('[trust]\nkey = "prover.key"', "prover.key is a private key inside of", "move it out"),
+        ('[trust]\nkey = "prover.key"', "prover.key is a private key inside of", "keep it outside"),
         (
             '[trust]\nprove = "a.pub"',
             ":2: trust.prove: expected a list",

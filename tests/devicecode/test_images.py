@@ -100,6 +100,9 @@ def test_what_docker_saves(tmp_path: Path) -> None:
     ]
 
 
+GONE = b'{"manifests": [{"digest": "sha256:%b", "size": 3}]}' % (64 * b"a")
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -108,7 +111,8 @@ def test_what_docker_saves(tmp_path: Path) -> None:
         ({"manifest.json": b"[{"}, "holds not one image"),
         ({"manifest.json": b'[{"Config": "c"}]'}, "its configuration c is missing"),
         ({"manifest.json": b'[{"Config": "c"}]', "c": b'{"rootfs": []}'}, "`rootfs`"),
-        ({"index.json": b'{"manifests": []}'}, "holds not one image for linux/amd64"),
+        ({"index.json": b'{"manifests": []}'}, "holds no image for linux/amd64"),
+        ({"index.json": GONE}, "image.tar: its manifest sha256:" + 64 * "a" + " is missing"),
         (saved(["a", "b", "c"], BELOW, gzip.compress(MIDDLE)[:-90], ABOVE), "its layer sha256:"),
     ],
 )

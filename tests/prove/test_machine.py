@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,14 @@ from builder.prove.checks import machine
 from tests.prove.reading import layer, plain, read
 
 BUNDLE = plain(machine.AUTHORITIES)
+
+
+def test_an_image_for_another_processor_is_a_finding() -> None:
+    image = read(layer(BUNDLE))
+    for architecture, found in (("arm64", ["the image is for arm64"]), ("amd64", []), ("", [])):
+        content = replace(image.content, configuration={"architecture": architecture})
+        defects, _ = machine.of_config(replace(image, content=content))
+        assert [str(defect.message).partition(":")[0] for defect in defects] == found
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,17 @@ def run(image: Image) -> Answer:
 
 
 def of_config(image: Image) -> Answer:
-    """Judge the configuration alone."""
-    return list(judge(image.config)), {}
+    """Judge the configuration alone, of an image that may be for another processor than ours."""
+    defects = list(judge(image.config))
+    architecture = image.content.configuration.get("architecture")
+    if architecture and architecture != "amd64":
+        defects.append(
+            Finding(
+                f"the image is for {architecture}: Vertex AI's machines, like most, are amd64",
+                "build it with docker build --platform linux/amd64",
+            )
+        )
+    return defects, {}
 
 
 def certificates(image: Image) -> Answer:
