@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.config import compatibility, image_yaml, lockfile, locking
+from builder.config.repository import text_of
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
@@ -87,6 +88,8 @@ def find(text: str) -> PythonProgram:
         return PythonProgram(folder, module, flat=True)
     if steps[0] == folder.name and project.is_module(folder.parent.joinpath(*steps)):
         return PythonProgram(folder, module, flat=False)
+    if not folder.is_dir():
+        raise InputError(f"--program {text}: there is no folder {folder}", "write FOLDER:MODULE")
     names = [path.stem for path in sorted(folder.glob("*.py")) if not path.stem.startswith("__")]
     near = difflib.get_close_matches(steps[-1], names, n=1) or [", ".join(names) or "no .py file"]
     raise InputError(f"--program {text}: there is no such module", f"{folder} holds {near[0]}")
@@ -101,15 +104,17 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
     above = () if program.flat else (program.folder.parent,)
     for folder in (program.folder, *above):
         path = folder / image_yaml.REQUIREMENTS
-        if path.is_file():
-            return path.read_text(encoding="utf-8", errors="replace"), str(path)
+        if (text := text_of(path)) is not None:
+            return text, str(path)
         path = folder / "pyproject.toml"
-        if path.is_file():
+        if (text := text_of(path)) is not None:
             try:
-                content = tomllib.loads(path.read_text(encoding="utf-8"))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                table = tomllib.loads(text).get("project", {})
+            except tomllib.TOMLDecodeError as error:
                 raise InputError(f"{path}: not TOML: {error}", "mend the file") from None
-            dependencies = content.get("project", {}).get("dependencies", [])
+            dependencies = table.get("dependencies", []) if isinstance(table, dict) else None
+            if not isinstance(dependencies, list):
+                raise InputError(f"{path}: project.dependencies is no list", "mend the file")
             text = "".join(f"{requirement}\n" for requirement in dependencies)
             return text, f"{path}: project.dependencies"
     return "", ""

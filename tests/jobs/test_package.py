@@ -46,8 +46,18 @@ def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -
     with pytest.raises(InputError) as error:
         package.find(str(script))
     assert error.value.fix == f"{script} holds helper, train"
-    with pytest.raises(InputError, match="no such module"):
+    with pytest.raises(InputError, match="there is no folder"):
         package.find(f"{script}/nowhere:train")
+
+
+def test_requirements_are_read_as_windows_writes_them_or_refused(script: Path) -> None:
+    program = package.find(f"{script}:train")
+    for text in ("project = 3", '[project]\ndependencies = "numpy"'):
+        (script / "pyproject.toml").write_text(text)
+        with pytest.raises(InputError, match=r"toml: project\.dependencies is no list"):
+            package.requirements(program)
+    (script / "requirements.txt").write_text("numpy\n", encoding="utf-16")
+    assert package.requirements(program)[0] == "numpy\n"
 
 
 def test_requirements_come_from_the_first_file_there_is(script: Path, packaged: Path) -> None:
