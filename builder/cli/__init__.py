@@ -40,6 +40,7 @@ Options:
   -v, --verbose         Show every line of output.
   -q, --quiet           Show results and errors only.
   --install-completion  Install completion for the current shell; --show-completion shows it.
+  --version             Show the factory's version.
   -h, --help            Show this page, or a command's.
 """
 

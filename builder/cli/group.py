@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from builder import __version__
 from builder.cli import COMMANDS, page
 
 
@@ -58,11 +59,20 @@ app = typer.Typer(
 )
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"builder {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, expose_value=False)
+    ] = False,
 ) -> None:
     """Keep the options that stand before the command."""
     from builder.cli.common import OPTIONS

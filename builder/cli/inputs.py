@@ -179,6 +179,7 @@ def explain(target: str = TARGET, as_json: bool = JSON) -> None:
 def check(
     advisories: bool = flag("--advisories", "Ask what is known against the locked packages."),
     osv: str | None = OSV,
+    as_json: bool = JSON,
 ) -> None:
     """Check that tables, targets, locks, jobs and schemas agree.
 
@@ -187,22 +188,21 @@ def check(
     image.yaml accepts it.
     """
     if advisories:
-        _check_advisories(osv)
+        _check_advisories(osv, as_json)
         return
     from builder.config import image_yaml
     from builder.jobs import checks
     from builder.pipeline import committed
 
     problems = (*committed.problems(root()), *checks.committed(root()))
-    for problem in problems:
-        show(problem)
+    results(as_json, problems, problems)
     if problems:
         raise CheckFailed("not everything agrees", "see the lines above")
     count = len(image_yaml.targets(root()))
     say(f"{count} targets: the tables agree, and the wheels carry what the tables say")
 
 
-def _check_advisories(osv: str | None) -> None:
+def _check_advisories(osv: str | None, as_json: bool) -> None:
     """Run `builder check --advisories`."""
     from builder.config import image_yaml
     from builder.pipeline import advisories as project
@@ -210,7 +210,9 @@ def _check_advisories(osv: str | None) -> None:
 
     targets, today = image_yaml.targets(root()), datetime.now(UTC).date()
     report = project.check(root(), targets, osv or advisories.ADDRESS, today)
-    for line in (*report.failures, *report.notes):
+    data = {"packages": report.packages, "failures": report.failures, "notes": report.notes}
+    results(as_json, data, report.failures)
+    for line in report.notes:
         say(line)
     if report.failures:
         raise CheckFailed(

@@ -17,7 +17,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from builder import cli
+from builder import __version__, cli
 from builder.cli.common import OPTIONS, say, show
 from builder.cli.console import Reporter, duration, size
 from builder.cli.group import app
@@ -65,8 +65,12 @@ def test_the_help_is_one_page_for_every_way_to_ask(
 ) -> None:
     (code, page, _), (_, again, _) = builder("--help"), builder("--debug", "--help")
     assert code == 0 and page.strip() == again.strip()
-    for words in ("--debug ", "-v, --verbose", "-q, --quiet", "--install-completion", "-h, --help"):
+    for words in (
+        *("--debug ", "-v, --verbose", "-q, --quiet", "--install-completion", "--version "),
+        "-h, --help",
+    ):
         assert f"\n  {words}" in page
+    assert builder("--quiet", "--version") == (0, f"builder {__version__}\n", "")
     answer = CliRunner().invoke(app, ["promot"], prog_name="builder")
     assert answer.exit_code == 2 and "'promote'" in answer.output
 

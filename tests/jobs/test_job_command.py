@@ -64,6 +64,7 @@ def test_convert_writes_a_job_that_renders_and_schema_what_check_asks_for(
 ) -> None:
     (here / "jobs/schema.json").write_text("{}")
     assert "jobs/schema.json: not today's schema" in run("--quiet", "check")[1]
+    assert any("jobs/schema.json" in line for line in json.loads(run("check", "--json")[1]))
     assert run("job", "schema")[0] == 0
     assert "jobs/schema.json" not in run("check")[1]
     (here / "config.yaml").write_text(POST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,14 +39,15 @@ def accept(root: Path, *entries: str) -> None:
         path.write_text(path.read_text() + text)
 
 
-def check(osv: Osv) -> Result:
-    return CliRunner().invoke(app, ["check", "--advisories", "--osv", osv.address])
+def check(osv: Osv, *options: str) -> Result:
+    return CliRunner().invoke(app, ["check", "--advisories", "--osv", osv.address, *options])
 
 
 def test_open_accepted_and_expired(osv: Osv, copy: Path) -> None:
     result, before = check(osv), make.prepare(copy, "cpu").inputs
     assert isinstance(result.exception, CheckFailed) and result.exception.exit_code == 4
     assert "(PyPI): GHSA-planted; in a100, cpu" in result.output
+    assert "GHSA-planted" in str(json.loads(check(osv, "--json").stdout)["failures"])
     files = {path: path.read_text() for path in (copy / "images").glob("*/image.yaml")}
     accept(copy, "GHSA-planted keras 2999-12-31", "CVE-2026-2 keras 2999-12-31")
     result = check(osv)
