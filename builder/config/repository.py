@@ -235,6 +235,8 @@ def _requirements(
             _requirements(root, inner, findings, where, (*seen, name))
         elif re.match(r"(-e|--editable)\b", entry):
             findings.leave(where, entry, "is no locked package: make a wheel of it, or copy it")
+        elif re.match(r"(-c|--constraint)\b", entry):
+            findings.leave(where, entry, "bounds are written as `requirements` of image.yaml")
         elif entry.startswith("-"):
             findings.leave(where, entry, "an index or an option belongs to the machine that locks")
         elif entry:

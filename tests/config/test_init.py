@@ -224,6 +224,7 @@ def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
         ("pyproject.toml", b'[tool.poetry.dependencies]\na = {version = "1", x = 2026-01-01}\n',
          '"x": "2026-01-01"}: write it as a requirement'),
         ("uv.lock", b"package = [3]", "--target cpu"),
+        ("requirements.txt", b"-c bounds.txt", "-c bounds.txt: bounds are written as"),
         ("requirements.txt", b"-r more.txt", "requirements.txt:1: -r more.txt: there is no such"),
         ("Dockerfile", b"RUN pip install -r /etc/passwd", ":1: -r passwd: there is no such file"),
         ("Dockerfile", b"RUN pip install -r ../../etc/passwd", "passwd: it lies outside"),
