@@ -117,6 +117,8 @@ def main(program: Callable[[], object] | None = None) -> NoReturn:
     except Exception as error:
         code, lines = _explained(error)
         _leave(code, *lines)
+    finally:
+        gc.freeze()  # else Python looks through all objects again when it ends, for 40 ms
     _leave(0)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from builder import __version__
 from builder.cli import COMMANDS, page
 
 
@@ -61,6 +60,8 @@ app = typer.Typer(
 
 def _show_version(asked: bool) -> None:
     if asked:
+        from builder import __version__  # which asks the installed package
+
         typer.echo(f"builder {__version__}")
         raise typer.Exit
 
