@@ -216,7 +216,9 @@ def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 @pytest.fixture(scope="session")
 def busybox() -> Path:
     """A program that runs without any library: the smallest root there is."""
-    return static("busybox-static") / "bin/busybox"
+    folder = static("busybox-static")
+    places = (folder / "bin/busybox", folder / "usr/bin/busybox")  # Debian 12's, 13's
+    return next(path for path in places if path.exists())
 
 
 @pytest.fixture

@@ -282,6 +282,7 @@ def test_an_engine_killed_in_the_middle_and_the_next_run_goes_on(
         assert any(line.endswith(" CACHED") for line in printed(events))
 
 
+@pytest.mark.root
 def test_a_full_disk_is_one_line_that_says_where(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,15 +56,15 @@ def test_image_base_and_receipt_arrive_under_every_tag_and_go_there_once(
     image, events = build("trainer"), list[Event]()
     with faulty(repository.client.host) as proxy:
         result = pushed(repository, engine, image, proxy.host, base=base, on_event=events.append)
-        assert result.digest == image.digest
-        assert result.reference == f"{proxy.host}/{repository.path}@{image.digest}"
+        assert image.digest == (result.digest if engine.containerd_store else None)
+        assert result.reference == f"{proxy.host}/{repository.path}@{result.digest}"
         assert result.base == f"{proxy.host}/{repository.path}:{base}"
         assert result.moved == result.tags == TAGS
         assert not result.unchanged
         store = content_store.of_this_machine()
         assembled = store.find_image(base)
         assert assembled and repository.head(base) == assembled.digest
-        assert repository.head("v100") == repository.head("v100-2.21.0-abc") == image.digest
+        assert repository.head("v100") == repository.head("v100-2.21.0-abc") == result.digest
         assert isinstance(events[-1], StepDone) and not events[-1].cached
         assert engine.client.images.get(image.reference).tags == [image.reference]
 
@@ -78,7 +78,7 @@ def test_image_base_and_receipt_arrive_under_every_tag_and_go_there_once(
         assert isinstance(done, StepDone) and done.cached and done.detail == "already there"
 
     name = f"docker://{repository.client.host}/{repository.path}:v100"
-    assert f'"Digest": "{image.digest}"' in skopeo("inspect", "--tls-verify=false", name)
+    assert f'"Digest": "{result.digest}"' in skopeo("inspect", "--tls-verify=false", name)
     verified = verify("v100", repository.settings())
     assert verified.receipt == proof(image)
     assert verified.receipt_digest == result.receipt
@@ -108,7 +108,7 @@ def test_a_key_signs_once_and_one_that_does_not_open_ends_a_push_before_it_sends
     first = push(engine, image, proof(image), trusting, ("v100",))
     assert len(first.signed) == 2
     assert verify("v100", trusting).signer == str(ours.public)
-    assert verify("v100", repository.settings()).digest == image.digest == first.digest
+    assert verify("v100", repository.settings()).digest == first.digest
     again = push(engine, image, proof(image), trusting, ("v100",))
     assert again.signed == () and again.unchanged
 
@@ -120,6 +120,7 @@ def test_a_key_signs_once_and_one_that_does_not_open_ends_a_push_before_it_sends
 
 
 @pytest.mark.slow
+@pytest.mark.root
 def test_an_engine_without_the_containerd_store_knows_the_digest_only_afterwards(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +183,7 @@ def test_a_push_that_cannot_be_finished_is_one_line_and_no_tag_moves(
     engine: Engine, build: Build, repository: Repository, fault: Fault, message: str
 ) -> None:
     first, image = build("first"), build("second", megabytes=1)
-    pushed(repository, engine, first)
+    digest = pushed(repository, engine, first).digest
     if fault.instead:
         fault.instead = f"/v2/{repository.path}/manifests/v100"
     with (
@@ -191,4 +192,4 @@ def test_a_push_that_cannot_be_finished_is_one_line_and_no_tag_moves(
     ):
         pushed(repository, engine, image, proxy.host)
     assert message in caught.value.message and "\n" not in caught.value.message
-    assert repository.head("v100") == first.digest
+    assert repository.head("v100") == digest
