@@ -105,6 +105,7 @@ def test_the_same_inputs_give_the_same_digest(engine: Engine, context: Context, 
 # --- a registry -----------------------------------------------------------------------------------
 
 
+@pytest.mark.root
 def test_a_push_onto_a_base_that_lies_in_the_registry(
     engine: Engine, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
