@@ -216,9 +216,7 @@ def registry_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regist
 @pytest.fixture(scope="session")
 def busybox() -> Path:
     """A program that runs without any library: the smallest root there is."""
-    folder = static("busybox-static")
-    places = (folder / "bin/busybox", folder / "usr/bin/busybox")  # Debian 12's, 13's
-    return next(path for path in places if path.exists())
+    return static("busybox-static", "busybox")
 
 
 @pytest.fixture

@@ -30,19 +30,12 @@ def tool(program: str, packages: Sequence[str] = (), suite: str | None = None) -
             shutil.rmtree(folder, ignore_errors=True)
             fetched = Packages(suite, Path(scratch)).download(wanted, dependencies=True)
             unpack(fetched, folder / "root")
-            places = [folder / "root" / path / program for path in ("usr/bin", "usr/sbin", "bin")]
-            real = next((path for path in places if path.exists()), None)
-            if real is None:
-                raise OutsideError(
-                    f"Debian {suite}: {', '.join(wanted)} has no {program}",
-                    "name the package that has it",
-                )
-            files.write(run, launcher(folder / "root", real), 0o755)
+            files.write(run, launcher(folder / "root", _program(folder / "root", program)), 0o755)
     return run
 
 
-def static(package: str) -> Path:
-    """Return a folder with the files of a package whose programs need no library."""
+def static(package: str, program: str) -> Path:
+    """Return the path of a program that needs no library, brought into a private folder."""
     folder = files.cache_home() / "tools" / package
     with (
         files.locked(folder.parent / f".{package}.lock"),
@@ -50,7 +43,15 @@ def static(package: str) -> Path:
     ):
         if not folder.exists():
             unpack(Packages(host_suite(), Path(scratch)).download([package]), folder)
-    return folder
+    return _program(folder, program)
+
+
+def _program(root: Path, name: str) -> Path:
+    """Return where a program lies in an unpacked root: it differs between Debian's releases."""
+    places = [root / folder / name for folder in ("usr/bin", "usr/sbin", "bin")]
+    if path := next((path for path in places if path.exists()), None):
+        return path
+    raise OutsideError(f"{root}: has no {name}", "name the package that has it")
 
 
 def launcher(root: Path, program: Path) -> str:
