@@ -13,7 +13,7 @@ from packaging.version import Version
 from builder.config import compatibility, image_yaml
 from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
-from builder.config.repository import Findings, Wish, look, text_of
+from builder.config.repository import Findings, Wish, look
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.facts import accelerators, frameworks
@@ -61,7 +61,7 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
         image_yaml.parse(written[yaml], yaml, root)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
-        text = text_of(path)
+        text = files.text_of(path)
         if ignore == ".dockerignore" and not (root / project.DOCKERFILE).exists():
             continue
         if IGNORED in (text or "").split():
@@ -70,7 +70,7 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
             written[path] = "\n".join([*(text or "").splitlines(), IGNORED, ""])
         else:
             findings.leave(ignore, f"has no line {IGNORED}", "add it, or give --force")
-    changed = {path: text for path, text in written.items() if text_of(path) != text}
+    changed = {path: text for path, text in written.items() if files.text_of(path) != text}
     return Proposal(name, changed, values, findings)
 
 

@@ -5,7 +5,6 @@ Each line of those files is taken over, or named with the reason why it is not.
 
 from __future__ import annotations
 
-import codecs
 import json
 import re
 import shlex
@@ -22,6 +21,7 @@ from builder.config import fields
 from builder.config.stack import OWN_PYTHON
 from builder.core import confidential, project, yamlfile
 from builder.core.errors import InputError
+from builder.core.files import text_of
 from builder.facts import frameworks
 
 if TYPE_CHECKING:
@@ -218,10 +218,10 @@ def _requirements(
     root: Path, name: str, findings: Findings, named: str = "", seen: tuple[str, ...] = ()
 ) -> None:
     """Read a requirements file, and those that it names. named: the line that names this one."""
-    text = text_of(root / name)
     if named and not (root / name).resolve().is_relative_to(root.resolve()):
         findings.leave(named, f"-r {name}", "it lies outside of the repository")
         return
+    text = text_of(root / name)
     if named and text is None:
         findings.leave(named, f"-r {name}", "there is no such file")
     if text is None or name in seen:
@@ -415,14 +415,6 @@ def _guess_program(root: Path, findings: Findings) -> None:
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def text_of(path: Path) -> str | None:
-    """Return the text of a file, None where there is none. PowerShell's `>` writes UTF-16."""
-    if not path.is_file():
-        return None
-    wide = path.read_bytes()[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    return path.read_text(encoding="utf-16" if wide else "utf-8-sig", errors="replace")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

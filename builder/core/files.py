@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import fcntl
 import hashlib
@@ -100,6 +101,15 @@ def remove_older(paths: Iterable[Path], seconds: float) -> None:
 def opened(path: Path) -> io.BufferedReader:
     """Open a file for reading that is no link, so that nobody leads it elsewhere meanwhile."""
     return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: PTH123
+
+
+def text_of(path: Path) -> str | None:
+    """Return the text of a person's file, None where there is none. PowerShell writes UTF-16."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        wide = file.read(2) in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+    return path.read_text(encoding="utf-16" if wide else "utf-8-sig", errors="replace")
 
 
 def cache_home() -> Path:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.config import compatibility, image_yaml, lockfile, locking
-from builder.config.repository import text_of
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
@@ -104,10 +103,10 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
     above = () if program.flat else (program.folder.parent,)
     for folder in (program.folder, *above):
         path = folder / image_yaml.REQUIREMENTS
-        if (text := text_of(path)) is not None:
+        if (text := files.text_of(path)) is not None:
             return text, str(path)
         path = folder / "pyproject.toml"
-        if (text := text_of(path)) is not None:
+        if (text := files.text_of(path)) is not None:
             try:
                 table = tomllib.loads(text).get("project", {})
             except tomllib.TOMLDecodeError as error:
