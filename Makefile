@@ -40,7 +40,7 @@ test-fast: $(VENV)/.test  ## run the tests that need no engine, network or Tenso
 
 test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each, FUZZ_FIRST=1
 	@grep -rl --include="test_*.py" "mark.long" tests packages | xargs -r $(PYTHON) -m pytest -m long
-	@$(PYTHON) -m bench.fuzz --first $(FUZZ_FIRST) --seconds $(LONG_SECONDS)
+	@$(PYTHON) -m tests.fuzz --first $(FUZZ_FIRST) --seconds $(LONG_SECONDS)
 
 check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, locks, Dockerfiles
 	@$(PYTHON) -m ruff format --check --quiet .

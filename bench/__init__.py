@@ -1,8 +1,7 @@
 """Benchmarks: the factory and the trainer compared with the alternatives.
 
 `make bench` runs those that `bench/__main__.py` lists. Each measures both sides in one run on one
-machine. real_data.py measures what the trainer learns, campaign.py whether interrupted runs end
-with the same bits; start them as modules (`python -m bench.campaign`).
+machine. real_data.py measures what the trainer learns (`python -m bench.real_data`).
 
 "The usual Dockerfile" is the alternative of several benches: Debian's Python, one `pip install`
 layer with TensorFlow, then the program, as a well-known blog post shows it (bench/image.py).

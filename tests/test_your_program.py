@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from builder import contract, training_contract
+from builder import contract
 from builder.cli.group import app
 from builder.config import image_yaml, init
 from builder.contract import TrainerEvent
+from builder.image.start import training_contract
 from builder.prove import judge
 from builder.prove.judge import Run
 

@@ -17,8 +17,8 @@ from builder.core.errors import CheckFailed, InputError
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.core.settings import Settings
-    from builder.devicecode.images import ImageContent
     from builder.prove.any_image import Result
+    from builder.reading.images import ImageContent
 
 
 def audit(

@@ -82,8 +82,8 @@ def _image_of_program(
 ) -> None:
     """Run `builder image TARGET --program FOLDER:MODULE`."""
     from builder.engine.discovery import connect
-    from builder.frameworks import suites
     from builder.jobs import package
+    from builder.prove import suites
 
     program = package.find(name)
     with reporter() as shown:
@@ -245,7 +245,7 @@ def show_image(record: "ImageRecord") -> None:
 
 def show_receipt(receipt: "Receipt") -> None:
     """Show what a receipt proves, and what its suite did not ask."""
-    from builder.frameworks import suites
+    from builder.prove import suites
 
     took = sum(check.seconds for check in receipt.checks)
     checks = ", ".join(check.name for check in receipt.checks)
@@ -305,5 +305,5 @@ def contract() -> None:
 
     builder show contract > digits/training_contract.py
     """
-    file = Path(__file__).parents[1] / "training_contract.py"
+    file = Path(__file__).parents[1] / "image/start/training_contract.py"
     sys.stdout.write(file.read_text(encoding="utf-8"))

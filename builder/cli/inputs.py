@@ -29,13 +29,13 @@ def init(
     and the packages here; says what it took over, and what it could not. Changes no file that is
     there, and a second run changes nothing.
     """
-    from builder.config import init as proposals
+    from builder.init import proposal as proposals
 
     folder = project() or Path.cwd()
     proposal = proposals.propose(folder, target, force)
     paths = [*proposal.files]
     if cloud_build:  # first, because it may fail: then nothing is written
-        from builder.image import factory_wheel
+        from builder.init import factory_wheel
 
         paths += factory_wheel.bring(folder, proposal.findings, force)
     proposals.write(proposal)
@@ -140,7 +140,7 @@ def render(
     rendered = dockerfile.load_all(root(), chosen(targets, not targets))
     texts = dockerfile.texts(root(), rendered)
     if not targets:
-        from builder.image import cloudbuild
+        from builder.cloudbuild import rendered as cloudbuild
 
         texts |= cloudbuild.texts(root(), rendered)
     if check:

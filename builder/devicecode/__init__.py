@@ -4,6 +4,5 @@
   stands alone: image builds copy it, and its text is part of a base's hash.
 * library.py: what one library carries. reader.py, damage.py: reads it, and whether it is whole.
 * inventory.py, records.py: the libraries of a folder, a wheel or a stream, and their records.
-* layers.py, images.py: the same for layers, images and whatever a path names.
 * verdict.py: whether a GPU runs what was read.
 """

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from builder.core.errors import OutsideError
-from builder.devicecode import tars
 from builder.image.tarball import pieces
+from builder.reading import tars
 
 MOST_UNPACKED: Final = 4 << 30
 """Bytes that one package may unpack to."""

@@ -19,7 +19,7 @@ from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.stack import RUNS_ON
 from builder.core import files
 from builder.core.errors import InputError
-from builder.core.project import DOCKERFILE, TEMPLATES, templates_of
+from builder.core.project import DOCKERFILE, TEMPLATES, factory, templates_of
 from builder.facts import frameworks
 from builder.image import plan, start
 from builder.image.plan import LABELS, BasePlan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from builder.config.stack import Stack
     from builder.facts.cuda import OldestDriver
 
-PACKAGED = Path(__file__).parent / TEMPLATES
+PACKAGED = factory() / TEMPLATES
 """The factory's own templates."""
 
 # Images that gcloud treats specially (command_lib/ai/docker/build.py).
@@ -78,20 +78,20 @@ def render(
         user=f"{spec.user}:{spec.user}",
         entrypoint=("python" if base else "python3", "-m", spec.program.module),
     )
-    dockerfile = fill(
-        DOCKERFILE,
-        templates,
-        base=spec.base,
-        base_tag=base.tag if base else None,
-        expired_family=bool(_VERTEX.match(spec.base)),
-        files=(*lock.apt, *lock.wheels),
-        apt_names=sorted(spec.apt),
-        environment=config.environment,
-        user=spec.user,
-        module=spec.program.module,
-        labels=config.labels,
-    )
-    own = templates is not None and (templates / f"{DOCKERFILE}.j2").is_file()
+    values = {
+        "base": spec.base,
+        "base_tag": base.tag if base else None,
+        "expired_family": bool(_VERTEX.match(spec.base)),
+        "files": (*lock.apt, *lock.wheels),
+        "apt_names": sorted(spec.apt),
+        "environment": config.environment,
+        "user": spec.user,
+        "module": spec.program.module,
+        "labels": config.labels,
+    }
+    dockerfile = fill(DOCKERFILE, templates, **values)
+    # A template of the project's own is one that says something else than the factory's.
+    own = templates not in (None, PACKAGED) and dockerfile != fill(DOCKERFILE, None, **values)
     return Rendered(spec, stack, base, dockerfile, None if own or base is None else config)
 
 

@@ -42,11 +42,11 @@ from builder.core import files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
-from builder.devicecode import tars
 from builder.engine.docker import first_line, sdk_client
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer, assemble
 from builder.image.tarball import pieces
+from builder.reading import tars
 from builder.registry import manifests
 from builder.registry.manifests import OCI_LAYER_ZSTD, blob_path
 

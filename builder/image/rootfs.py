@@ -24,7 +24,6 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
-from builder.devicecode.tars import members
 from builder.engine import containers
 from builder.engine.docker import PLATFORM, refusals
 from builder.image import deb
@@ -34,6 +33,7 @@ from builder.image.layer import Compression, Layer, assemble
 from builder.image.loading import load
 from builder.image.plan import Rootfs
 from builder.image.tarball import LayerWriter, content
+from builder.reading.tars import members
 
 if TYPE_CHECKING:
     from docker.models.containers import Container

@@ -122,8 +122,8 @@ def pushed_image(
     Where [trust] names keys, every image needs a receipt that one of them signed. Raises
     InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
     """
-    from builder.frameworks import suites
     from builder.pipeline import verify
+    from builder.prove import suites
 
     name, is_target = job.image, job.image in image_yaml.targets(root)
     if is_target and not settings.registry:

@@ -15,12 +15,12 @@ from builder import __version__, registry
 from builder.core.errors import InputError
 from builder.core.events import OnEvent
 from builder.core.settings import Settings
-from builder.devicecode.images import find_image
 from builder.pipeline import repository, signing, verify
 from builder.prove import receipts
 from builder.prove.any_image import CHECKS, Result
 from builder.prove.audit import Gpu
 from builder.prove.receipts import CheckResult, Receipt, Validity
+from builder.reading.images import find_image
 from builder.registry import Manifest, Reference, Registry
 
 SUITE: Final = "image"

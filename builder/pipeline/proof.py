@@ -10,12 +10,11 @@ from builder.core import files
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.facts import frameworks
-from builder.frameworks import suites
 from builder.image import content_store, program
 from builder.image.content_store import ContentStore
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
-from builder.prove import receipts
+from builder.prove import receipts, suites
 from builder.prove import smoke as smoking
 from builder.prove.image import Subject
 from builder.prove.receipts import Receipt, Validity

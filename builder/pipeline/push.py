@@ -26,7 +26,6 @@ from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.frameworks import suites
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage
@@ -34,6 +33,7 @@ from builder.pipeline import proof, records, repository, signing
 from builder.pipeline import tags as tagging
 from builder.pipeline.signing import Contents
 from builder.pipeline.verify import attach
+from builder.prove import suites
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
 

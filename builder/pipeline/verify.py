@@ -14,9 +14,8 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.frameworks import suites
 from builder.pipeline import repository
-from builder.prove import receipts
+from builder.prove import receipts, suites
 from builder.prove.image import ACCELERATOR
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite

@@ -18,11 +18,11 @@ from builder.config import image_yaml
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.settings import Settings
-from builder.devicecode import images, tars
-from builder.devicecode.images import Blobs, ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
 from builder.facts import accelerators
+from builder.reading import images, tars
+from builder.reading.images import Blobs, ImageContent
 from builder.registry import manifests
 
 if TYPE_CHECKING:

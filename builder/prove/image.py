@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Stack
-from builder.devicecode.images import ImageContent
-from builder.devicecode.layers import Tree
 from builder.facts import frameworks
 from builder.facts.accelerators import Kind
 from builder.facts.frameworks import Framework
 from builder.image.plan import LABELS
 from builder.prove.audit import Gpu
+from builder.reading.images import ImageContent
+from builder.reading.layers import Tree
 from builder.registry import manifests
 
 ACCELERATOR: Final = f"{LABELS}.accelerator"

@@ -2,7 +2,7 @@
 
 A check is one question about an image. It stands in a module of its own, in checks/, as the
 constant CHECK. A suite is the list of checks that an image goes through.
-builder/frameworks/suites.py makes the suites, adds the questions that each framework answers by
+builder/prove/suites.py makes the suites, adds the questions that each framework answers by
 itself, and says which suite an image needs.
 """
 

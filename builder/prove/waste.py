@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from builder.core.errors import FactoryError
-from builder.devicecode.images import ImageContent
-from builder.devicecode.layers import visible
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import LINK_INPUT
 from builder.devicecode.pruning.rule import ComputeCapability, choose
+from builder.reading.images import ImageContent
+from builder.reading.layers import visible
 from builder.registry import manifests
 
 LONGEST: Final = 200

@@ -30,7 +30,8 @@ __all__ = [
 HERE = Path(__file__).resolve().parent
 FACTORY = HERE / "device_code_audit/factory"
 PARTS = (
-    *("__init__.py", "contract.py", "config", "core", "devicecode", "engine", "facts", "registry"),
+    *("__init__.py", "contract.py", "config", "core", "devicecode", "engine", "facts", "reading"),
+    "registry",
     "frameworks/__init__.py",
     *(f"frameworks/{name}/__init__.py" for name in ("jax", "tensorflow", "torch")),
     *(f"cli/{name}.py" for name in ("__init__", "audit", "common", "console", "options")),

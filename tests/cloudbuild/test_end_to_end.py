@@ -18,12 +18,13 @@ import pytest
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
+from builder.cloudbuild import rendered as cloudbuild
 from builder.config import debian, locking
 from builder.core import files, system
 from builder.core.events import ignore
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx, discovery
-from builder.image import cloudbuild, content_store, loading, rootfs
+from builder.image import content_store, loading, rootfs
 from builder.image.apt import ContainerApt
 from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.cloudbuild import rendered as cloud
 from builder.config import image_yaml
 from builder.engine import BuildRequest, Engine, buildx
-from builder.image import cloudbuild as cloud
 from builder.image import dockerfile as dockerfiles
 from builder.image.dockerfile import PACKAGED
 from builder.registry import Registry

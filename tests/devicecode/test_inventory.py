@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.devicecode import images, inventory, library
+from builder.devicecode import inventory, library
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Audit, Support
+from builder.reading import images
 
 from .writer import Part, container, elf, install, ptx, sass
 from .writer import library as written

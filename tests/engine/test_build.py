@@ -17,8 +17,8 @@ import pytest
 from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone, StepLog
 from builder.core.settings import Settings
-from builder.devicecode import tars
 from builder.engine import BuildRequest, Engine, buildx, discovery, private
+from builder.reading import tars
 from tests import containers
 from tests.clock import until
 from tests.pipeline.pushing import other_engine

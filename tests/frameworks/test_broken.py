@@ -15,8 +15,8 @@ import pytest
 
 from builder.config import image_yaml, lockfile
 from builder.engine import BuildRequest, Engine, buildx
-from builder.frameworks import suites
 from builder.image.plan import site_packages
+from builder.prove import suites
 from builder.prove.suite import Suite
 from tests import commands
 from tests.prove.proving import proven

@@ -17,7 +17,7 @@ NAMES = re.compile(rf"{'|'.join(frameworks.OWN)}|\bjax|keras", re.IGNORECASE)
 EXCEPT = {
     "cli/inputs.py": "an example of a target's name",
     "config/image_yaml.py": "an example of a published image",
-    "config/repository.py": "a package that the factory never takes over",
+    "init/repository.py": "a package that the factory never takes over",
     "devicecode/damage.py": "the names of libraries that have to hold code",
     "devicecode/pruning/__main__.py": "its text is part of the key of pruned layers",
     "devicecode/pruning/prune.py": "its text is part of the key of pruned layers",
@@ -26,7 +26,7 @@ EXCEPT = {
     "jobs/tensorboard.py": "TensorBoard asks for it by name",
     "prove/any_image.py": "how compiled modules are called, of which some are jaxlib's",
     "prove/checks/environment.py": "variables, each of which one framework reads",
-    "training_contract.py": "the variables by which a process knows its rank",
+    "image/start/training_contract.py": "the variables by which a process knows its rank",
     "trust/sbom.py": "who makes a package",
 }
 """Files that name one, and why they have to."""

@@ -11,9 +11,9 @@ import pytest
 
 from builder.config import image_yaml
 from builder.engine import Engine
-from builder.frameworks import suites
 from builder.image import content_store, program
 from builder.pipeline.make import prepare
+from builder.prove import suites
 from tests.conftest import Run
 from tests.emulators import kubernetes as cluster
 from tests.registry import server

@@ -19,9 +19,9 @@ from builder.core.errors import InputError
 from builder.engine import Engine
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
-from builder.frameworks import suites
 from builder.image import dockerfile
 from builder.pipeline import make, proof
+from builder.prove import suites
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check
 from tests.emulators.answers import serving

@@ -109,6 +109,8 @@ def test_a_projects_own_template_is_left_to_buildkit_and_its_mistake_is_named(co
     (copy / "templates").mkdir()
     assert dockerfile.load(copy, "cpu").config, "a folder without this template changes nothing"
     own = copy / "templates/Dockerfile.j2"
+    own.write_text((ROOT / "templates/Dockerfile.j2").read_text())
+    assert dockerfile.load(copy, "cpu").config, "a copy of the factory's own changes nothing"
     for text, error in (
         ("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\nUSER {{ user }}\n", None),
         ("FROM scratch\nUSER {{ usr }}\n", r"templates/Dockerfile\.j2.*'usr' is undefined"),

@@ -6,9 +6,9 @@ import pytest
 
 from builder.config import image_yaml
 from builder.core.errors import InputError
-from builder.frameworks import suites
 from builder.image import dockerfile, program
 from builder.jobs import package
+from builder.prove import suites
 from tests.prove.reading import PROGRAM
 
 

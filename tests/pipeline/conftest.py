@@ -12,8 +12,8 @@ import pytest
 
 from builder import registry
 from builder.engine import BuildRequest, Engine, buildx
-from builder.frameworks import suites
 from builder.pipeline.push import LocalImage
+from builder.prove import suites
 from builder.prove.image import ACCELERATOR
 from builder.registry import Registry
 from tests.pipeline.pushing import Build

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.frameworks import suites
 from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
+from builder.prove import suites
 from tests.emulators.registry_faults import Fault, faulty
 from tests.pipeline.pushing import NEWER
 from tests.trust.signing import Pair, Repository

@@ -11,9 +11,8 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
-from builder.frameworks import suites
 from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
-from builder.prove import receipts
+from builder.prove import receipts, suites
 from builder.registry import Descriptor, client, manifests, referrers
 from builder.trust import attestations, dsse
 from tests.pipeline.pushing import NEWER, results

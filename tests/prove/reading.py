@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from builder.config import compatibility, image_yaml
-from builder.devicecode import layers
-from builder.devicecode.images import ImageContent
-from builder.frameworks import suites
+from builder.prove import suites
 from builder.prove.audit import gpu_named
 from builder.prove.image import Image, Subject
+from builder.reading import layers
+from builder.reading.images import ImageContent
 from tests.devicecode.packing import digest, layout, tar
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,6 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
 from builder.core.settings import Settings
 from builder.devicecode import inventory
-from builder.devicecode.images import ImageContent
 from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import BuildRequest, Engine, buildx
@@ -27,6 +26,7 @@ from builder.prove.audit import Audited, Gpu, audit, require
 from builder.prove.checks import device_code
 from builder.prove.image import Image
 from builder.prove.receipts import Defect
+from builder.reading.images import ImageContent
 from tests.devicecode.writer import container, library, ptx, sass
 from tests.prove.installed import site
 from tests.prove.reading import layer, read
@@ -74,7 +74,7 @@ def test_a_name_that_leads_nowhere_is_refused(root: Path, project: Path) -> None
 def test_an_image_in_a_registry_needs_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     key = b"-----BEGIN " + b"PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n"
     content = read(layer({"k.pem": (key, 0o600, 0)})).content
-    monkeypatch.setattr("builder.devicecode.images.of_registry", lambda *_, **__: content)
+    monkeypatch.setattr("builder.reading.images.of_registry", lambda *_, **__: content)
     (source,) = audit(None, {}, Settings(), no_engine, ["127.0.0.1:1/team/x:v1"])
     (secret,) = source.secrets
     assert f"{source.name}: {secret}" in report.table([source])

@@ -150,7 +150,7 @@ from builder.core.settings import Settings
 from builder.prove import smoke
 from builder.prove.image import Subject
 from builder.config import image_yaml, compatibility
-from builder.frameworks import suites
+from builder.prove import suites
 root = Path({str(ROOT)!r})
 spec = image_yaml.load(root, "cpu")
 def tell(event):

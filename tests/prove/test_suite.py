@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
-from builder.frameworks import suites
 from builder.pipeline.push import LocalImage
-from builder.prove import checks
+from builder.prove import checks, suites
 from builder.prove.checks import size
 from builder.prove.receipts import Receipt
 from builder.prove.suite import Check, Suite
@@ -26,7 +25,7 @@ def receipt(suite: str, checks: dict[str, int], accelerator: str = "CPU") -> Rec
 
 
 def test_every_check_that_there_is_stands_in_a_suite() -> None:
-    written = {"loader", "outputs", "imports"}  # builder/frameworks/suites.py: of a framework
+    written = {"loader", "outputs", "imports"}  # builder/prove/suites.py: of a framework
     for path in Path(checks.__path__[0]).glob("[a-z]*.py"):
         module = importlib.import_module(f"{checks.__name__}.{path.stem}")
         assert isinstance(module.CHECK, Check)

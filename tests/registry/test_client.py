@@ -15,7 +15,7 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
-from builder.devicecode import images
+from builder.reading import images
 from builder.registry import Descriptor, Manifest, Registry, client, referrers
 from builder.registry.authorization import Authorization
 from builder.registry.manifests import OCI_MANIFEST

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.campaign import cluster as cluster
+from tests.campaign import cluster as cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "builder/prove/records"

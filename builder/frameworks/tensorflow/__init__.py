@@ -67,7 +67,7 @@ FRAMEWORK: Final = Framework(
     releases=partial(gpu_support.versions, "TensorFlow"),
     resolve=later("builder.frameworks.tensorflow.stack:resolve"),
     suites=partial(
-        later("builder.frameworks.suites:both"),
+        later("builder.prove.suites:both"),
         "tensorflow",
         ("tensorflow", "keras"),
         3,

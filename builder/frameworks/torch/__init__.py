@@ -19,7 +19,7 @@ FRAMEWORK: Final = Framework(
     distributions=frozenset({"torch"}),
     releases=partial(gpu_support.versions, "PyTorch"),
     resolve=later("builder.frameworks.torch.stack:resolve"),
-    suites=partial(later("builder.frameworks.suites:both"), "torch", ("torch",), 2),
+    suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2),
     opened=later("builder.frameworks.torch.opened:missing"),
     needed_by=frozenset(
         {"pytorch", "torchvision", "torchaudio", "torchdata", "accelerate", "timm"}

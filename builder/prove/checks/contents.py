@@ -13,12 +13,12 @@ from typing import Any, Final
 from packaging.utils import canonicalize_name
 
 from builder.core.confidential import secret_in
-from builder.devicecode.layers import Tree
 from builder.image.plan import APP, site_packages
 from builder.prove import waste
 from builder.prove.image import Image, Subject, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
+from builder.reading.layers import Tree
 from builder.registry import manifests
 
 LARGEST: Final = 15

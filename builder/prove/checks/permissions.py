@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from builder.devicecode.layers import Entry
 from builder.image.plan import APP
 from builder.prove.image import Image, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
+from builder.reading.layers import Entry
 
 _DISTRIBUTIONS: Final = """
 at bbsuid bwrap chage chfn chsh crontab dbus-daemon-launch-helper dotlockfile exim4 expiry

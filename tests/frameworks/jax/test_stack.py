@@ -10,7 +10,7 @@ import pytest
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import InputError
-from builder.frameworks import suites
+from builder.prove import suites
 
 ROOT = Path(__file__).parents[3]
 

@@ -12,7 +12,7 @@ from builder.config.image_yaml import ImageSpec
 from builder.core.errors import InputError
 from builder.facts import gpu_support
 from builder.facts.gpu_support import Release
-from builder.frameworks import suites
+from builder.prove import suites
 
 ROOT = Path(__file__).parents[3]
 

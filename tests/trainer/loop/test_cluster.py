@@ -1,4 +1,4 @@
-"""Real clusters on loopback: two workers learn what one does. bench/campaign.py interrupts them."""
+"""Real clusters on loopback: two workers learn what one does. tests/campaign.py interrupts them."""
 
 import json
 import re

@@ -14,14 +14,13 @@ import pytest
 import zstandard
 
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.devicecode import images
-from builder.devicecode.images import Blobs, ImageContent
-from builder.devicecode.layers import LayerCache
+from builder.reading import images
+from builder.reading.images import Blobs, ImageContent
+from builder.reading.layers import LayerCache
 from builder.registry import parse
+from tests.devicecode.packing import configuration, descriptor, digest, layout, tar
+from tests.devicecode.writer import container, library, sass
 from tests.emulators.answers import serving
-
-from .packing import configuration, descriptor, digest, layout, tar
-from .writer import container, library, sass
 
 VOLTA, HOPPER = library(container(sass(70))), library(container(sass(90)))
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"

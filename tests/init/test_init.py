@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from builder.config import compatibility, image_yaml, init
+from builder.config import compatibility, image_yaml
 from builder.core import yamlfile
 from builder.core.errors import InputError
+from builder.init import proposal as init
 from tests.conftest import Run
 
 REPOSITORIES = Path(__file__).parent / "repositories"

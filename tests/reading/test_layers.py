@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from builder.devicecode import layers, tars
-from builder.devicecode.layers import LayerCache
 from builder.devicecode.pruning import prune as pruning
 from builder.devicecode.pruning.rule import compute_capability
-
-from .packing import digest, tar
-from .writer import container, install, library, sass
+from builder.reading import layers, tars
+from builder.reading.layers import LayerCache
+from tests.devicecode.packing import digest, tar
+from tests.devicecode.writer import container, install, library, sass
 
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
 VOLTA = library(container(sass(70)))

@@ -15,7 +15,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final, Protocol
 
-from builder.devicecode.reader import LARGEST
+LARGEST: Final = 8 << 30
+"""Most bytes of a member: no file of an image is as large."""
 
 LONGEST: Final = 1 << 20
 """Bytes of a member's name or of its extended header; tarfile would hold any number in memory."""

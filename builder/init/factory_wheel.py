@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from builder import __version__
+from builder.cloudbuild.rendered import BUILDER_REQUIREMENTS, BUILDER_SUITE, CLOUDBUILD, WHEEL
 from builder.config import network, uv
 from builder.config.pins import dump
-from builder.config.repository import Findings
 from builder.config.stack import GLIBC
 from builder.config.uv import Platform
 from builder.core import files, project
 from builder.core.errors import InputError, OutsideError
-from builder.image.cloudbuild import BUILDER_REQUIREMENTS, BUILDER_SUITE, CLOUDBUILD, WHEEL
+from builder.init.repository import Findings
 
 PYTHON: Final = Platform("3.13", GLIBC[BUILDER_SUITE])
 """The Python of the builder image, which is BUILDER_SUITE's, and its glibc."""

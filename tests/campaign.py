@@ -1,6 +1,6 @@
 """Does a run with everything switched on end with the same bits when it is interrupted?
 
-    python -m bench.campaign [--trials 50] [--seed 0] [--seconds N]
+    python -m tests.campaign [--trials 50] [--seed 0] [--seconds N]
 
 Each trial starts a run in one process, with two workers, or with two workers and a parameter
 server, and interrupts one of its processes at a random moment: by SIGKILL, by SIGTERM, by SIGSTOP,

@@ -1,9 +1,9 @@
-"""`python -m bench.fuzz`: damaged libraries, answers and archives.
+"""`python -m tests.fuzz`: damaged libraries, answers and archives.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
 what a GPU would need is destroyed, and the verdict must never be that it runs. A case follows from
-its kind and its number alone. `python -m bench.fuzz libraries --first N --cases 1` repeats one.
+its kind and its number alone. `python -m tests.fuzz libraries --first N --cases 1` repeats one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bench import fuzz_trust
-from bench.fuzz_trust import changed, own_errors
-from builder.devicecode import inventory, layers, tars
+from builder.devicecode import inventory
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Support, judge
 from builder.prove import receipts
+from builder.reading import layers, tars
 from builder.registry import decoding, manifests
 from tests.devicecode.writer import Part, container, digest, library, ptx, sass
+from tests.fuzz import trust as fuzz_trust
+from tests.fuzz.trust import changed, own_errors
 
 SECONDS, MEGABYTES = 5, 500
 MOST_FAULTS = 20
@@ -248,7 +249,7 @@ def run(kind: str, first: int, cases: int, until: float = float("inf")) -> int:
 
 def main() -> int:
     """Run the command line; 1 for a case that failed."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join(KINDS))
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--cases", type=int, default=1_000_000_000, help="of each kind")

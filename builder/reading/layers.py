@@ -30,12 +30,12 @@ from builder.devicecode import (
     ptx,
     reader,
     records,
-    tars,
 )
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.records import Record
+from builder.reading import tars
 
 
 class Entry(NamedTuple):

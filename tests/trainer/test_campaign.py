@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench import campaign
+from tests import campaign
 
 
 def job(folder: Path, value: float, predictions: str = "a") -> Path:
@@ -49,7 +49,7 @@ def test_interrupted_runs_end_as_unbroken_ones() -> None:
     """In a process of its own, since runs are forked from one that has not used TensorFlow."""
     seconds = 3 * int(os.environ.get("LONG_SECONDS", "60"))  # each kind of cluster has its turn
     limits = ("--seconds", str(seconds), "--seed", str(int(time.time())))
-    command = [sys.executable, "-m", "bench.campaign", *limits]
+    command = [sys.executable, "-m", "tests.campaign", *limits]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     assert campaign.GOOD in done.stdout

@@ -20,9 +20,10 @@ from packaging.utils import canonicalize_name
 
 from builder.core import parallel
 from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
-from builder.devicecode import inventory, tars
-from builder.devicecode.layers import Layer, LayerCache, merge
+from builder.devicecode import inventory
 from builder.devicecode.library import Library
+from builder.reading import tars
+from builder.reading.layers import Layer, LayerCache, merge
 from builder.registry import Descriptor, Manifest, Reference, Registry, decoding, manifests
 
 Blobs = Iterable[tuple[str, IO[bytes]]]

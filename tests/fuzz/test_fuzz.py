@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench import fuzz
 from builder.core.errors import InputError
+from tests.fuzz import cases as fuzz
 
 
 @pytest.mark.parametrize("kind", fuzz.KINDS)

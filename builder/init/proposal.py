@@ -13,11 +13,11 @@ from packaging.version import Version
 from builder.config import compatibility, image_yaml
 from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
-from builder.config.repository import Findings, Wish, look
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.facts import accelerators, frameworks
 from builder.facts.frameworks import Framework
+from builder.init.repository import Findings, Wish, look
 
 SETTINGS: Final = """\
 # The project's settings; this folder is its root. A flag or a variable (BUILDER_REGISTRY ...) wins.

@@ -1,0 +1,1 @@
+"""`builder init`: what a repository says, as an image.yaml; and the factory's wheel in it."""
