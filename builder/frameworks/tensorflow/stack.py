@@ -221,25 +221,31 @@ def _libraries(spec: ImageSpec, release: Release, capability: str) -> dict[str, 
 
 
 def _known_to_work(release: Release, capability: str) -> dict[str, tuple[str, Source]]:
-    """Return what is shipped with the release, inside of its ranges; of cuDNN, the newest up to
-    that one that has kernels for the GPU."""
+    """Return what is shipped with the release; of cuDNN, the newest up to that one that has kernels
+    for the GPU. All are in the release's ranges, which tests/config/test_compatibility.py holds."""
     shipped = cuda.shipped_with("TensorFlow", minor(release.version), str(release.wheel.cuda))
-    assert shipped is not None, "tests/facts holds that each release with ranges has a row"
-    said = f"{shipped.publisher} ships it with TensorFlow {shipped.release}: {shipped.source.text}"
-    source = Source(said, shipped.source.verified)
-    versions = {**cuda.toolkit(shipped.cuda).libraries, "nccl": shipped.nccl}
-    known = {name: (version, source) for name, version in versions.items()}
-    if compatibility.cudnn_runs(shipped.cudnn, capability):
-        return {**known, "cudnn": (shipped.cudnn, source)}
-    older = [
-        row
-        for row in cuda.cuda().cudnn
-        if Version(row.since) < Version(shipped.cudnn)
-        and compatibility.cudnn_runs(row.since, capability)
-    ]
-    newest = max(older, key=lambda row: Version(row.since))
-    why = f"the newest with kernels for {capability}: {newest.source.text}"
-    return {**known, "cudnn": (newest.since, Source(why, newest.source.verified))}
+    assert shipped is not None, f"nobody's row is for the CUDA of TensorFlow {release.version}"
+    toolkit = cuda.toolkit(shipped.cuda)
+    title = f"{shipped.publisher} ships it with TensorFlow {shipped.release}"
+    of_cuda = _said(f"of CUDA {shipped.cuda}, as {title}", toolkit.source)
+    said = _said(title, shipped.source)
+    known = {name: (version, of_cuda) for name, version in toolkit.libraries.items()}
+    known |= {"cudnn": (shipped.cudnn, said), "nccl": (shipped.nccl, said)}
+    if not compatibility.cudnn_runs(shipped.cudnn, capability):
+        older = [
+            row
+            for row in cuda.cuda().cudnn
+            if Version(row.since) < Version(shipped.cudnn)
+            and compatibility.cudnn_runs(row.since, capability)
+        ]
+        newest = max(older, key=lambda row: Version(row.since))
+        why = f"the newest with kernels for {capability}"
+        known["cudnn"] = (newest.since, _said(why, newest.source))
+    return known
+
+
+def _said(why: str, source: Source) -> Source:
+    return Source(f"{why}: {source.text}", source.verified)
 
 
 def _check_pin(
