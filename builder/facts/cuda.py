@@ -30,6 +30,32 @@ class Cudnn:
 
 
 @dataclass(frozen=True)
+class Toolkit:
+    """The libraries that NVIDIA released together."""
+
+    cuda: str
+    """Such as "12.9"."""
+    libraries: Mapping[str, str]
+    """A library's short name -> its version."""
+    source: Source
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a publisher who tests on GPUs ships with a release of a framework."""
+
+    framework: str
+    release: str
+    """Its minor: "2.21"."""
+    publisher: str
+    cuda: str
+    """The toolkit: "12.9"."""
+    cudnn: str
+    nccl: str
+    source: Source
+
+
+@dataclass(frozen=True)
 class Driver:
     """The oldest Linux driver for the toolkits of one major version of CUDA."""
 
@@ -61,12 +87,14 @@ class OldestDriver:
 class CudaFacts:
     """The facts about CUDA.
 
-    packages: a library's short name -> the part of its wheel's name. cudnn, drivers, ptx: oldest
-    first.
+    packages: a library's short name -> the part of its wheel's name. cudnn, toolkits, shipped,
+    drivers, ptx: oldest first.
     """
 
     packages: Mapping[str, str]
     cudnn: tuple[Cudnn, ...]
+    toolkits: tuple[Toolkit, ...]
+    shipped: tuple[Shipped, ...]
     drivers: tuple[Driver, ...]
     ptx: tuple[PtxIsa, ...]
 
@@ -99,6 +127,23 @@ def cudnn(version: str) -> Cudnn | None:
     return next((row for row in cuda().cudnn[::-1] if _numbers(row.since) <= wanted), None)
 
 
+def shipped_with(framework: str, release: str, major: str) -> Shipped | None:
+    """Return what is shipped with a minor release ("2.21") or, where nobody's row says that, with
+    the newest one; of the toolkits of one major version ("12"). None where no row has one."""
+    rows = [
+        row
+        for row in cuda().shipped
+        if row.framework == framework and row.cuda.partition(".")[0] == major
+    ]
+    exactly = (row for row in rows if row.release == release)
+    return next(exactly, rows[-1] if rows else None)
+
+
+def toolkit(version: str) -> Toolkit:
+    """Return a toolkit of the table by its version ("12.9")."""
+    return next(row for row in cuda().toolkits if row.cuda == version)
+
+
 @cache
 def cuda() -> CudaFacts:
     """Return the content of cuda.yaml."""
@@ -109,6 +154,13 @@ def cuda() -> CudaFacts:
         cudnn=tuple(
             Cudnn(entry["since"], tuple(entry["capabilities"]), known[entry["source"]])
             for entry in table["cudnn"]
+        ),
+        toolkits=tuple(
+            Toolkit(entry["cuda"], entry["libraries"], known[entry["source"]])
+            for entry in table["toolkits"]
+        ),
+        shipped=tuple(
+            Shipped(**{**entry, "source": known[entry["source"]]}) for entry in table["shipped"]
         ),
         drivers=tuple(
             Driver(entry["cuda"], entry["driver"], known[entry["source"]])

@@ -15,6 +15,7 @@ from builder.config.image_yaml import ImageSpec
 from builder.config.stack import OWN_PYTHON, Stack
 from builder.core.errors import InputError
 from builder.facts import accelerators, cuda
+from builder.facts.frameworks import minor
 from builder.frameworks.tensorflow import releases
 
 DIGEST = "@sha256:" + "0" * 64
@@ -39,13 +40,13 @@ def refused(accelerator: str, **fields: Any) -> tuple[str, str]:
 # What works
 
 
-def test_a_gpu_gets_what_tensorflow_was_tested_with_and_a_cpu_and_a_tpu_no_cuda() -> None:
+def test_a_gpu_gets_what_is_known_to_work_and_a_cpu_and_a_tpu_no_cuda() -> None:
     stack = resolve("V100")
     assert stack.requirement == "tensorflow[and-cuda]==2.21.0"
-    assert (stack.python, stack.cuda, stack.cudnn) == ("3.11", "12.5", "9.3.0.75")
+    assert (stack.python, stack.cuda, stack.cudnn) == ("3.11", "12.9", "9.10.2.21")
     assert (stack.compute_capability, stack.runs) == ("7.0", "native")
     assert len(stack.constraints) == 12
-    assert stack.constraints["nvidia-cudnn-cu12"] == "9.3.0.75"
+    assert stack.constraints["nvidia-cudnn-cu12"] == "9.10.2.21"
     cpu, tpu = resolve("CPU"), resolve("TPU", tensorflow="2.20.0")
     assert (cpu.requirement, tpu.requirement) == (
         "tensorflow-cpu==2.21.0",
@@ -55,8 +56,37 @@ def test_a_gpu_gets_what_tensorflow_was_tested_with_and_a_cpu_and_a_tpu_no_cuda(
     assert tpu.constraints == {"libtpu": "0.0.14"}
 
 
-def test_a_newer_cudnn_may_be_asked_for_within_tensorflow_s_range() -> None:
-    stack = resolve("V100", cuda={"cudnn": "9.10.2.21"})
+@pytest.mark.parametrize(
+    ("accelerator", "cudnn", "why"),
+    [
+        ("V100", "9.10.2.21", "the newest with kernels for 7.0: "),
+        ("T4", "9.24.0.43", "AWS ships it with TensorFlow 2.21: "),
+        ("L4", "9.24.0.43", "AWS ships it with TensorFlow 2.21: "),
+        ("A100", "9.24.0.43", "AWS ships it with TensorFlow 2.21: "),
+        ("H100", "9.24.0.43", "AWS ships it with TensorFlow 2.21: "),
+    ],
+)
+def test_the_newest_cudnn_that_is_known_to_work_is_taken_and_never_the_oldest_allowed(
+    accelerator: str, cudnn: str, why: str
+) -> None:
+    stack = resolve(accelerator)
+    (fact,) = (fact for fact in stack.facts if fact.statement == "nvidia-cudnn-cu12")
+    assert (fact.value, stack.cudnn) == (cudnn, cudnn)
+    assert fact.source.startswith(why)
+
+
+def test_a_release_that_nobody_s_row_names_gets_what_is_shipped_with_the_newest() -> None:
+    stack = resolve("T4", tensorflow="2.20.0")
+    assert stack.constraints["nvidia-nccl-cu12"] == "2.30.7"
+    assert stack.cudnn == "9.24.0.43"
+
+
+def test_a_release_with_exact_pins_gets_those() -> None:
+    assert resolve("T4", tensorflow="2.19.1").cudnn == "9.3.0.75"
+
+
+def test_another_cudnn_may_be_asked_for_within_tensorflow_s_range() -> None:
+    stack = resolve("T4", cuda={"cudnn": "9.10.2.21"})
     assert stack.cudnn == stack.constraints["nvidia-cudnn-cu12"] == "9.10.2.21"
     fact = next(fact for fact in stack.facts if fact.statement == "nvidia-cudnn-cu12")
     assert (fact.value, fact.source) == ("9.10.2.21", "image.yaml")
@@ -112,9 +142,9 @@ REFUSALS: list[tuple[str, dict[str, Any], str, str]] = [
      "write tensorflow: 2.15.1, or base: docker.io/tensorflow/tensorflow:2.13.1-gpu@sha256:"),
     # pins of CUDA libraries
     ("T4", {"cuda": {"cudnn": "9.1.0.70"}}, "takes cudnn from 9.3.0.75 to below 10, not 9.1.0.70",
-     "remove it: TensorFlow 2.21.0 was tested with 9.3.0.75"),
+     "remove it: 9.24.0.43 is taken then"),
     ("T4", {"tensorflow": "2.19.1", "cuda": {"cudnn": "9.10.2.21"}}, "takes cudnn 9.3.0.75 only",
-     "remove it: TensorFlow 2.19.1 was tested with 9.3.0.75"),
+     "remove it: 9.3.0.75 is taken then"),
     ("T4", {"cuda": {"cudn": "9.10.2.21"}}, "no CUDA library is called 'cudn'", "write cudnn; "),
     ("T4", {"base": PUBLISHED, "tensorflow": "2.13.1", "cuda": {"cudnn": "8.9.4.25"}},
      "a published base brings its own CUDA libraries", "remove cuda, or write base: own"),
@@ -213,6 +243,15 @@ def test_the_tables_have_no_gap() -> None:
         name = release.version
         assert release.wheel.python and release.cuda and release.cudnn, name
         assert release.cuda.partition(".")[0] in drivers, name
+        if release.ranges:  # The lower bounds alone would be taken for what works.
+            major = str(release.wheel.cuda)
+            shipped = cuda.shipped_with("TensorFlow", minor(name), major)
+            assert shipped, name
+            libraries = {**cuda.toolkit(shipped.cuda).libraries, "nccl": shipped.nccl}
+            libraries["cudnn"] = shipped.cudnn
+            for short, package in tables.packages.items():
+                least = release.libraries[f"nvidia-{package}-cu{major}"]
+                assert Version(libraries[short]) >= Version(least), (name, short)
         if not release.libraries:
             continue
         assert set(release.wheel.python) & OWN_PYTHON.keys(), name

@@ -180,7 +180,7 @@ def test_moved_tables_are_seen(copy: Path) -> None:
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
     (staleness,) = lockfile.stale(copy, spec, moved)
     assert staleness.file == "images/v100/cuda.lock"
-    assert staleness.why == "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.3.0.75"
+    assert staleness.why == "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.10.2.21"
 
 
 # --- the real resolver ---------------------------------------------------------------------------
@@ -199,7 +199,7 @@ REFUSED = [
         for requirement, move in {
             "tensorflow==2.20.0": "move tensorflow 2.21.0 to 2.20.0",
             "tensorflow-text<2.20": "move tensorflow 2.21.0 to 2.19.",
-            "nvidia-cudnn-cu12==9.28.0.42": "move nvidia-cudnn-cu12 9.3.0.75 to 9.28.0.42",
+            "nvidia-cudnn-cu12==9.28.0.42": "move nvidia-cudnn-cu12 9.10.2.21 to 9.28.0.42",
             "keras<3": ".* to 2.15.0",
             "protobuf<5": "move .*protobuf",
         }.items()

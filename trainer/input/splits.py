@@ -92,7 +92,20 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
         else:
             shards = find(config.records, split)
         both.append(shards)
+        for name, records in _absent(config.records, split):
+            text = f"class {name}: 0 of {records:,} {split} records"
+            say("data", text, "WARNING", split=split, missing=name)
     return both[0], both[1]
+
+
+def _absent(folder: str, split: str) -> list[tuple[str, int]]:
+    """Return the classes of which a split has no record, by dataset.json, and its records."""
+    with contextlib.suppress(tf.errors.NotFoundError, ValueError, KeyError, TypeError):
+        dataset = _dataset(folder)
+        if dataset.get("target") == targets.CLASS:
+            part = dataset["splits"][split]
+            return [(name, part["records"]) for name, n in part["classes"].items() if n == 0]
+    return []
 
 
 def stored_size(folder: str, shards: tuple[Shard, ...]) -> int:

@@ -18,13 +18,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from trainer.options import Section, UsageError, read
-from trainer.records.conversion import convert
+from trainer.records.conversion import convert, preview
 from trainer.records.plan import Options
 
 SECONDS = 10.0
@@ -38,6 +40,9 @@ class Request(Options):
 
     source: str = _option(..., "folder of class folders, or CSV file", positional=True)
     out: str = _option(..., "new folder", positional=True)
+    dry_run: bool = _option(
+        False, "say how many pictures of each class each split would have, and end", bare=True
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request = Request(**given)
         if request.square and not request.resize:
             raise UsageError("--square needs --resize: all pictures then have one size")
+        if request.dry_run:
+            print(_table(preview(Path(request.source), request)))
+            return 0
         content = convert(Path(request.source), Path(request.out), request, _Progress().show)
     except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -67,15 +75,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     for problem in content["skipped"]:
         print(f"skipped: {problem}", file=sys.stderr)
-    copies = content["copies_in_several_splits"]
-    for first, other, *_ in copies["named"][:1]:
-        text = f"{copies['pictures']} pictures have copies in another split"
-        text += f" ({first} and {other}, for one), which an evaluation flatters"
+    for text in _warnings(content):
         print(f"warning: {text}", file=sys.stderr)
     counts = [f"{split['records']} {name}" for name, split in content["splits"].items()]
     skipped = f" and {len(content['skipped'])} skipped" if content["skipped"] else ""
     print(f"{', '.join(counts)} examples{skipped} in {request.out}")
     return 0
+
+
+def _warnings(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what dataset.json says that its reader may not expect."""
+    copies, left_out = content["copies_in_several_splits"], content["left_out"]
+    for first, other, *_ in copies["named"][:1]:
+        text = f"{copies['pictures']} pictures have copies in another split"
+        yield f"{text} ({first} and {other}, for one), which an evaluation flatters"
+    if left_out["named"]:
+        kinds = (
+            f"{count} {kind or 'without a suffix'}" for kind, count in left_out["kinds"].items()
+        )
+        count = content["statistics"]["not_pictures"]
+        text = f"{count} files are left out ({', '.join(kinds)}), {left_out['named'][0]} for one"
+        yield f"{text}: they are no pictures, or lie in no class"
+    if content["target"] == "class":
+        splits = content["splits"]
+        for split, other in (("train", "validation"), ("validation", "train")):
+            for name, count in splits[split]["classes"].items():
+                if not count:
+                    held = splits[other]["classes"][name]
+                    yield f"class {name} has no picture for {split}, and {held} for {other}"
+
+
+def _table(splits: Mapping[str, Counter[str]]) -> str:
+    """Return a table of the pictures: a line a class, a column a split."""
+    classes = sorted(set().union(*splits.values()))
+    width = max(len("class"), *map(len, classes))
+    head = [f"{'class':{width}}", *(f"{split:>10}" for split in splits)]
+    rows = ([f"{name:{width}}", *(f"{n[name]:>10}" for n in splits.values())] for name in classes)
+    return "\n".join(map(" ".join, (head, *rows)))
 
 
 class _Progress:

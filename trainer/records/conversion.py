@@ -33,7 +33,7 @@ from trainer.records.tfrecord import Target
 FORMAT = 4
 """Version of dataset.json and of the records."""
 NAMED = 20
-"""Most copies that dataset.json lists by name."""
+"""Most copies, and most files that were left out, that dataset.json lists by name."""
 Tell = Callable[[int, int], None]
 """Takes how many pictures are done, and of how many."""
 
@@ -95,7 +95,7 @@ def convert(
     partial = out.with_name(f"{out.name}.partial")
     with _alone(partial):
         reports = _make_all(files, partial, options, tell)
-        content = describe(names, reports, options, inputs.ignored)
+        content = describe(names, reports, options, inputs.left_out)
         for split in ("train", "validation"):
             if split not in content["splits"]:
                 text = f"nothing is left for {split}: give more examples, or another share"
@@ -104,6 +104,19 @@ def convert(
         (partial / "dataset.json").write_text(json.dumps(content, indent=1) + "\n")
         partial.rename(out)
     return content
+
+
+def preview(source: Path, options: Options) -> dict[str, Counter[str]]:
+    """Return how many pictures of each class each split would have; of `labels` and `values`, how
+    many it would have. Raises UsageError."""
+    inputs = sources.find(source)
+    options = replace(options, target=inputs.target)
+    names = class_names(source, inputs.items, options)
+    splits: dict[str, Counter[str]] = {}
+    for file in plan(inputs.items, names, options):
+        of_class = (item.label if inputs.target == "class" else "" for item, _ in file.items)
+        splits.setdefault(file.split, Counter()).update(of_class)
+    return splits
 
 
 def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
@@ -211,11 +224,11 @@ def _worker(parent: int) -> None:
 
 
 def describe(
-    names: Sequence[str], reports: Sequence[Report], options: Options, ignored: int
+    names: Sequence[str], reports: Sequence[Report], options: Options, left_out: Sequence[str]
 ) -> dict[str, Any]:
     """Return dataset.json: what is in the folder, for people and for `trainer.input`.
 
-    `ignored` files of the source are not pictures.
+    The files `left_out` of the source are not pictures.
     """
     splits: dict[str, Any] = {}
     for report in reports:
@@ -242,7 +255,11 @@ def describe(
         "statistics": {
             "width": {"least": min(widths, default=0), "most": max(widths, default=0)},
             "height": {"least": min(heights, default=0), "most": max(heights, default=0)},
-            "not_pictures": ignored,
+            "not_pictures": len(left_out),
+        },
+        "left_out": {
+            "kinds": dict(Counter(Path(name).suffix.lower() for name in left_out).most_common()),
+            "named": list(left_out[:NAMED]),
         },
         "copies_in_several_splits": {"pictures": len(copies), "named": copies[:NAMED]},
         "skipped": sorted(problem for report in reports for problem in report.skipped),

@@ -13,8 +13,8 @@ from trainer.options import Section
 
 SUFFIXES = frozenset(
     (
-        *(".bmp", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg"),
-        *(".mpo", ".png", ".ppm", ".tif", ".tiff", ".webp"),
+        *(".avif", ".bmp", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".mpo"),
+        *(".pbm", ".pgm", ".png", ".pnm", ".ppm", ".tif", ".tiff", ".webp"),
     )
 )
 _ORIENTATION = 0x0112

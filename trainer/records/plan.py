@@ -75,8 +75,8 @@ def plan(items: Sequence[Item], names: Sequence[str], options: Options) -> list[
     """Return the files of all splits. `names` are the classes.
 
     The same share of each class is held out, or of all items where they have several labels or
-    values: the items with the smallest hashes of their names. Each split is shuffled by the same
-    hash, and dealt out to its files in turn.
+    values: the items with the smallest hashes of their names. The only one of a class is not. Each
+    split is shuffled by the same hash, and dealt out to its files in turn.
     """
     numbers = {name: number for number, name in enumerate(names)}
     files = []
@@ -107,7 +107,8 @@ def _splits(items: Sequence[Item], options: Options) -> dict[str, list[Item]]:
     divided = bool(splits["validation"])  # By the source; what it leaves open is for training.
     for group in by_class.values():
         ranked = sorted(group, key=_rank)
-        count = 0 if divided else min(max(1, round(len(group) * options.validation)), len(group))
+        share = max(1, round(len(group) * options.validation))
+        count = 0 if divided else min(share, len(group) - 1)
         splits["validation"] += ranked[:count]
         splits["train"] += ranked[count:]
     return splits

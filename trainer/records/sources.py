@@ -6,16 +6,26 @@ own.
 
 import csv
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from pathlib import Path
 
 from trainer.options import UsageError
 from trainer.records.pictures import SUFFIXES
 
-SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
-"""Names of splits in folders and CSV files."""
+SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Names of splits in folders and CSV files, in lower case."""
+_WITHOUT_LABELS = frozenset(("extra", "unlabeled", "unlabelled", "unsup"))
+"""Names of folders beside splits whose pictures have no classes."""
 SEPARATOR = "|"
 _KINDS = " ".join(sorted(SUFFIXES))
+_BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
+"""First bytes of JPEG, PNG, GIF, BMP, WebP and TIFF: of a picture whose name has no suffix."""
 _TARGETS = {"label": "class", "labels": "labels", "values": "values"}
 """What a label is, by the name of its column."""
 
@@ -37,8 +47,8 @@ class Source:
     """Lists what a source has."""
 
     items: tuple[Item, ...]
-    ignored: int
-    """Number of files whose names are not those of pictures."""
+    left_out: tuple[str, ...]
+    """Names of the files that are no pictures, or lie where no class is."""
     target: str = "class"
     """What a label is: one class, "labels" (several classes) or "values" (numbers); where there can
     be several, SEPARATOR is between them."""
@@ -61,25 +71,84 @@ def find(source: Path) -> Source:
 
 def _folder(folder: Path) -> Source:
     """Return the items of class folders, which may lie below folders of splits."""
-    tops = {child.name for child in folder.iterdir() if child.is_dir() and not _hidden(child.name)}
-    # With a folder for training alone, the validation split is made here, as without folders.
-    divided = bool(tops) and tops <= SPLITS.keys() and "train" in {SPLITS[top] for top in tops}
-    items, ignored = [], 0
-    for root, folders, names in os.walk(folder):
+    tops = sorted(
+        child.name for child in folder.iterdir() if child.is_dir() and not _hidden(child.name)
+    )
+    divided = _has_splits(folder, tops)
+    items, left_out = [], []
+    for root, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not _hidden(name)]
-        for name in names:
+        for name in filterfalse(_hidden, names):
             path = Path(root, name)
             parts = path.relative_to(folder).parts
-            if path.suffix.lower() in SUFFIXES and len(parts) > 1 + divided and not _hidden(name):
-                split = SPLITS[parts[0]] if divided else ""
-                items.append(_item("/".join(parts), parts[divided], split, path))
+            if len(parts) > 1 + divided and _is_picture(path):
+                split = SPLITS[parts[0].lower()] if divided else ""
+                items.append(_item("/".join(parts), "/".join(parts[: 1 + divided]), split, path))
             else:
-                ignored += not _hidden(name)
-    if "validation" not in {item.split for item in items}:
-        items = [replace(item, split=item.split.replace("train", "")) for item in items]
-    if empty := sorted(set() if divided else tops - {item.label for item in items}):
+                left_out.append("/".join(parts))
+    _check_classes(folder, items, [] if divided else tops)
+    # With a folder for training alone, the validation split is made here, as without folders.
+    alone = divided and "validation" not in {item.split for item in items}
+    items = [
+        replace(
+            item,
+            label=item.label.rpartition("/")[2],
+            split=item.split.replace("train", "") if alone else item.split,
+        )
+        for item in items
+    ]
+    return Source(tuple(items), tuple(sorted(left_out)))
+
+
+def _has_splits(folder: Path, tops: Sequence[str]) -> bool:
+    """Are the folders at the top splits? Raises UsageError where some may be, and it is not clear.
+
+    A split holds folders of classes. So a class may be called "train", beside "bus" and "car".
+    """
+    splits = [top for top in tops if top.lower() in SPLITS]
+    with_classes = [
+        top
+        for top in splits
+        if any(child.is_dir() and not _hidden(child.name) for child in (folder / top).iterdir())
+    ]
+    others = [top for top in tops if top not in splits]
+    if not with_classes:
+        if len(splits) + sum(other.lower() in _WITHOUT_LABELS for other in others) < 2:
+            return False
+        raise UsageError(
+            f"{folder}: {', '.join(splits)} are names of splits, and have no folders of classes; "
+            "make one for each class below them, or write a CSV file"
+        )
+    if others:
+        raise UsageError(
+            f"{folder}: {with_classes[0]} is a split that holds classes, and {others[0]} is not a "
+            f"split; move {others[0]} elsewhere, or call it train, validation or test"
+        )
+    if "train" not in {SPLITS[top.lower()] for top in with_classes}:
+        raise UsageError(f"{folder}: has the split {with_classes[0]}, and no folder train")
+    return True
+
+
+def _check_classes(folder: Path, items: Sequence[Item], tops: Sequence[str]) -> None:
+    """Refuse a class without a picture (of `tops`), and one that holds folders in place of
+    pictures, which are classes rather."""
+    direct = {item.label for item in items if item.name.rpartition("/")[0] == item.label}
+    for name in sorted({item.label for item in items} - direct):
+        below = next(item.name for item in items if item.label == name)[len(name) + 1 :]
+        raise UsageError(
+            f"{folder / name}: has pictures in folders below it only ({below}), as a split has; "
+            "call splits train, validation and test, or put a class's pictures into its folder"
+        )
+    if empty := sorted(set(tops) - direct):
         raise UsageError(f"{folder}/{empty[0]}: no pictures in this class ({_KINDS})")
-    return Source(tuple(items), ignored)
+
+
+def _is_picture(path: Path) -> bool:
+    """Is it one by its suffix or, without a suffix, by its first bytes?"""
+    if path.suffix or not path.is_file():
+        return path.suffix.lower() in SUFFIXES
+    with path.open("rb") as file:
+        return file.read(8).startswith(_BEGINNINGS)
 
 
 def _csv(path: Path) -> Source:
@@ -121,7 +190,7 @@ def _csv(path: Path) -> Source:
         if not (path.parent / name).exists():
             raise UsageError(f"{where}: there is no {path.parent / name}")
         items.append(_item(name, label, SPLITS.get(split.lower(), ""), path.parent / name))
-    return Source(tuple(items), 0, target)
+    return Source(tuple(items), (), target)
 
 
 def _item(name: str, label: str, split: str, path: Path) -> Item:

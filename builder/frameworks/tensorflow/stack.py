@@ -1,7 +1,8 @@
 """TensorFlow x Python x CUDA x cuDNN x accelerator: what works together.
 
-The default is the set of libraries that TensorFlow was built and tested with, not the newest ones
-that its open version ranges allow.
+Of what TensorFlow's open version ranges allow, the default is what a publisher who tests on GPUs
+ships with it (builder/facts/cuda.yaml). The lower bound of a range is only the oldest version that
+was meant to work: with cuDNN 9.3, TensorFlow 2.21's, no Keras convolution trains on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.facts import Source, cuda
 from builder.facts.accelerators import Accelerator
+from builder.facts.frameworks import minor
 from builder.frameworks.tensorflow import releases
 from builder.frameworks.tensorflow.releases import Release
 
@@ -86,7 +88,8 @@ def _for_gpu(
 def _with_libraries(known: Stack, release: Release) -> Stack:
     """Return the stack with the CUDA libraries of our own base, and what is pruned there."""
     spec = known.spec
-    libraries = _libraries(spec, release)
+    chosen = _libraries(spec, release, known.compute_capability or "")
+    libraries = {name: version for name, (version, _) in chosen.items()}
     packages = {_package(name, release): name for name in libraries}
     version = libraries["cudnn"]
     _check_cudnn(spec, known.accelerator, version)
@@ -101,11 +104,10 @@ def _with_libraries(known: Stack, release: Release) -> Stack:
         stays = f"{prune.keep} and newer minors of {prune.keep.partition('.')[0]}"
         source = "image.yaml" if spec.prune else "the default of image.yaml"
         facts.append(Fact(what, stays, source, True))
-    for package, name in packages.items():
-        source_of = _WRITTEN if name in spec.cuda else release.wheel.metadata
-        facts.append(Fact.of(package, libraries[name], source_of))
+    facts += [Fact.of(package, *chosen[name]) for package, name in packages.items()]
     return replace(
         known,
+        cuda=minor(libraries["cudart"]),
         cudnn=version,
         constraints={package: libraries[name] for package, name in packages.items()},
         prune=prune,
@@ -198,9 +200,9 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
     return runs
 
 
-def _libraries(spec: ImageSpec, release: Release) -> dict[str, str]:
-    """Return short name -> version: the libraries that TensorFlow was tested with, and the user's
-    pins."""
+def _libraries(spec: ImageSpec, release: Release, capability: str) -> dict[str, tuple[str, Source]]:
+    """Return short name -> version and why: the libraries that are known to work with TensorFlow on
+    a GPU, and the user's pins."""
     if not release.libraries:
         raise RefusedError(
             "tensorflow",
@@ -208,33 +210,69 @@ def _libraries(spec: ImageSpec, release: Release) -> dict[str, str]:
             otherwise=f"base: docker.io/tensorflow/tensorflow:{spec.release}-gpu"
             "@sha256:<digest>, which brings its CUDA",
         )
-    names = cuda.cuda().packages
-    tested = {name: release.libraries[_package(name, release)] for name in names}
+    least = {name: release.libraries[_package(name, release)] for name in cuda.cuda().packages}
+    metadata = release.wheel.metadata
+    known = {name: (version, metadata) for name, version in least.items()}
+    if release.ranges:
+        known = _known_to_work(release, capability)
     for name, version in spec.cuda.items():
-        _check_pin(name, version, spec, release, tested)
-    return {**tested, **spec.cuda}
+        _check_pin(name, version, spec, release, least, known)
+    return {**known, **{name: (version, _WRITTEN) for name, version in spec.cuda.items()}}
+
+
+def _known_to_work(release: Release, capability: str) -> dict[str, tuple[str, Source]]:
+    """Return what is shipped with the release; of cuDNN, the newest up to that one that has kernels
+    for the GPU. All are in the release's ranges, which tests/config/test_compatibility.py holds."""
+    shipped = cuda.shipped_with("TensorFlow", minor(release.version), str(release.wheel.cuda))
+    assert shipped is not None, f"nobody's row is for the CUDA of TensorFlow {release.version}"
+    toolkit = cuda.toolkit(shipped.cuda)
+    title = f"{shipped.publisher} ships it with TensorFlow {shipped.release}"
+    of_cuda = _said(f"of CUDA {shipped.cuda}, as {title}", toolkit.source)
+    said = _said(title, shipped.source)
+    known = {name: (version, of_cuda) for name, version in toolkit.libraries.items()}
+    known |= {"cudnn": (shipped.cudnn, said), "nccl": (shipped.nccl, said)}
+    if not compatibility.cudnn_runs(shipped.cudnn, capability):
+        older = [
+            row
+            for row in cuda.cuda().cudnn
+            if Version(row.since) < Version(shipped.cudnn)
+            and compatibility.cudnn_runs(row.since, capability)
+        ]
+        newest = max(older, key=lambda row: Version(row.since))
+        why = f"the newest with kernels for {capability}"
+        known["cudnn"] = (newest.since, _said(why, newest.source))
+    return known
+
+
+def _said(why: str, source: Source) -> Source:
+    return Source(f"{why}: {source.text}", source.verified)
 
 
 def _check_pin(
-    name: str, version: str, spec: ImageSpec, release: Release, tested: Mapping[str, str]
+    name: str,
+    version: str,
+    spec: ImageSpec,
+    release: Release,
+    least: Mapping[str, str],
+    known: Mapping[str, tuple[str, Source]],
 ) -> None:
     where = f"cuda.{name}"
-    if name not in tested:
-        near = difflib.get_close_matches(name, tested, n=1)
-        known = f"known: {', '.join(tested)}"
+    if name not in least:
+        near = difflib.get_close_matches(name, least, n=1)
+        names = f"known: {', '.join(least)}"
         raise RefusedError(
             where,
             f"no CUDA library is called {name!r}",
-            f"write {near[0]}; {known}" if near else known,
+            f"write {near[0]}; {names}" if near else names,
         )
-    first, end = tested[name], int(_major(tested[name])) + 1
+    first, end = least[name], int(_major(least[name])) + 1
     newer = release.ranges and Version(first) <= Version(version) < Version(str(end))
     if version != first and not newer:
         takes = f"from {first} to below {end}, not {version}" if release.ranges else f"{first} only"
         raise RefusedError(
             where,
             f"TensorFlow {spec.release} takes {name} {takes}",
-            f"remove it: TensorFlow {spec.release} was tested with {first}",
+            f"remove it: {known[name][0]} is taken then",
         )
 
 

@@ -21,5 +21,6 @@ def pictures(tmp_path: Path) -> Path:
         )
         Image.new("L", size, 5 * number).save(folder / "grey" / "more" / f"{number}.png")
     (folder / "grey" / "notes.txt").write_text("not a picture")
+    (folder / "grey" / "more" / "0.png").rename(folder / "grey" / "0.png")
     (folder / "red" / ".DS_Store").write_text("no picture either")
     return folder

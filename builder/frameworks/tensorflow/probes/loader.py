@@ -229,9 +229,9 @@ def _check_libraries(image: Image, paths: dict[str, str]) -> None:
         version = opens.numbers(has)  # cuDNN says three numbers of its version, its package four
         if version[0] != least[0] or version < least[: len(version)]:
             image.wrong(
-                f"{path} is version {has}; TensorFlow was built with {built} and wants "
-                f"{least[0]}.x from {built} on",
-                "lock a version that TensorFlow was tested with (`builder explain` names it)",
+                f"{path} is version {has}; the image is to have {built}, and TensorFlow wants "
+                f"{least[0]}.x from its own build's on",
+                "lock a version that is known to work (`builder explain` names it)",
             )
 
 
