@@ -78,7 +78,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     names = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
-    parts = ("builder/", "trainer/", "images/", "setup.py", "pyproject.toml", "README", "LICENSE")
+    parts = (
+        "builder/",
+        "trainer/",
+        "images/",
+        "templates/",
+        "setup.py",
+        "pyproject.toml",
+        "README",
+        "LICENSE",
+    )
     for name in names:
         if name.startswith(parts) and (ROOT / name).is_file():
             (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -146,6 +146,10 @@ def _explained(error: Exception) -> tuple[int, list[str]]:
 
         return int(getattr(error, "exit_code", 1)), [traceback.format_exc().rstrip()]
     known = error if isinstance(error, FactoryError) else _refusal(error)
+    if isinstance(error, ImportError):
+        from builder.cli.extras import missing
+
+        known = missing(error)
     if known is None:
         fix = "fix:   this is a bug in the factory; builder --debug shows where"
         return 1, [f"error: {type(error).__name__}: {error}", fix]

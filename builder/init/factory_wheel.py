@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
+
 from builder import __version__
 from builder.cloudbuild.rendered import BUILDER_REQUIREMENTS, BUILDER_SUITE, CLOUDBUILD, WHEEL
 from builder.config import network, uv
@@ -95,11 +97,17 @@ def packed(distribution: metadata.Distribution) -> tuple[str, bytes]:
 
 
 def _needed(wheel: bytes) -> list[str]:
-    """Return what a wheel needs, without its extras. Raises InputError for another file."""
+    """Return what the steps of a build need of a wheel: what it always does, and the extra that
+    signs for an identity. Raises InputError for another file."""
     try:
         with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
             (name,) = [each for each in archive.namelist() if each.endswith(".dist-info/METADATA")]
             message = email.message_from_bytes(archive.read(name))
     except (zipfile.BadZipFile, ValueError) as error:
         raise InputError(f"--cloud-build: no wheel: {error}", "give --force") from None
-    return [each for each in message.get_all("Requires-Dist", []) if "extra ==" not in each]
+    needs = (Requirement(each) for each in message.get_all("Requires-Dist", []))
+    return [
+        f"{each.name}{each.specifier}"
+        for each in needs
+        if not each.marker or each.marker.evaluate({"extra": "keyless"})
+    ]

@@ -77,14 +77,14 @@ def spec(shown: Mapping[str, str]) -> str:
 def serve(shown: Mapping[str, str], host: str, port: int) -> None:
     """Let TensorBoard show the jobs until Ctrl-C or SIGTERM.
 
-    Raises OutsideError where TensorBoard, or what reads gs:// for it, is not installed, and where
-    it cannot start.
+    Raises ImportError without TensorBoard, OutsideError where what reads gs:// for it is not
+    installed, and where it cannot start.
     """
     remote, gcsfs = "gs://" in spec(shown), importlib.util.find_spec("gcsfs")
-    if importlib.util.find_spec("tensorboard") is None:
-        raise _missing("TensorBoard is not installed beside builder", "tensorboard")
     if remote and not gcsfs and not importlib.util.find_spec("tensorflow"):
-        raise _missing("TensorBoard reads gs:// with gcsfs, which is not installed", "gcsfs")
+        uv = Path(sys.executable).with_name("uv")
+        what = "TensorBoard reads gs:// with gcsfs, which is not installed"
+        raise OutsideError(what, f"{uv} pip install --python {sys.executable} gcsfs")
     if gcsfs or not remote:
         # TensorBoard does not import TensorFlow, which takes seconds, where this module is there
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("notf"))
@@ -95,8 +95,3 @@ def serve(shown: Mapping[str, str], host: str, port: int) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         if board.main():  # it has said why
             raise OutsideError("TensorBoard did not start", "choose another --port")
-
-
-def _missing(what: str, package: str) -> OutsideError:
-    folder = Path(sys.executable).parent
-    return OutsideError(what, f"{folder}/uv pip install --python {sys.executable} {package}")
