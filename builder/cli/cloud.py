@@ -1,6 +1,6 @@
 """`builder cloud`: parse, call one function, print. No logic."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from builder.cli import cloud_local
-from builder.cli.common import chosen, cloud_clients, out, reporter, root, say, settings, show
+from builder.cli.common import (
+    chosen,
+    cloud_clients,
+    out,
+    reporter,
+    results,
+    root,
+    say,
+    settings,
+    show,
+)
 from builder.cli.console import duration
 from builder.cli.options import (
     ALL,
@@ -53,9 +63,10 @@ def cloud_build(
     registry: str | None = REGISTRY,
     as_json: bool = JSON,
 ) -> None:
-    """Build, prove and push targets in Cloud Build, and follow the log.
+    """Build, prove and push targets in Cloud Build: one is followed by its log.
 
-    After Ctrl-C the build goes on; `gcloud builds cancel` ends it.
+    Several have a build each, side by side, followed in a table; of --all, those that the registry
+    does not hold as they are here. After Ctrl-C builds go on; `gcloud builds cancel` ends one.
     """
     from builder.cloudbuild import buildfile, submit
 
@@ -63,19 +74,41 @@ def cloud_build(
     if file is None or targets or everything:
         names = chosen(targets, everything)
     path, clients = file or root() / "cloudbuild.yaml", cloud_clients(cloud, sending=not dry_run)
-    build, repository = _loaded(path), settings(registry=registry).registry
-    values = submit.substitutions(
-        build, names, repository, clients.settings.region, submit.commit(root()),
-        buildfile.assignments(substitutions or ()),
-    )  # fmt: skip
-    cloud_local.refuse(path, values)
+    build, given = _loaded(path), buildfile.assignments(substitutions or ())
+    several = len(names) > 1 and submit.is_for_targets(build, given)
+    if several and everything:
+        names = _changed(names, given.get(submit.REGISTRY) or registry)
+        if not names:
+            say("nothing to build")
+            results(as_json, [], ())
+            return
+    repository, region = settings(registry=registry).registry, clients.settings.region
+    submissions = submit.submissions(build, names, repository, region, submit.commit(root()), given)
+    for submission in submissions:
+        cloud_local.refuse(path, submission.substitutions)
     if dry_run:
-        out(submit.request(clients, build, values, names))
+        requests = [submit.request(clients, build, submission) for submission in submissions]
+        out(requests if several else requests[0])
         say("not sent; a submission adds the staged source's name and a tag of its own")
         return
-    with submit.submitted(clients, build, root(), values, names, run_async) as (started, source):
-        say(f"source: {source} ({source.size:,} bytes)\nbuild {started.id}\n  {started.log_url}")
-        _follow(clients, started, run_async, as_json, source)
+    with submit.submitted(clients, build, root(), submissions, run_async) as (started, source):
+        say(f"source: {source} ({source.size:,} bytes)")
+        for name, one in started.items():
+            say(f"{name + ': ' if several else ''}build {one.id}\n  {one.log_url}")
+        _follow(clients, started, several, run_async, as_json, source)
+
+
+def _changed(names: tuple[str, ...], registry: str | None) -> tuple[str, ...]:
+    """Return the targets whose image in the registry is not made from the files here; all of them
+    where the registry is written in other substitutions."""
+    from builder.pipeline.changes import changed
+
+    if registry and "$" in registry:
+        return names
+    verdicts = changed(root(), settings(registry=registry), names)
+    for verdict in verdicts:
+        say(f"{verdict.target}: {verdict.why}")
+    return tuple(verdict.target for verdict in verdicts if verdict.changed)
 
 
 def _loaded(path: Path) -> Any:
@@ -90,35 +123,54 @@ def _loaded(path: Path) -> Any:
 
 
 def _follow(
-    clients: "Clients", build: Any, run_async: bool, as_json: bool, source: Any = None
+    clients: "Clients",
+    started: dict[str, Any],
+    several: bool,
+    run_async: bool,
+    as_json: bool,
+    source: Any,
 ) -> None:
-    """Follow a build's log to its end, on stderr. Raises if the build did not succeed."""
+    """Follow builds to their end, on stderr: one by its log, several in a table.
+
+    Raises if one of them did not succeed.
+    """
     from builder.cloudbuild import follow, outcome
 
+    def result(rows: dict[str, dict[str, Any]]) -> None:
+        named = [{"target": name, **row} for name, row in rows.items()]
+        results(as_json, named if several else next(iter(rows.values())), ())
+
     if run_async:
-        if as_json:
-            out(outcome.row(build))
+        result({name: outcome.row(build) for name, build in started.items()})
         return
-    with _left_running(build, source), reporter() as progress:
-        done = outcome.judged(follow.watch(clients, build, progress.line))
-    say(f"build {done.id}: {done.status} in {duration(done.seconds)}")
-    for image in done.images:
-        say(f"  {image.name}  {image.digest}")
-    if done.note:
-        say(f"note: {done.note}")
-    if as_json:
-        out(asdict(done))
+    with _left_running(started.values(), source), reporter() as progress:
+        if several:
+            done = follow.watch_all(clients, started, progress.on_event)
+        else:
+            done = {
+                name: follow.watch(clients, one, progress.line) for name, one in started.items()
+            }
+    for name, ended in done.items():
+        title = f"{name}: build" if several else "build"
+        say(f"{title} {ended.id}: {ended.short}, {duration(ended.seconds)}")
+        for image in ended.images:
+            say(f"  {image.name}  {image.digest}")
+        if ended.note:
+            say(f"note: {ended.note}")
+    result({name: asdict(ended) for name, ended in done.items()})
+    outcome.all_judged(done)
 
 
 @contextmanager
-def _left_running(build: Any, source: Any = None) -> Iterator[None]:
-    """Say at Ctrl-C that the build goes on."""
+def _left_running(builds: Iterable[Any], source: Any = None) -> Iterator[None]:
+    """Say at Ctrl-C that the builds go on."""
     try:
         yield
     except KeyboardInterrupt:
         if source:
-            source.keep = True  # the build still reads it
-        say(f"\nbuild {build.id} goes on: builder cloud logs {build.id}")
+            source.keep = True  # the builds still read it
+        for build in builds:
+            say(f"\nbuild {build.id} goes on: builder cloud logs {build.id}")
         raise
 
 
@@ -133,7 +185,7 @@ def cloud_logs(
 
     clients = cloud_clients(cloud)
     known = builds.get(clients, build)
-    with _left_running(known):
+    with _left_running([known]):
         done = follow.watch(clients, known, show)
     if done.note:
         say(f"note: {done.note}")
@@ -157,12 +209,14 @@ def triggers_apply(
 ) -> None:
     """Make the project's triggers as builder.toml says. Shows the difference first.
 
+    A table that names no _GPU gives a trigger for each target, started by the files that touch it.
     Triggers that builder.toml does not name stay as they are.
     """
     from builder.cloudbuild import triggers
+    from builder.pipeline.changes import touching
 
     clients = cloud_clients(cloud)
-    changes = triggers.plan(root(), clients)
+    changes = triggers.plan(root(), clients, touching(root()))
     for change in changes:
         say("\n  ".join([f"{change.name}: {change.action}", *change.diff]))
     if all(change.action == "unchanged" for change in changes):

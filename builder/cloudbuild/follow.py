@@ -6,18 +6,22 @@ A log that cannot be read changes nothing about how the build went: its status a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from builder import googleapi
 from builder.cloudbuild import builds
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.outcome import ENDED, Outcome, outcome, status
+from builder.cloudbuild.outcome import ENDED, GOOD, Outcome, outcome, status
 from builder.core.errors import OutsideError
+from builder.core.events import OnEvent, RunningStep, StepDone, StepStarted
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
+
+Outcomes = dict[str, Outcome]
+"""How builds went, by what each one builds."""
 
 PATIENCE = 900.0
 """Seconds without an answer about a build, after which it is no longer followed."""
@@ -37,19 +41,56 @@ def watch(clients: Clients, build: Build, on_line: Callable[[str], object]) -> O
     """
     log = _Log(*_begun(clients, build))
     while True:
-        try:
-            build = builds.get(clients, build.id, PATIENCE)
-        except OutsideError as error:
-            if not isinstance(error.__cause__, googleapi.transient_errors()):
-                raise
-            what = f"{error.message}; the build goes on"
-            raise OutsideError(what, f"builder cloud logs {build.id}") from error
+        build = _now(clients, build)
         ended = status(build) in ENDED
         for line in log.read(ended):
             on_line(line)
         if ended and (log.quiet >= QUIET or log.note):
             return outcome(build, log.note)
         builds.wait(PAUSE)
+
+
+def watch_all(clients: Clients, started: Mapping[str, Build], on_event: OnEvent) -> Outcomes:
+    """Follow several builds to their end, by their status. started: by what each one builds.
+
+    on_event: gets a step for each build, and what it does at the moment. Raises as `watch`.
+    """
+    done: Outcomes = {}
+    shown: dict[str, str] = {}
+    begun = {name: RunningStep(name, on_event) for name in started}
+    for name in started:
+        on_event(StepStarted(name))
+    while len(done) < len(started):
+        for name in [name for name in started if name not in done]:
+            build = _now(clients, started[name])
+            if status(build) in ENDED:
+                done[name] = ended = outcome(build)
+                error = None if ended.status == GOOD else ended.short
+                on_event(StepDone(name, begun[name].seconds, detail=ended.short, error=error))
+            elif shown.get(name) != (doing := _doing(build)):
+                shown[name] = doing
+                begun[name].log(doing)
+            builds.wait(
+                PAUSE
+            )  # so many requests a second as for one build: the service has a quota
+    return {name: done[name] for name in started}
+
+
+def _doing(build: Build) -> str:
+    """Return the steps of a build that run, or its status where none does."""
+    running = [step.id for step in build.steps if step.status.name == "WORKING"]
+    return ", ".join(filter(None, running)) or status(build)
+
+
+def _now(clients: Clients, build: Build) -> Build:
+    """Return a build as it is now. Raises OutsideError."""
+    try:
+        return builds.get(clients, build.id, PATIENCE)
+    except OutsideError as error:
+        if not isinstance(error.__cause__, googleapi.transient_errors()):
+            raise
+        what = f"{error.message}; the build goes on"
+        raise OutsideError(what, f"builder cloud logs {build.id}") from error
 
 
 @dataclass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from builder.core.errors import CheckFailed, OutsideError
+from builder.core.errors import CheckFailed, FactoryError, OutsideError
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
@@ -54,6 +55,11 @@ class Outcome:
     note: str = ""
     failed_steps: tuple[str, ...] = ()
 
+    @property
+    def short(self) -> str:
+        """Its status, and the steps that failed."""
+        return " in ".join(filter(None, (self.status, ", ".join(self.failed_steps))))
+
 
 def status(build: Build) -> str:
     """Return the name of a build's status."""
@@ -78,16 +84,24 @@ def outcome(build: Build, note: str = "") -> Outcome:
 def _images(build: Build) -> tuple[PushedImage, ...]:
     """Return the images of `images:`, and those that steps pushed and wrote to their output."""
     digests: dict[str, str] = {image.name: image.digest for image in build.results.images}
-    for output in build.results.build_step_outputs:
-        try:
-            content = json.loads(output or b"[]")
-        except ValueError:
-            continue
-        for image in content if isinstance(content, list) else []:
-            if isinstance(image, dict) and {"repository", "digest", "tags"} <= image.keys():
-                for tag in image["tags"]:
-                    digests[f"{image['repository']}:{tag}"] = image["digest"]
+    for image in itertools.chain.from_iterable(map(_listed, build.results.build_step_outputs)):
+        if isinstance(image, dict) and {"repository", "digest", "tags"} <= image.keys():
+            for tag in image["tags"]:
+                digests[f"{image['repository']}:{tag}"] = image["digest"]
     return tuple(PushedImage(name, digest) for name, digest in digests.items())
+
+
+def _listed(output: bytes) -> Iterator[Any]:
+    """Yield the items of the JSON lists in a step's output, which stand one after the other: one
+    for each target. What is no JSON ends it."""
+    text = output.decode(errors="replace").strip()
+    while text:
+        try:
+            content, end = json.JSONDecoder().raw_decode(text)
+        except ValueError:
+            return
+        yield from content if isinstance(content, list) else ()
+        text = text[end:].strip()
 
 
 def row(build: Build) -> dict[str, Any]:
@@ -106,3 +120,25 @@ def judged(done: Outcome) -> Outcome:
         raise CheckFailed(f"build {done.id} failed{steps}{detail}", fix)
     why, fix = _WHY.get(done.status, (f"ended as {done.status}", "look at " + done.log_url))
     raise OutsideError(f"build {done.id} {why}{detail}", fix)
+
+
+def all_judged(done: Mapping[str, Outcome]) -> None:
+    """Return if every one of these builds succeeded. done: by what each one builds.
+
+    Raises CheckFailed if a step failed in one of them, else OutsideError; of several, the message
+    names each that did not succeed.
+    """
+    refused: dict[str, FactoryError] = {}
+    for name, build in done.items():
+        try:
+            judged(build)
+        except FactoryError as error:
+            refused[name] = error
+    if not refused:
+        return
+    errors = sorted(refused.values(), key=lambda error: not isinstance(error, CheckFailed))
+    if len(done) == 1:
+        raise errors[0]
+    each = "; ".join(f"{name}: {error.message}" for name, error in refused.items())
+    message = f"{len(refused)} of {len(done)} builds did not succeed: {each}"
+    raise type(errors[0])(message, errors[0].fix)

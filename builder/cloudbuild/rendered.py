@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builder.config.stack import Stack
 from builder.core.files import hash_of
 from builder.core.project import templates_of
 from builder.googleapi import account_name
@@ -57,21 +56,21 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
     )
     targets = load_all(root) if targets is None else targets
     bases, published = _bases(targets)
+    without_gpu = [t.spec.name for t in targets if t.stack.accelerator.kind != "gpu"]
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
     machine = cloud.machine_type or MACHINE
-    stacks = {target.spec.name: target.stack for target in targets}
     text = fill(
         f"cloud/{CLOUDBUILD}",
         templates,
         builder="${_REGISTRY}:" + builder_tag(root, dockerfile),
-        groups=_groups(stacks, bases, published),
+        for_no_gpu="|".join(without_gpu).replace(".", "[.]"),
         region=cloud.region if cloud.region != "global" else "us-central1",
         registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
         root_image=f"debian:{BUILDER_SUITE}-slim",
-        timeout=min(86400, 1800 + 900 * (len(bases) + len(published)) + 300 * len(targets)),
+        timeout=min(86400, 1800 + 900 * (bases + published) + 300 * len(targets)),
         machine_type=machine,
-        disk_gb=disk_gb(len(bases), len(published)),
+        disk_gb=disk_gb(bases, published),
         service_account=account and account_name(account),
     )
     return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
@@ -101,43 +100,7 @@ def disk_gb(bases: int, published: int) -> int:
     return min(4000, max(100, math.ceil(used / 50) * 50))
 
 
-def _bases(targets: Iterable[Rendered]) -> tuple[list[list[str]], list[str]]:
-    """Return the targets of each base that is built, and the targets on a published base."""
-    bases: dict[str, list[str]] = {}
-    for target in targets:
-        bases.setdefault(target.base.hash if target.base else "", []).append(target.spec.name)
-    published = bases.pop("", [])
-    return list(bases.values()), published
-
-
-def _groups(
-    stacks: Mapping[str, Stack], bases: Sequence[list[str]], published: Sequence[str]
-) -> list[dict[str, object]]:
-    """Return the steps as the template takes them: for each base, its own step and its targets.
-
-    What needs memory (a base, a smoke run) waits for the one before it.
-    """
-    groups: list[dict[str, object]] = []
-    last = "changed"
-    for number, names in enumerate([*bases, *([name] for name in published)]):
-        base = f"base-{'-'.join(names)}" if number < len(bases) else ""
-        after, last = last, base or last
-        targets = []
-        for name in names:
-            targets.append(_target(stacks[name], last))
-            last = f"smoke-{name}"
-        groups.append({"base": base, "names": names, "after": after, "targets": targets})
-    return groups
-
-
-def _target(stack: Stack, after: str) -> Mapping[str, object]:
-    """Return a target as the template takes it. after: the step that its first step waits for."""
-    name = stack.spec.name
-    proofs = ["audit", "smoke"] if stack.accelerator.kind == "gpu" else ["smoke"]
-    return {
-        "name": name,
-        "accelerator": stack.spec.accelerator,
-        "after": after,
-        "proofs": proofs,
-        "proven": [f"{proof}-{name}" for proof in proofs],
-    }
+def _bases(targets: Iterable[Rendered]) -> tuple[int, int]:
+    """Return the number of the bases that are built, and of the targets on a published base."""
+    hashes = [target.base.hash if target.base else "" for target in targets]
+    return len({*hashes} - {""}), hashes.count("")

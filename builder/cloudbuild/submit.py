@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from builder.cloudbuild.buildfile import used
 from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.staging import StagedSource, staged
 from builder.core import git
+from builder.core.errors import FactoryError
 from builder.googleapi import account_name
 
 if TYPE_CHECKING:
@@ -20,6 +22,19 @@ if TYPE_CHECKING:
     from builder.core.settings import CloudSettings
 
 GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A build to submit. targets: what it builds, () for another project's file; its tags."""
+
+    targets: tuple[str, ...]
+    substitutions: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """What it builds."""
+        return ",".join(self.targets) or "build"
 
 
 def commit(folder: Path) -> dict[str, str]:
@@ -33,27 +48,35 @@ def commit(folder: Path) -> dict[str, str]:
     return {"COMMIT_SHA": sha, "SHORT_SHA": sha[:7]} if sha else {}
 
 
-def substitutions(
+def is_for_targets(build: Build, overrides: Mapping[str, str]) -> bool:
+    """Return whether the targets of a submission decide what a file builds, so that each can have a
+    build of its own: the file declares _GPU, and the call does not set it."""
+    return GPU in build.substitutions and GPU not in overrides
+
+
+def submissions(
     build: Build,
     targets: Sequence[str],
     repository: str | None,
     region: str,
     of_commit: Mapping[str, str],
     overrides: Mapping[str, str],
-) -> dict[str, str]:
-    """Return the substitutions of a submission.
+) -> tuple[Submission, ...]:
+    """Return the builds to submit: one for each target if they decide what the file builds.
 
-    overrides: those of the call. targets, repository, region: the values of _GPU, _REGISTRY and
-    _REGION, for a file that declares these names; so any project's file can be submitted.
+    overrides: substitutions of the call. targets, repository, region: the values of _GPU, _REGISTRY
+    and _REGION, for a file that declares these names; so any project's file can be submitted.
     of_commit: COMMIT_SHA and SHORT_SHA. Only those that the file uses are sent: the service refuses
     another one under MUST_MATCH.
     """
-    own = {GPU: ",".join(targets), REGISTRY: repository or "", REGION: region}
+    own = {REGISTRY: repository or "", REGION: region}
     if region == "global":  # a region of builds, not of registries
         own.pop(REGION)
-    known = {name: value for name, value in own.items() if name in build.substitutions}
-    values = {**{name: of_commit[name] for name in used(build, of_commit)}, **known}
-    return {**{name: value for name, value in values.items() if value}, **overrides}
+    values = {name: of_commit[name] for name in used(build, of_commit)}
+    values |= {name: value for name, value in own.items() if name in build.substitutions and value}
+    if not (targets and is_for_targets(build, overrides)):
+        return (Submission(tuple(targets), {**values, **overrides}),)
+    return tuple(Submission((name,), {**values, GPU: name, **overrides}) for name in targets)
 
 
 def prepared(
@@ -92,9 +115,7 @@ def prepared(
     return new
 
 
-def request(
-    clients: Clients, build: Build, overrides: Mapping[str, str], tags: Sequence[str]
-) -> dict[str, Any]:
+def request(clients: Clients, build: Build, submission: Submission) -> dict[str, Any]:
     """Return the request that `submitted` would send, under the API's JSON names.
 
     It lacks what is made for each submission: the staged object, and the tag by which the build is
@@ -103,7 +124,8 @@ def request(
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format
 
-    build = prepared(build, clients.settings, overrides, tags)
+    values, targets = submission.substitutions, submission.targets
+    build = prepared(build, clients.settings, values, targets)
     build.source.storage_source.bucket = clients.settings.bucket
     message = api.CreateBuildRequest.pb(api.CreateBuildRequest(parent=clients.parent, build=build))
     value: dict[str, Any] = json_format.MessageToDict(message)
@@ -115,15 +137,26 @@ def submitted(
     clients: Clients,
     build: Build,
     folder: Path,
-    overrides: Mapping[str, str],
-    tags: Sequence[str],
+    submissions: Sequence[Submission],
     keep: bool,
-) -> Iterator[tuple[Build, StagedSource]]:
-    """Submit a build of the source in `folder`. The source is staged for the time of the block.
+) -> Iterator[tuple[dict[str, Build], StagedSource]]:
+    """Submit a build for each submission, of the source in `folder`; yield the builds by what they
+    build. The source is staged once, for the time of the block.
 
     keep: leave the staged source behind. Raises OutsideError for what the service or the bucket
-    refuses.
+    refuses. Builds that were submitted before that go on, and keep the source; the message names
+    them.
     """
     with staged(clients, folder, keep) as source:
-        new = prepared(build, clients.settings, overrides, tags, source)
-        yield builds.create(clients, new), source
+        started: dict[str, Build] = {}
+        try:
+            for one in submissions:
+                new = prepared(build, clients.settings, one.substitutions, one.targets, source)
+                started[one.name] = builds.create(clients, new)
+        except BaseException as error:
+            source.keep = source.keep or bool(started)
+            if started and isinstance(error, FactoryError):
+                known = ", ".join(f"{name} ({build.id})" for name, build in started.items())
+                raise type(error)(f"{error.message}; these go on: {known}", error.fix) from error
+            raise
+        yield started, source

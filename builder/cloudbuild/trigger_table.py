@@ -5,9 +5,11 @@
     repository = "acme/training"          # of the GitHub app; or a repository of a connection:
                                           # projects/P/locations/L/connections/C/repositories/R
     branch = "^main$"                     # or tag, or pull_request
-    included = ["images/**", "trainer/**"]
     ignored = ["**/*.md"]
-    substitutions = { _GPU = "all" }
+
+A table whose file declares _GPU, and that does not set it, becomes a trigger for each target, named
+<table>-<target>: so a push builds the targets that it touches side by side. `substitutions = {
+_GPU = "v100,a100" }` makes it one trigger, whose build does these one after the other.
 
 The build of a pull request does not push, unless its substitutions say so.
 """
@@ -15,13 +17,15 @@ The build of a pull request does not push, unless its substitutions say so.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
+from builder.cloudbuild.buildfile import load
+from builder.cloudbuild.submit import GPU
 from builder.core import filemodel
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
@@ -77,6 +81,10 @@ class Table(FileModel):
         """Whether pull requests run the file that the factory renders: no other was named."""
         return self.event == "pull_request" and "file" not in self.model_fields_set
 
+    def is_for_each_target(self, root: Path) -> bool:
+        """Return whether each target gets a trigger of its own."""
+        return GPU not in self.substitutions and GPU in load(root / self.file).substitutions
+
     @model_validator(mode="after")
     def _check(self) -> Table:
         events = [event for event in EVENTS if getattr(self, event)]
@@ -89,16 +97,13 @@ class Table(FileModel):
         return self
 
 
-def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
-    """Return the triggers of builder.toml: name -> trigger under the API's JSON names.
-
-    Raises InputError with file, line and field.
-    """
-    file, triggers = BuilderToml.read(root), dict[str, dict[str, Any]]()
+def tables(root: Path, settings: CloudSettings) -> tuple[Table, ...]:
+    """Return the tables of builder.toml. Raises InputError with file, line and field."""
+    file, read = BuilderToml.read(root), list[Table]()
     for index, values in enumerate(settings.triggers):
         lines = file.table("cloud", "trigger", index)
         table = _table(lines, values)
-        if table.name in triggers:
+        if table.name in {known.name for known in read}:
             what = f"a second trigger is called {table.name}"
             raise _refused(lines, "name", what, "give it another name")
         if not (root / table.file).is_file():
@@ -113,8 +118,36 @@ def declared(root: Path, settings: CloudSettings) -> dict[str, dict[str, Any]]:
                 "a pull request needs an account of its own, not the one that pushes",
                 "name an account that can read the repository and write logs, and nothing else",
             )
-        triggers[table.name] = _trigger(table, writer)
-    return triggers
+        read.append(table)
+    return tuple(read)
+
+
+def triggers_of(
+    root: Path, table: Table, account: str | None, touching: Mapping[str, Sequence[str]]
+) -> list[dict[str, Any]]:
+    """Return the triggers of a table, under the API's JSON names.
+
+    account: of the project's builds. touching: the project's targets, each with globs of the files
+    that can change it. A tag is built whole: Cloud Build has no commit to compare it with.
+    """
+    if not table.is_for_each_target(root):
+        return [_trigger(table, account)]
+    tables = [
+        table.model_copy(
+            update={
+                "name": name_of(table.name, target),
+                "included": table.included or (() if table.tag else tuple(files)),
+                "substitutions": {**table.substitutions, GPU: target},
+            }
+        )
+        for target, files in touching.items()
+    ]
+    return [_trigger(table, account) for table in tables]
+
+
+def name_of(table: str, target: str) -> str:
+    """Return the name of the trigger of a table for one target: letters, digits and dashes."""
+    return re.sub(r"[._]", "-", f"{table}-{target}")
 
 
 def _table(lines: BuilderToml, values: Mapping[str, Any]) -> Table:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from builder.cloudbuild import trigger_table
 from builder.cloudbuild.clients import Clients, explaining
-from builder.cloudbuild.trigger_table import declared
+from builder.cloudbuild.submit import GPU
+from builder.cloudbuild.trigger_table import Table
 from builder.core.errors import InputError
 from builder.core.project import MARKER
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 Action = Literal["create", "update", "unchanged"]
 
+NAME_LIMIT = 64
+"""The longest name of a trigger, by the API's reference."""
 _ITS_OWN = ("id", "createTime", "resourceName")
 """Fields that the service sets."""
 
@@ -94,17 +98,67 @@ def message(trigger: Mapping[str, Any]) -> BuildTrigger:
 # --- the difference -------------------------------------------------------------------------------
 
 
-def plan(root: Path, clients: Clients) -> tuple[Planned, ...]:
+def plan(
+    root: Path, clients: Clients, touching: Mapping[str, Sequence[str]]
+) -> tuple[Planned, ...]:
     """Return the changes that make the triggers as builder.toml says.
 
-    Raises InputError if builder.toml names none, OutsideError if the service refuses.
+    touching: the project's targets, each with globs of the files that can change it. Raises
+    InputError if builder.toml names no trigger, OutsideError if the service refuses.
     """
-    ours = declared(root, clients.settings)
-    if not ours:
+    tables = trigger_table.tables(root, clients.settings)
+    if not tables:
         fix = "write a table [[cloud.trigger]], as docs/cloud-build.md"
         raise InputError(f"{MARKER} names no trigger", fix)
+    ours = declared(root, clients, tables, touching)
     theirs = existing(clients)
-    return tuple(planned(name, trigger, theirs.get(name)) for name, trigger in ours.items())
+    changes = [planned(name, trigger, theirs.get(name)) for name, trigger in ours.items()]
+    return (*changes, *replaced(tables, ours, theirs))
+
+
+def declared(
+    root: Path, clients: Clients, tables: Sequence[Table], touching: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
+    """Return the triggers of these tables: name -> trigger under the API's JSON names.
+
+    Raises InputError for a name that the service would not take.
+    """
+    triggers: dict[str, dict[str, Any]] = {}
+    account = clients.settings.service_account
+    for table in tables:
+        for trigger in trigger_table.triggers_of(root, table, account, touching):
+            name = trigger["name"]
+            if name in triggers or len(name) > NAME_LIMIT:
+                what = "the name of two" if name in triggers else "longer than 64 characters"
+                raise InputError(
+                    f"{MARKER}: cloud.trigger.name: {name}, of {table.name}, is {what}",
+                    "give the table another, shorter name",
+                )
+            triggers[name] = trigger
+    return triggers
+
+
+def replaced(
+    tables: Sequence[Table], ours: Mapping[str, Any], theirs: Mapping[str, BuildTrigger]
+) -> list[Planned]:
+    """Return the changes that switch triggers off whose work others of the same table do now.
+
+    These are: the one trigger of a table that now has one for each target, one of a target that
+    the table no longer builds by itself, or that is gone. So nothing is built twice. They are not
+    deleted: what was set by hand stays, and they can still be run by hand and by schedules.
+    """
+    changes = []
+    for name, trigger in theirs.items():
+        target = trigger.substitutions.get(GPU, "")
+        made = {table.name for table in tables} | {
+            trigger_table.name_of(table.name, target) for table in tables if target
+        }
+        if name in made - ours.keys() and not trigger.disabled:
+            off = {"name": name, "disabled": True}
+            changes.append(
+                Planned(name, "update", ("+ disabled: true",), off, trigger, ("disabled",))
+            )
+    return changes
 
 
 def planned(name: str, ours: Mapping[str, Any], theirs: BuildTrigger | None) -> Planned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -17,7 +18,10 @@ from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
 from builder.cloudbuild import builds
-from tests.emulators.cloud_build import PROJECT, LoopbackCloud, Script, Status
+from builder.pipeline import changes
+from builder.pipeline.changes import Change
+from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
+from tests.emulators.google import Refused
 
 FILE = """substitutions:
   _GPU: all
@@ -57,15 +61,92 @@ def test_a_build_is_staged_followed_and_cleaned_up(
     checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
     cloud.build.executor = script = Script(("hello",))
-    code, out, err = run("build", "cpu", "v100", "--json")
+    code, out, err = run("build", "cpu", "--json")
     assert code == 0, err
     assert "hello\n" in err
     assert json.loads(out)["status"] == "SUCCESS"
-    assert only(cloud).substitutions["_GPU"] == "cpu,v100"
+    assert only(cloud).substitutions["_GPU"] == "cpu"
     assert only(cloud).substitutions["_REGISTRY"] == "h.test/a/b"
-    assert {"cpu", "v100"} <= set(only(cloud).tags)
+    assert "cpu" in only(cloud).tags
     assert "trainer/task.py" in script.workspaces[0]
     assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
+
+
+def targets_of(cloud: LoopbackCloud) -> list[str]:
+    return sorted(build.substitutions["_GPU"] for build in cloud.build.builds.values())
+
+
+def test_several_targets_have_a_build_each_side_by_side_of_one_source(
+    cloud: LoopbackCloud, run: Run
+) -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def together(job: Job) -> Outcome:
+        both.wait()
+        return Outcome(images=[api.BuiltImage(name="h.test/x:1", digest="sha256:1")])
+
+    cloud.build.executor = together
+    code, out, err = run("build", "cpu", "v100", "--json")
+    assert code == 0, err
+    assert targets_of(cloud) == ["cpu", "v100"]
+    sources = {build.source.storage_source.object_ for build in cloud.build.builds.values()}
+    assert (len(sources), cloud.storage.objects(f"{PROJECT}_cloudbuild")) == (1, [])
+    rows = [(row["target"], row["status"]) for row in json.loads(out)]
+    assert rows == [("cpu", "SUCCESS"), ("v100", "SUCCESS")]
+    for target in ("cpu", "v100"):
+        assert re.search(rf"= {target}  .* s  SUCCESS\n", err), err
+        assert re.search(rf"\n{target}: build \S+: SUCCESS, .* s\n  h.test/x:1  sha256:1\n", err)
+
+
+def test_a_list_that_the_call_names_is_one_build(cloud: LoopbackCloud, run: Run) -> None:
+    code, out, err = run("build", "--all", "--substitutions", "^:^_GPU=cpu,v100", "--json")
+    assert (code, json.loads(out)["status"]) == (0, "SUCCESS"), err
+    assert targets_of(cloud) == ["cpu,v100"]
+
+
+def test_all_builds_what_the_registry_does_not_hold(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = [Change("cpu", False, "proven"), Change("v100", True, "not in the registry yet")]
+    monkeypatch.setattr(changes, "changed", lambda *_: verdicts)
+    code, out, err = run("build", "--all", "--json")
+    assert (code, [row["target"] for row in json.loads(out)]) == (0, ["v100"]), err
+    assert targets_of(cloud) == ["v100"]
+    assert "cpu: proven\nv100: not in the registry yet\n" in err
+    assert len(json.loads(run("build", "--all", "--dry-run")[1])) == 1
+    del verdicts[1]
+    code, out, err = run("build", "--all", "--json")
+    assert (code, json.loads(out), err) == (0, [], "cpu: proven\nnothing to build\n")
+    assert len(cloud.build.builds) == 1
+
+
+def test_of_several_builds_each_that_failed_is_named(cloud: LoopbackCloud, run: Run) -> None:
+    cloud.build.executor = lambda job: Outcome(job.build.substitutions["_GPU"] == "cpu")
+    code, out, err = run("build", "cpu", "v100", "--json")
+    known = {build.substitutions["_GPU"]: build.id for build in cloud.build.builds.values()}
+    error, fix = err.splitlines()[-2:]
+    assert code == 4
+    what = f"v100: build {known['v100']} failed in say"
+    assert error == f"error: 1 of 2 builds did not succeed: {what}"
+    assert fix == f"fix:   builder cloud logs {known['v100']}"
+    assert [row["status"] for row in json.loads(out)] == ["SUCCESS", "FAILURE"]
+
+
+def test_builds_that_were_submitted_before_one_is_refused_go_on_and_keep_the_source(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = cloud.build.create
+
+    def once(build: api.Build, *parent: str) -> object:
+        if cloud.build.builds:
+            raise Refused(403, "PERMISSION_DENIED", "no more")
+        return create(build, *parent)
+
+    monkeypatch.setattr(cloud.build, "create", once)
+    code, _, err = run("build", "cpu", "v100")
+    assert code == 3
+    assert f"no more; these go on: cpu ({only(cloud).id})" in err
+    assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
 
 
 def test_async_leaves_the_source_and_of_a_clean_tree_the_commit_is_sent_that_the_file_uses(
@@ -145,14 +226,16 @@ def test_a_build_that_did_not_succeed_is_an_error_and_its_source_is_gone(
     assert cloud.storage.objects(f"{PROJECT}_cloudbuild") == []
 
 
-def test_after_ctrl_c_the_build_goes_on_and_keeps_its_source(
-    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("targets", [["cpu"], ["cpu", "v100"]], ids=["one", "two"])
+def test_after_ctrl_c_builds_go_on_and_keep_their_source(
+    cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch, targets: list[str]
 ) -> None:
     cloud.build.executor = Script(wait=threading.Event())
     monkeypatch.setattr(builds, "wait", lambda _: os.kill(os.getpid(), signal.SIGINT))
-    code, _, err = run("build", "cpu")
-    assert code == 130 and "goes on: builder cloud logs" in err
-    assert only(cloud).status != Status.CANCELLED
+    code, _, err = run("build", *targets)
+    assert code == 130
+    assert err.count("goes on: builder cloud logs") == len(targets)
+    assert all(build.status != Status.CANCELLED for build in cloud.build.builds.values())
     assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
 
 
@@ -209,8 +292,9 @@ def test_triggers_are_shown_before_they_are_made(
     )
     code, _, err = run("triggers", "apply", "--dry-run")
     assert code == 0
-    assert "main: create" in err
+    assert "main-cpu: create" in err
+    assert '+ includedFiles: ["images/v100/**", ' in err
     assert cloud.build.triggers == {}
     run("triggers", "apply")
     assert "nothing to change" in run("triggers", "apply")[2]
-    assert len(cloud.build.triggers) == 1
+    assert len(cloud.build.triggers) == 2

@@ -10,7 +10,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild import triggers
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.trigger_table import declared
+from builder.cloudbuild.trigger_table import tables
 from builder.core import settings
 from builder.core.errors import InputError
 from tests.cloudbuild.conftest import Connect
@@ -38,10 +38,21 @@ pull_request = "^main$"
 service_account = "reader@p.iam.gserviceaccount.com"
 """
 
+TOUCHING = {"cpu": ("images/cpu/**", "trainer/**"), "v100.old": ("images/v100.old/**",)}
+FOR_TARGETS = "substitutions: {_GPU: all}\nsteps: []\n"
+EACH = """
+[[cloud.trigger]]
+name = "main"
+repository = "acme/training"
+branch = "^main$"
+ignored = ["**/*.md"]
+tags = ["ours"]
+"""
 
-def written(project: Path, toml: str = TOML) -> Path:
+
+def written(project: Path, toml: str = TOML, file: str = "steps: []\n") -> Path:
     (project / "builder.toml").write_text(toml)
-    (project / "cloudbuild.yaml").write_text("steps: []\n")
+    (project / "cloudbuild.yaml").write_text(file)
     return project
 
 
@@ -53,7 +64,7 @@ def with_tables(project: Path, clients: Clients) -> Clients:
 
 def carry_out(project: Path, clients: Clients) -> list[tuple[str, str]]:
     clients = with_tables(project, clients)
-    changes = triggers.plan(project, clients)
+    changes = triggers.plan(project, clients, TOUCHING)
     triggers.carry_out(clients, changes, lambda line: None)
     return [(change.name, change.action) for change in changes]
 
@@ -83,6 +94,90 @@ def test_they_are_made_changed_and_left_alone(
     assert main.id == known["main"].id
 
 
+def enabled(cloud: LoopbackCloud) -> dict[str, api.BuildTrigger]:
+    return {known.name: known for known in cloud.build.triggers.values() if not known.disabled}
+
+
+def test_a_push_builds_the_targets_that_it_touches_side_by_side(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    written(project, EACH, FOR_TARGETS)
+    names = ["main-cpu", "main-v100-old"]
+    assert carry_out(project, connected()) == [(name, "create") for name in names]
+    known = enabled(cloud)["main-v100-old"]
+    assert known.substitutions == {"_GPU": "v100.old"}
+    assert known.included_files == ["images/v100.old/**"]
+    assert (known.ignored_files, known.tags) == (["**/*.md"], ["ours"])
+    assert known.github.push.branch == "^main$"
+    assert carry_out(project, connected()) == [(name, "unchanged") for name in names]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "included"),
+    [
+        ("branch =", 'included = ["a/**"]\nbranch =', ["a/**"]),
+        ('branch = "^main$"', 'tag = "^v"', []),
+    ],
+    ids=["what a person wrote", "a tag is built whole"],
+)
+def test_the_files_of_a_target_s_trigger(
+    project: Path, cloud: LoopbackCloud, connected: Connect,
+    before: str, after: str, included: list[str],
+) -> None:  # fmt: skip
+    written(project, EACH.replace(before, after), FOR_TARGETS)
+    carry_out(project, connected())
+    assert enabled(cloud)["main-cpu"].included_files == included
+
+
+def test_a_pull_request_of_each_target_proves_and_pushes_nothing(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    own = 'pull_request = "^main$"\nservice_account = "reader@p.iam.gserviceaccount.com"'
+    written(project, EACH.replace('branch = "^main$"', own), FOR_TARGETS)
+    carry_out(project, connected())
+    assert enabled(cloud)["main-cpu"].substitutions == {"_GPU": "cpu", "_PUSH": "false"}
+
+
+def test_nothing_is_built_twice_and_nothing_is_deleted(
+    project: Path, cloud: LoopbackCloud, connected: Connect
+) -> None:
+    """One trigger for all becomes one for each, a target goes, and all of it is undone."""
+    clients, together = connected(), EACH + 'substitutions = { _GPU = "all" }\n'
+    cloud.build.make_trigger(api.BuildTrigger(name="main-other", substitutions={"_GPU": "cpu"}))
+    written(project, together, FOR_TARGETS)
+    assert carry_out(project, clients) == [("main", "create")]
+    written(project, EACH, FOR_TARGETS)
+    assert carry_out(project, clients)[-1] == ("main", "update")
+    assert enabled(cloud).keys() == {"main-cpu", "main-v100-old", "main-other"}
+    assert [name for name, action in carry_out(project, clients) if action != "unchanged"] == []
+    fewer = {"cpu": TOUCHING["cpu"]}
+    changes = triggers.plan(project, with_tables(project, clients), fewer)
+    assert [(change.name, change.diff) for change in changes[1:]] == [
+        ("main-v100-old", ("+ disabled: true",))
+    ]
+    written(project, together, FOR_TARGETS)
+    carry_out(project, clients)
+    assert enabled(cloud).keys() == {"main", "main-other"}
+    assert len(cloud.build.triggers) == 4
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (["a" * 60], f"main-{'a' * 60}, of main, is longer than 64 characters"),
+        (["a.b", "a-b"], "main-a-b, of main, is the name of two"),
+    ],
+    ids=["too long", "twice"],
+)
+def test_a_trigger_s_name_that_the_service_would_not_take(
+    project: Path, connected: Connect, targets: list[str], message: str
+) -> None:
+    written(project, EACH, FOR_TARGETS)
+    clients = with_tables(project, connected())
+    with pytest.raises(InputError, match=message):
+        triggers.plan(project, clients, dict.fromkeys(targets, ()))
+
+
 def test_what_a_table_cannot_name_survives_a_change(
     project: Path, cloud: LoopbackCloud, connected: Connect
 ) -> None:
@@ -97,7 +192,7 @@ def test_what_a_table_cannot_name_survives_a_change(
     assert carry_out(project, clients)[0] == ("main", "unchanged"), "the service's, and others'"
     main.github.push.branch = "^other$"
     main.disabled, main.description = True, "by hand"
-    assert triggers.plan(project, with_tables(project, clients))[0].diff == (
+    assert triggers.plan(project, with_tables(project, clients), TOUCHING)[0].diff == (
         '- description: "by hand"',
         "- disabled: true",
         '- github.push: {"branch": "^other$"}',
@@ -122,7 +217,7 @@ def test_the_difference_is_what_the_request_changes(
     other = {"build": {"steps": [{"name": "busybox"}]}, "filter": "x"}
     topic = {"topic": "projects/p/topics/t"}
     cloud.build.make_trigger(api.BuildTrigger(name="release", pubsub_config=topic, **other))
-    release = triggers.plan(project, clients)[1]
+    release = triggers.plan(project, clients, TOUCHING)[1]
     assert release.mask == (
         *("filename", "pubsubConfig", "build", "github.owner", "github.name", "github.push"),
         "approvalConfig.approvalRequired",
@@ -147,9 +242,9 @@ def test_a_pull_request_is_not_built_with_the_account_that_pushes(project: Path)
     ):
         written(project, toml)
         with pytest.raises(InputError, match=what):
-            declared(project, settings.load_cloud(project, environ={}))
+            tables(project, settings.load_cloud(project, environ={}))
     written(project, TOML.replace(own, 'file = "cloudbuild.yaml"\n'))
-    assert declared(project, settings.load_cloud(project, environ={}))
+    assert tables(project, settings.load_cloud(project, environ={}))
 
 
 @pytest.mark.parametrize(
@@ -169,6 +264,6 @@ def test_what_cannot_be_names_its_line(
     assert before in TOML
     written(project, TOML.replace(before, after, 1 if "acme" in before else -1))
     with pytest.raises(InputError) as raised:
-        declared(project, settings.load_cloud(project, environ={}))
+        tables(project, settings.load_cloud(project, environ={}))
     assert raised.value.message.startswith(message)
     assert raised.value.fix
