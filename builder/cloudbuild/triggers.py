@@ -110,18 +110,23 @@ def plan(
     if not tables:
         fix = "write a table [[cloud.trigger]], as docs/cloud-build.md"
         raise InputError(f"{MARKER} names no trigger", fix)
-    ours = declared(root, clients, tables, touching)
     theirs = existing(clients)
+    ours = declared(root, clients, tables, touching, theirs)
     changes = [planned(name, trigger, theirs.get(name)) for name, trigger in ours.items()]
     return (*changes, *replaced(tables, ours, theirs))
 
 
 def declared(
-    root: Path, clients: Clients, tables: Sequence[Table], touching: Mapping[str, Sequence[str]]
+    root: Path,
+    clients: Clients,
+    tables: Sequence[Table],
+    touching: Mapping[str, Sequence[str]],
+    theirs: Mapping[str, BuildTrigger],
 ) -> dict[str, dict[str, Any]]:
     """Return the triggers of these tables: name -> trigger under the API's JSON names.
 
-    Raises InputError for a name that the service would not take.
+    What a table cannot name, a new trigger of a target takes from the table's one trigger. Raises
+    InputError for a name that the service would not take.
     """
     triggers: dict[str, dict[str, Any]] = {}
     account = clients.settings.service_account
@@ -134,7 +139,10 @@ def declared(
                     f"{MARKER}: cloud.trigger.name: {name}, of {table.name}, is {what}",
                     "give the table another, shorter name",
                 )
-            triggers[name] = trigger
+            before = theirs.get(table.name) if name not in theirs else None
+            kept = content(before) if before else {}
+            decided = {*_FIELDS, *_MESSAGES}
+            triggers[name] = {k: v for k, v in kept.items() if k not in decided} | trigger
     return triggers
 
 

@@ -146,8 +146,12 @@ def test_nothing_is_built_twice_and_nothing_is_deleted(
     cloud.build.make_trigger(api.BuildTrigger(name="main-other", substitutions={"_GPU": "cpu"}))
     written(project, together, FOR_TARGETS)
     assert carry_out(project, clients) == [("main", "create")]
+    (main,) = [known for known in cloud.build.triggers.values() if known.name == "main"]
+    main.filter, main.service_account = "x", "projects/p/serviceAccounts/own@p"
     written(project, EACH, FOR_TARGETS)
     assert carry_out(project, clients)[-1] == ("main", "update")
+    cpu = enabled(cloud)["main-cpu"]
+    assert (cpu.filter, cpu.service_account) == (main.filter, main.service_account)
     assert enabled(cloud).keys() == {"main-cpu", "main-v100-old", "main-other"}
     assert [name for name, action in carry_out(project, clients) if action != "unchanged"] == []
     fewer = {"cpu": TOUCHING["cpu"]}
