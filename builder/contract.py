@@ -135,15 +135,6 @@ def words(line: str) -> str:
     return str(values["message"]) if "message" in values else line.strip()
 
 
-def step_of(line: str) -> int | None:
-    """Return the training step that a line reports, None for any other line.
-
-    A program that is not ours may print `{"step": 40}` without naming an event.
-    """
-    values = fields(line)
-    return _whole(values.get("step")) if values.get("event", STEP) == STEP else None
-
-
 def options(arguments: Sequence[str]) -> dict[str, str]:
     """Return the value of each option in a program's arguments, "" for one without; the last one
     wins.

@@ -51,7 +51,7 @@ class Platform:
     glibc: int
 
 
-class NoSolution(Exception):  # noqa: N818 - an answer, not a fault
+class NoSolution(Exception):
     """The requirements contradict each other; `str()` is uv's explanation in one line."""
 
 

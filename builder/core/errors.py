@@ -33,7 +33,7 @@ class OutsideError(FactoryError):
     exit_code = 3
 
 
-class CheckFailed(FactoryError):  # noqa: N818 - not a fault of the program: a check said no
+class CheckFailed(FactoryError):
     """A check that did not pass."""
 
     exit_code = 4

@@ -26,7 +26,7 @@ class Finding:
     remedy: str = ""
 
 
-class Unknown(OutsideError):  # noqa: N818 - not a fault: a question without an answer
+class Unknown(OutsideError):
     """A service that does not say what a check asks for; the finding is a warning."""
 
 

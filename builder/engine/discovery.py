@@ -24,7 +24,7 @@ _ANSWER_SECONDS: Final = 10
 _SOCKET: Final = Path("/var/run/docker.sock")
 
 
-class NoEngine(OutsideError):  # noqa: N818 - reads like its siblings in builder.core.errors
+class NoEngine(OutsideError):
     """This machine has no engine of its own."""
 
 

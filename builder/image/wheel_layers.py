@@ -42,7 +42,7 @@ OnLayer = Callable[[Layer], object]
 """Gets each layer as soon as the store has it, from any thread."""
 
 
-class _Stopped(Exception):  # noqa: N818 - another layer's error is the reason
+class _Stopped(Exception):
     """Another layer failed, so this one is not needed any more."""
 
 

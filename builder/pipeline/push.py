@@ -281,7 +281,7 @@ def _by_engine(
             api.remove_image(str(to), noprune=True)
 
 
-class TransferRefused(Exception):  # noqa: N818 - the engine's answer, of which a caller makes an error
+class TransferRefused(Exception):
     """The engine ended the transfer; the text is the engine's."""
 
 

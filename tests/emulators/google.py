@@ -19,7 +19,7 @@ from tests.emulators.web import QuietHandler, burst
 _METHODS = re.compile(r".*(:testIamPermissions|/iam/testPermissions)")
 
 
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """An answer with an error: HTTP status, the API's own name for it, a message."""
 
     def __init__(self, code: int, status: str, message: str) -> None:

@@ -42,7 +42,7 @@ _PATH = re.compile(
 
 
 @dataclass(eq=False)
-class Refused(Exception):  # noqa: N818
+class Refused(Exception):
     """An answer with an error: HTTP status, reason, message; name: the object that it is about."""
 
     code: int

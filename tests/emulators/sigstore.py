@@ -43,7 +43,7 @@ ISSUER_V1, ISSUER_V2 = (x509.ObjectIdentifier(f"1.3.6.1.4.1.57264.1.{n}") for n 
 Key = ec.EllipticCurvePrivateKey
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not an error
+class Refused(Exception):
     """A service answers this with 400."""
 
 

@@ -31,11 +31,11 @@ SERVICE = "service"
 """The replica's name of a line that the backend itself wrote."""
 
 
-class LostAnswer(OutsideError):  # noqa: N818 - nothing is wrong yet
+class LostAnswer(OutsideError):
     """The connection broke during `submit`: the job may exist, or not."""
 
 
-class AlreadySubmitted(Exception):  # noqa: N818 - no error
+class AlreadySubmitted(Exception):
     """`submit` met the same job, which another command has created. job: as it is now."""
 
     def __init__(self, job: JobStatus) -> None:

@@ -116,7 +116,7 @@ _REFUSALS: Final = {
 Object = dict[str, Any]
 
 
-class ClusterRefused(OutsideError):  # noqa: N818 - the cluster's word
+class ClusterRefused(OutsideError):
     """The API server refused. code: its HTTP status; reason: its own word, such as Forbidden."""
 
     def __init__(self, message: str, fix: str, code: int, reason: str) -> None:

@@ -12,7 +12,7 @@ Status = Literal[
 ]
 
 
-class BuildEnd(Exception):  # noqa: N818 - not an error of the program
+class BuildEnd(Exception):
     """The end of a build that does not succeed. error: its cause, if that has a fix."""
 
     def __init__(self, status: Status, detail: str, error: BuildError | None = None) -> None:
