@@ -191,10 +191,10 @@ def check(
         _check_advisories(osv, as_json)
         return
     from builder.config import image_yaml
-    from builder.jobs import checks
+    from builder.jobs import checks, cost
     from builder.pipeline import committed
 
-    problems = (*committed.problems(root()), *checks.committed(root()))
+    problems = (*committed.problems(root()), *checks.committed(root()), *cost.gaps())
     results(as_json, problems, problems)
     if problems:
         raise CheckFailed("not everything agrees", "see the lines above")

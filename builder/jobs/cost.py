@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from builder.facts import DATA, read_table
+from builder.jobs import machines
 from builder.jobs.ready import Ready
 
 TABLE = "prices.yaml"
@@ -57,6 +58,23 @@ def find(item: str, region: str, spot: bool) -> Price | None:
     if (sized := _SIZE.fullmatch(item)) and (family := find(sized[1], region, spot)):
         return family[0] * int(sized[2]), family[1]
     return None
+
+
+def gaps(table: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+    """Return where builder/facts/prices.yaml, or another table, and the accelerators on offer
+    disagree, a sentence each."""
+    table = read_table(DATA / TABLE) if table is None else table
+    priced = {entry["item"] for entry in table["prices"]}
+    offered = {name for name, device in machines.devices().items() if not device.refused}
+    has = {name for name in machines.devices() if f"accelerator/{name}" in priced}
+    unread, found = set(table["unread"]), list[str]()
+    for name in sorted(offered - has - unread):
+        fix = "add the price that a source names, or write it into `unread`"
+        found.append(f"{TABLE}: no price of {name}, which machines.yaml offers: {fix}")
+    for name in sorted(unread - (offered - has)):
+        why = "has a price" if name in has else "is not on offer"
+        found.append(f"{TABLE}: unread: {name} {why}: take it out")
+    return tuple(found)
 
 
 @dataclass(frozen=True)

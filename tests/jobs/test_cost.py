@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from builder.facts import DATA, read_table
 from builder.jobs import cost, machines
 from builder.jobs.ready import Ready
 from tests.jobs import jobfiles
@@ -94,3 +95,16 @@ def test_every_price_names_its_source_and_a_known_accelerator() -> None:
     assert all("(read 2026-" in source and usd > 0 for usd, source in cost.rows().values())
     priced = {item for item, _, _ in cost.rows() if item.startswith("accelerator/")}
     assert priced <= {f"accelerator/{name}" for name in machines.devices()}
+
+
+def test_an_accelerator_on_offer_has_a_price_or_is_named_as_unread() -> None:
+    assert cost.gaps() == ()
+    table = read_table(DATA / cost.TABLE)
+    table["prices"] = [row for row in table["prices"] if row["item"] != "accelerator/L4"]
+    table["unread"] = [*set(table["unread"]) - {"B200"}, "T4", "K80"]
+    assert [line.split(",")[0].split(": take")[0] for line in cost.gaps(table)] == [
+        "prices.yaml: no price of B200",
+        "prices.yaml: no price of L4",
+        "prices.yaml: unread: K80 is not on offer",
+        "prices.yaml: unread: T4 has a price",
+    ]
