@@ -45,52 +45,55 @@ Options:
 """
 
 COMMANDS: Final = {
-    "init": (
-        "inputs:init",
-        "Make this repository a project: write builder.toml and images/TARGET/image.yaml.",
-    ),
-    "image": ("images:image", "Build and prove images, in one go."),
-    "build": ("images:build", "Build images; targets that share a base make it once."),
-    "smoke": ("images:smoke", "Prove images with a real training run."),
-    "push": ("registry:push", "Push proven images, each with its receipt."),
-    "verify": ("registry:verify", "Check that an image in a registry has a valid receipt."),
-    "rebuild": ("registry:rebuild", "Build an image of a registry again, and compare."),
-    "promote": ("registry:promote", "Move a tag to a proven image, or back."),
-    "lock": ("inputs:lock", "Choose every version and hash; write the lock files."),
-    "render": ("inputs:render", "Write the Dockerfiles and cloudbuild.yaml."),
-    "audit": ("audit:audit", "Say which GPUs the libraries have kernels for."),
-    "prove": (
-        "audit:prove",
-        "Prove an image that anybody made, from its layers; one in the engine is started, too.",
-    ),
-    "report": ("audit:report", "Write one page about an image, for a colleague."),
-    "explain": ("inputs:explain", "Say why each version is what it is."),
-    "check": ("inputs:check", "Check that tables, targets, locks, jobs and schemas agree."),
-    "schema": ("inputs:schema", "Write images/schema.json, for editors of image.yaml."),
-    "list": ("images:list_targets", "List the targets; say which are built and proven."),
-    "tensorboard": ("job:tensorboard", "Show jobs in TensorBoard, several in one view."),
-    "doctor": (
-        "machine:doctor",
-        "Check this machine, or what a build in the cloud or a job needs.",
-    ),
-    "cache": ("machine:cache", "Show what the factory keeps on this machine; remove old layers."),
-    "show": (
-        "images:show_app",
-        "Show a target's layers, and the contract.",
-    ),
-    "engine": ("machine:engine_app", "The private engine: for machines without Docker."),
-    "cloud": ("cloud:cloud_app", "Google Cloud Build: in the cloud, and on every push to git."),
-    "job": ("job:job_app", "Training jobs: on this machine, on Vertex AI or on Kubernetes."),
-    "sign": ("registry:sign_app", "Make keys that sign images."),
+    "init": "inputs:init",
+    "image": "images:image",
+    "build": "images:build",
+    "smoke": "images:smoke",
+    "push": "registry:push",
+    "verify": "registry:verify",
+    "rebuild": "registry:rebuild",
+    "promote": "registry:promote",
+    "lock": "inputs:lock",
+    "render": "inputs:render",
+    "audit": "audit:audit",
+    "prove": "audit:prove",
+    "report": "audit:report",
+    "explain": "inputs:explain",
+    "check": "inputs:check",
+    "schema": "inputs:schema",
+    "list": "images:list_targets",
+    "tensorboard": "job:tensorboard",
+    "doctor": "machine:doctor",
+    "cache": "machine:cache",
+    "show": "images:show_app",
+    "engine": "machine:engine_app",
+    "cloud": "cloud:cloud_app",
+    "job": "job:job_app",
+    "sign": "registry:sign_app",
 }
-"""By its name: where a command or a group of commands is (MODULE:NAME), and its first sentence."""
+"""By its name: where a command or a group of commands is, MODULE:NAME."""
 
 
 def page() -> str:
     """Return what `builder --help` shows."""
     width = max(map(len, COMMANDS))
-    rows = (f"  {name:<{width}}  {summary}" for name, (_, summary) in COMMANDS.items())
+    rows = (f"  {name:<{width}}  {summary(place)}" for name, place in COMMANDS.items())
     return "\n".join([HELP, "Commands:", *rows, ""])
+
+
+def summary(place: str) -> str:
+    """Return the first sentence of a command's help, from the text of its module: an import of all
+    of them would take longer than everything else."""
+    module, _, name = place.partition(":")
+    with io.open_code(f"{__path__[0]}/{module}.py") as file:
+        text = file.read().decode()
+    _, function, below = text.partition(f"\ndef {name}(")
+    if function:
+        sentence = below.partition('"""')[2].partition("\n")[0]
+    else:
+        group = text.partition(f"\n{name} = typer.Typer(")[2]
+        sentence = group.partition('help="')[2].partition('"')[0]
+    return sentence.removesuffix('"""').partition(". ")[0].removesuffix(".") + "."
 
 
 # --- errors ---------------------------------------------------------------------------------------

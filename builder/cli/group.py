@@ -36,7 +36,7 @@ class Commands(TyperGroup):
 
 
 def _imported(name: str) -> Any:
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    module, _, attribute = COMMANDS[name].partition(":")
     command = getattr(importlib.import_module(f"builder.cli.{module}"), attribute)
     alone = typer.Typer(rich_markup_mode=None)
     alone.callback()(lambda: None)

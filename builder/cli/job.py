@@ -14,8 +14,8 @@ from builder.cli.options import Cluster, Where, argument, expanded, flag, option
 from builder.core.errors import InputError
 
 job_app = typer.Typer(
-    help="Training jobs: on this machine as a cluster, on Vertex AI (now called Gemini Enterprise"
-    " Agent Platform), or on Kubernetes.",
+    help="Training jobs: on this machine, on Vertex AI or on Kubernetes. On this machine, as a "
+    "cluster. Vertex AI is now called Gemini Enterprise Agent Platform.",
     no_args_is_help=True,
 )
 OUTPUT = option("Write to a file instead of stdout.", "--output", "-o")
