@@ -15,6 +15,7 @@ from builder.cloudbuild.clients import Clients
 from builder.cloudbuild.outcome import Outcome, PushedImage
 from builder.cloudbuild.staging import staged
 from builder.core.errors import FactoryError, InputError, OutsideError
+from builder.core.events import Event, StepDone, StepLog, StepStarted
 from builder.core.settings import CloudSettings
 from tests.clock import until
 from tests.cloudbuild.conftest import Connect
@@ -80,6 +81,29 @@ def test_a_service_that_does_not_answer_any_more_is_left_and_the_build_goes_on(
         follow.watch(clients, started, lambda line: None)
     assert raised.value.fix == f"builder cloud logs {started.id}"
     assert cloud.build.builds[started.id].status not in (Status.CANCELLED, Status.FAILURE)
+
+
+def test_several_builds_are_followed_at_once_each_by_the_step_that_it_is_in(
+    cloud: LoopbackCloud, connected: Connect
+) -> None:
+    go_on, clients, events = threading.Event(), connected(), list[Event]()
+    cloud.build.executor = Script(wait=go_on)
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        if {StepLog("cpu", "say"), StepLog("v100", "say")} <= {*events}:
+            go_on.set()
+
+    started = {name: builds.create(clients, build()) for name in ("cpu", "v100")}
+    cloud.faults.bursts = [("GET /v1/.*builds/", 503, 2)]
+    done = follow.watch_all(clients, started, on_event)
+    assert {name: ended.status for name, ended in done.items()} == dict.fromkeys(started, "SUCCESS")
+    assert events[:2] == [StepStarted("cpu"), StepStarted("v100")]
+    ends = [event for event in events if isinstance(event, StepDone)]
+    assert sorted((end.name, end.detail, end.error) for end in ends) == [
+        ("cpu", "SUCCESS", None),
+        ("v100", "SUCCESS", None),
+    ]
 
 
 # Submitting ---------------------------------------------------------------------------------------
