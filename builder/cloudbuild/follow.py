@@ -70,9 +70,7 @@ def watch_all(clients: Clients, started: Mapping[str, Build], on_event: OnEvent)
             elif shown.get(name) != (doing := _doing(build)):
                 shown[name] = doing
                 begun[name].log(doing)
-            builds.wait(
-                PAUSE
-            )  # so many requests a second as for one build: the service has a quota
+            builds.wait(PAUSE)  # as many requests a second as for one build: they have a quota
     return {name: done[name] for name in started}
 
 

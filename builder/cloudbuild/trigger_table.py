@@ -128,7 +128,7 @@ def triggers_of(
     """Return the triggers of a table, under the API's JSON names.
 
     account: of the project's builds. touching: the project's targets, each with globs of the files
-    that can change it. A tag is built whole: Cloud Build has no commit to compare it with.
+    that can change it. A tag is built whole, whatever its commit touches.
     """
     if not table.is_for_each_target(root):
         return [_trigger(table, account)]
