@@ -17,7 +17,7 @@ from builder.core.errors import CheckFailed, InputError
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.core.settings import Settings
-    from builder.prove.any_image import Result
+    from builder.prove.image import Started
     from builder.reading.images import ImageContent
 
 
@@ -110,7 +110,7 @@ def prove(
     """
     from builder.pipeline import image_receipt
     from builder.pipeline import report as pages
-    from builder.prove import any_image, waste
+    from builder.prove import any_image, suites, waste
     from builder.prove import image as images
     from builder.prove.audit import gpu_of
 
@@ -123,8 +123,8 @@ def prove(
             reference, manifest = image_receipt.image_at(image, shown.on_event)
             image = str(reference)
         content, started = _look_into(image, where, run, shown.on_event)
-    read = images.Image(content, device)
-    checks = (*any_image.prove(read), started)
+    read = images.Image(content, device, started=started)
+    checks = suites.IMAGE.judge(read)
     wasted = waste.of_image(content, device.capability if device else None)
     if sarif:
         out(any_image.sarif(image, checks))
@@ -137,17 +137,16 @@ def prove(
         say(f"wrote {html}")
     any_image.require(image, checks)
     if push_receipt:
-        receipt = image_receipt.of_results(reference, manifest, device, checks)
-        say(image_receipt.push(reference, manifest, receipt, where))
+        say(image_receipt.push(reference, manifest, device, checks, where))
 
 
 def _look_into(
     image: str, where: "Settings", run: str | None, on_event: "OnEvent"
-) -> tuple["ImageContent", "Result"]:
+) -> tuple["ImageContent", "Started | None"]:
     """Read an image, and start it if the engine has it."""
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
-    from builder.prove import start
+    from builder.prove.checks import start
 
     connected = cache(lambda begin: connect(where, begin, on_event))
     content = auditing.image_content(where, connected, image, on_event, _targets())
@@ -156,7 +155,7 @@ def _look_into(
     if run is not None:
         fix = "docker pull or docker load it, and name it as the engine does"
         raise InputError(f"--run: {image} is not in the engine, not started", fix)
-    return content, start.NOT_STARTED
+    return content, None
 
 
 def _targets() -> dict[str, str]:

@@ -67,8 +67,9 @@ def verify(
     builder.toml names keys and identities as well: prove = ["..."] in [trust].
     """
     from builder.core.settings import Identity
-    from builder.pipeline import image_receipt
+    from builder.pipeline.verify import judge_of
     from builder.pipeline.verify import verify as check
+    from builder.prove import suites
 
     chosen = settings(registry=registry)
     if bool(identity) != bool(issuer):
@@ -83,7 +84,7 @@ def verify(
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})
     with reporter() as shown:
-        judge = image_receipt.judge if suite else None
+        judge = judge_of(suites.IMAGE if suite else None)
         image = check(reference, chosen, judge=judge, on_event=shown.on_event)
     say(f"{image.reference}: proven on {image.receipt.device}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")

@@ -18,9 +18,9 @@ from builder.facts import frameworks
 from builder.image.content_store import base_layers
 from builder.pipeline import advisories, make, records
 from builder.prove import receipts, waste
-from builder.prove.any_image import Result
 from builder.prove.checks import contents
 from builder.prove.image import Image
+from builder.prove.receipts import CheckResult
 from builder.prove.waste import Waste
 from builder.trust import sbom
 
@@ -132,7 +132,7 @@ def _words(seen: Iterable[tuple[str, Any]]) -> str:
 
 
 def of_results(
-    name: str, image: Image, results: Sequence[Result], wasted: Sequence[Waste]
+    name: str, image: Image, results: Sequence[CheckResult], wasted: Sequence[Waste]
 ) -> ImagePage:
     """Return the page of what `builder prove` says of an image."""
     layers, line = image.content.layers, waste.lines_of(image.content)
@@ -156,9 +156,9 @@ def of_results(
             "command": " ".join(map(str, command)) or "none",
             "read": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, by the factory {__version__}",
         },
-        checks=[(result.check, result.status, result.note) for result in results],
-        problems=[(r.check, d.message, d.fix) for r in results for d in r.problems],
-        findings=[(r.check, d.message, d.fix) for r in results for d in r.findings],
+        checks=[(result.name, result.status, result.note) for result in results],
+        problems=[(r.name, d.message, d.fix) for r in results for d in r.problems],
+        findings=[(r.name, d.message, d.fix) for r in results for d in r.findings],
         waste=[
             (size(w.size), f"{w.kind}, {w.files} files", w.example, w.line, w.fix)
             for w in waste.largest(wasted)

@@ -3,9 +3,9 @@
 Read it in this order: image.py is an image that was read, and what the project made it to be; the
 modules of checks/ judge it. smoke.py takes an image of the project through the checks of a suite
 (suite.py) and writes the receipt (receipts.py). Some checks run containers in a session
-(session.py) and judge what came out (run.py, judge.py); probes/ holds the programs that ask inside
-the image. any_image.py puts an image that anybody made through the checks that run nothing of it,
-start.py starts it, and waste.py says where its bytes go.
+(session.py) and judge what came out (judge.py); probes/ holds the programs that ask inside the
+image. any_image.py says what a suite saw in an image that anybody made, and waste.py where its
+bytes go.
 
 audit.py and report.py judge libraries by names and tell the result; ptxas.py compiles their PTX.
 wheels.py holds what the wheels of the locks carry.

@@ -19,6 +19,7 @@ from builder.facts.accelerators import Kind
 from builder.facts.frameworks import Framework
 from builder.image.plan import LABELS
 from builder.prove.audit import Gpu
+from builder.prove.judge import Run
 from builder.reading.images import ImageContent
 from builder.reading.layers import Tree
 from builder.registry import manifests
@@ -63,12 +64,23 @@ class Subject:
 
 
 @dataclass(frozen=True)
+class Started:
+    """What a container of an image did. command: what a shell ran in it, None for the image's
+    own."""
+
+    run: Run
+    command: str | None = None
+
+
+@dataclass(frozen=True)
 class Image:
     """An image that was read. gpu: what it is judged for, None for no GPU."""
 
     content: ImageContent
     gpu: Gpu | None = None
     subject: Subject | None = None
+    started: Started | None = None
+    """How `prove` started it; None where it did not."""
 
     @cached_property
     def tree(self) -> Tree:

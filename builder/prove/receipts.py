@@ -8,14 +8,17 @@ knows no digest. It no longer holds once a required check has a newer version. `
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictStr, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
+from builder import __version__
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
 
@@ -54,9 +57,26 @@ class CheckResult(_Frozen):
     name: str
     version: int = Field(ge=1)
     passed: bool
+    """Nothing refuses the image."""
     seconds: float = Field(ge=0)
     problems: tuple[Defect, ...] = Field(default=(), strict=False)
+    findings: tuple[Defect, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
+    """What is worth a change, and no reason to refuse an image that others made."""
+    not_there: str = Field(default="", exclude_if=operator.not_)
+    """Why there was nothing to look at; "" where there was."""
     seen: dict[str, JsonValue] = {}
+
+    @property
+    def status(self) -> Literal["passed", "refused", "not there"]:
+        """What the check says, in a word."""
+        if not self.passed:
+            return "refused"
+        return "not there" if self.not_there else "passed"
+
+    @property
+    def note(self) -> str:
+        """What was seen, or why there was nothing to look at, for people."""
+        return self.not_there or str(self.seen.get("note", ""))
 
 
 class Receipt(_Frozen):
@@ -94,6 +114,18 @@ class Receipt(_Frozen):
     def problems(self) -> tuple[Defect, ...]:
         """What is wrong, in the order of the checks."""
         return tuple(problem for check in self.checks for problem in check.problems)
+
+
+def of(suite: str, checks: Sequence[CheckResult], **image: Any) -> Receipt:
+    """Return the receipt of what was asked now. image: the fields that say of which image."""
+    return Receipt(
+        made_by=__version__,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        device="CPU",
+        suite=suite,
+        checks=tuple(checks),
+        **image,
+    )
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,10 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from builder import __version__
 from builder.core import files
 from builder.core.events import OnEvent, ignore, step
 from builder.engine import containers, refusals
@@ -63,18 +61,15 @@ def smoke(
                 results = _results(session, suite.of(subject.stack.accelerator.kind))
             finally:
                 files.write(folder / LOG, "\n".join(session.log) + "\n")
-    receipt = Receipt(
+    receipt = receipts.of(
+        suite.name,
+        results,
         target=subject.target,
         accelerator=subject.spec.accelerator,
         reference=subject.image,
         digest=subject.digest,
         image_id=str(image.id),
         inputs=subject.inputs,
-        made_by=__version__,
-        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        device="CPU",
-        suite=suite.name,
-        checks=tuple(results),
     )
     receipts.write(receipt, folder / receipts.FILE)
     if not receipt.passed:
@@ -88,22 +83,11 @@ def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
     for check in checks:
         with step(f"{session.subject.target}: {check.name}", session.on_event) as running:
             session.step = running
-            answer = check.run(session)
-            defects, seen = answer or ((), {})
-            running.error = defects[0].message if defects else None
-            running.detail = "" if answer else "nothing to look at"
-            seconds = running.seconds
-        if answer is not None:
-            results.append(
-                CheckResult(
-                    name=check.name,
-                    version=check.version,
-                    passed=not defects,
-                    seconds=round(seconds, 2),
-                    problems=tuple(defects),
-                    seen=dict(seen),
-                )
-            )
+            result = check.ask(session)
+            running.error = result.problems[0].message if result.problems else None
+            running.detail = "nothing to look at" if result.not_there else ""
+        if not result.not_there:
+            results.append(result)
     return results
 
 

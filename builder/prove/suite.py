@@ -8,16 +8,18 @@ itself, and says which suite an image needs.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from builder.facts import accelerators
 from builder.facts.accelerators import Kind
 from builder.prove import receipts
-from builder.prove.image import Image
+from builder.prove.image import Image, NotThereError
 from builder.prove.judge import Run, explain
-from builder.prove.receipts import Defect, Receipt, Validity
+from builder.prove.receipts import CheckResult, Defect, Finding, Receipt, Validity
 from builder.prove.session import Session
 
 EVERY_KIND: Final[frozenset[Kind]] = frozenset({"gpu", "tpu", "cpu"})
@@ -31,22 +33,56 @@ Rule = Callable[[Image], Answer]
 
 @dataclass(frozen=True)
 class Check:
-    """One question about an image.
-
-    version: raise it when the check begins to ask for more; receipts that hold an older version
-    are no longer valid. run: answers the question, or returns None where an earlier check has left
-    it nothing to look at. kinds: the kinds of accelerator whose images the question is asked of.
-    """
+    """One question about an image. `rule` is asked of any image, `run` of those of the project."""
 
     name: str
     version: int
-    run: Callable[[Session], Answer | None]
+    """Raise it when the check begins to ask for more: older receipts are then no longer valid."""
+    run: Callable[[Session], Answer] | None = None
+    """Asks what containers alone answer. Raises NotThereError where an earlier check has left it
+    nothing to look at."""
     kinds: frozenset[Kind] = EVERY_KIND
+    """The kinds of accelerator whose images the question is asked of."""
+    rule: Rule | None = None
 
     @classmethod
     def of(cls, name: str, version: int, rule: Rule, kinds: frozenset[Kind] = EVERY_KIND) -> Check:
         """Return the check that judges the image as it was read, and runs nothing of it."""
-        return cls(name, version, lambda session: rule(session.read), kinds)
+        return cls(name, version, None, kinds, rule)
+
+    def ask(self, session: Session) -> CheckResult:
+        """Ask an image of the project. Any defect refuses it."""
+
+        def answer() -> Answer:
+            defects, seen = self.rule(session.read) if self.rule else ((), {})
+            more, ran = self.run(session) if self.run else ((), {})
+            return (*defects, *more), {**seen, **ran}
+
+        return self._result(answer, is_ours=True)
+
+    def judge(self, image: Image) -> CheckResult:
+        """Judge an image that anybody made; nothing of it runs."""
+        assert self.rule
+        return self._result(partial(self.rule, image), image.is_ours)
+
+    def _result(self, answer: Callable[[], Answer], is_ours: bool) -> CheckResult:
+        began, reason = time.monotonic(), ""
+        try:
+            defects, seen = answer()
+        except NotThereError as nothing:
+            defects, seen, reason = (), {}, str(nothing)
+        findings = tuple(d for d in defects if isinstance(d, Finding) and not is_ours)
+        problems = tuple(defect for defect in defects if defect not in findings)
+        return CheckResult(
+            name=self.name,
+            version=self.version,
+            passed=not problems,
+            seconds=round(time.monotonic() - began, 2),
+            problems=problems,
+            findings=findings,
+            not_there=reason,
+            seen=dict(seen),
+        )
 
 
 @dataclass(frozen=True)
@@ -61,12 +97,18 @@ class Suite:
         return tuple(check for check in self.checks if kind in check.kinds)
 
     def required(self, accelerator: str) -> dict[str, int]:
-        """Return the checks that a receipt for this accelerator must hold, each with its version.
+        """Return the checks that a receipt for this accelerator, or for a GPU of this compute
+        capability, must hold, each with its version.
 
         Raises InputError for an accelerator that does not exist.
         """
-        kind = accelerators.find(accelerator).kind
+        is_capability = accelerator[:1].isdigit()
+        kind = "gpu" if is_capability else accelerators.find(accelerator).kind
         return {check.name: check.version for check in self.of(kind)}
+
+    def judge(self, image: Image) -> tuple[CheckResult, ...]:
+        """Return what each check says of an image that anybody made."""
+        return tuple(check.judge(image) for check in self.checks)
 
     def holds(self, receipt: Receipt | None, image: str | Iterable[str]) -> Validity:
         """Tell whether `receipt` proves an image, given by digest, id or both, by this suite.

@@ -18,22 +18,49 @@ from builder.facts import frameworks
 from builder.image.plan import APP
 from builder.prove import receipts
 from builder.prove.checks import (
+    certificates,
     contents,
     device_code,
     driver,
+    entry_point,
     environment,
     machine,
     permissions,
+    pth,
+    secrets,
     size,
+    start,
     starts,
     stopping,
     training,
 )
+from builder.prove.checks import loader as linked
+from builder.prove.image import NotThereError
 from builder.prove.session import RECORDS, Session
 from builder.prove.suite import Answer, Check, Suite, probed
 
 LABEL: Final = "training-image-factory.suite"
 """The label of an image that names its suite; those with the trainer's have none."""
+
+OF_ANY: Final = (
+    device_code.CHECK,
+    environment.CHECK,
+    machine.CHECK,
+    driver.CHECK,
+    permissions.CHECK,
+)
+"""The checks of every suite."""
+
+IMAGE: Final = Suite(
+    "image",
+    (
+        *OF_ANY,
+        *(linked.CHECK, certificates.CHECK, entry_point.CHECK),
+        *(secrets.CHECK, pth.CHECK, start.CHECK),
+    ),
+)
+"""The suite of an image that anybody made, the least of all. No label names it, so its receipt
+counts only where somebody asks for it (`builder verify --suite image`)."""
 
 
 def loader(name: str, version: int, *own: str) -> Check:
@@ -62,9 +89,9 @@ def outputs(name: str) -> Check:
     """Return the check whether somebody can use what a training run wrote, by the probe of a
     framework. Without a run that ended well it has nothing to look at."""
 
-    def run(session: Session) -> Answer | None:
+    def run(session: Session) -> Answer:
         if session.finished_job is None:
-            return None
+            raise NotThereError("no training run ended well")
         request = {"records": RECORDS, "job": session.finished_job}
         probe, shared = f"builder.frameworks.{name}.probes.outputs", "builder.frameworks.written"
         return probed(session.probe(probe, request, imports=(shared,)))
@@ -103,23 +130,18 @@ def trainer(name: str, loader: Check, outputs: Check) -> Suite:
     name: the framework's. loader: asks whether it finds its libraries. outputs: asks whether what
     it wrote can be used.
     """
-    checks = (size.CHECK, *_of_any(loader), training.CHECK, outputs, stopping.CHECK)
+    checks = (
+        *(size.CHECK, *OF_ANY, loader, contents.CHECK),
+        *(training.CHECK, outputs, stopping.CHECK),
+    )
     return Suite(_named(name, receipts.TRAINER), checks)
 
 
 def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
     """Return the suite of an image with any other program. Its options are unknown, so nothing can
     be trained. modules: those that `loader` loads."""
-    checks = (*_of_any(loader), imports(modules), starts.CHECK)
+    checks = (*OF_ANY, loader, contents.CHECK, imports(modules), starts.CHECK)
     return Suite(_named(name, receipts.PROGRAM), checks)
-
-
-def _of_any(loader: Check) -> tuple[Check, ...]:
-    """Return the checks of an image with any program."""
-    return (
-        *(device_code.CHECK, environment.CHECK, machine.CHECK, driver.CHECK, loader),
-        *(contents.CHECK, permissions.CHECK),
-    )
 
 
 def unproven(suite: str) -> str:

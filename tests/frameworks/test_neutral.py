@@ -24,7 +24,7 @@ EXCEPT = {
     "facts/frameworks.py": "the list of ours",
     "image/dockerfile.py": "the names of Google's published images",
     "jobs/tensorboard.py": "TensorBoard asks for it by name",
-    "prove/any_image.py": "how compiled modules are called, of which some are jaxlib's",
+    "prove/checks/loader.py": "how compiled modules are called, of which some are jaxlib's",
     "prove/checks/environment.py": "variables, each of which one framework reads",
     "image/start/training_contract.py": "the variables by which a process knows its rank",
     "trust/sbom.py": "who makes a package",

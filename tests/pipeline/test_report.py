@@ -18,7 +18,7 @@ from builder.core.errors import CheckFailed
 from builder.pipeline import records, report
 from builder.pipeline.push import LocalImage
 from builder.pipeline.report import ImagePage
-from builder.prove import any_image, receipts, waste
+from builder.prove import receipts, suites, waste
 from tests.devicecode.writer import container, library, sass
 from tests.emulators.osv import Osv, serving
 from tests.pipeline.pushing import proof
@@ -110,7 +110,7 @@ def of_others() -> ImagePage:
     path = f"{SITE}/{EVIL.replace('/', '')}.so"
     image = read(layer({path: (kernels, 0o666, 0)}), Env=["HTTPS_PROXY=a"], Cmd=[EVIL], User=EVIL)
     wasted = waste.of_image(image.content, None)
-    return report.of_results(EVIL, image, any_image.prove(image), wasted)
+    return report.of_results(EVIL, image, suites.IMAGE.judge(image), wasted)
 
 
 @pytest.mark.parametrize("page", [of_target(), of_others()], ids=["ours", "others"])

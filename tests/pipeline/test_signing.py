@@ -21,7 +21,7 @@ import pytest
 from builder import registry
 from builder.core.errors import CheckFailed, InputError
 from builder.core.settings import KEYLESS, Identity, Settings, TrustSettings
-from builder.pipeline import image_receipt, make, signing
+from builder.pipeline import make, signing
 from builder.pipeline.records import ImageRecord
 from builder.pipeline.tags import promote
 from builder.pipeline.verify import verify
@@ -323,7 +323,7 @@ def test_cosign_judges_by_the_rule_of_a_cluster(
             ("fresh", 2, {}),
             ("old", 40, {}),
             ("program", 2, {"suite": "program"}),
-            ("theirs", 2, {"suite": image_receipt.SUITE}),
+            ("theirs", 2, {"suite": "image"}),
             ("broken", 2, {"checks": (failed, *receipt(repository.image()).checks[1:])}),
         )
     }

@@ -147,7 +147,7 @@ def named(variables: dict[str, str], files: Files | None = None) -> list[str]:
     """What is said of an image for a GPU that has these files."""
     pairs = [f"{name}={value}" for name, value in {"LD_LIBRARY_PATH": NVIDIA, **variables}.items()]
     image = read(layer(files or {}), Env=pairs)
-    defects, _ = environment.of_image(Image(image.content, gpu_named("V100")))
+    defects, _ = environment.run(Image(image.content, gpu_named("V100")))
     return [defect.message for defect in defects]
 
 
@@ -221,7 +221,7 @@ def asked(program: str, **variables: str) -> list[str]:
         return Run(done.returncode, 1.0, tail=tuple(done.stdout.decode().splitlines()))
 
     session: Any = SimpleNamespace(read=image, subject=image.subject, start=start, python="python3")
-    return [defect.message for defect in environment.run(session)[0]]
+    return [defect.message for defect in environment.CHECK.ask(session).problems]
 
 
 def test_a_flag_that_the_framework_does_not_know_is_named() -> None:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from builder.prove.checks import machine
+from builder.prove.checks import certificates, machine
 from tests.prove.reading import layer, plain, read
 
-BUNDLE = plain(machine.AUTHORITIES)
+BUNDLE = plain(certificates.AUTHORITIES)
 
 
 def test_an_image_for_another_processor_is_a_finding() -> None:
     image = read(layer(BUNDLE))
     for architecture, found in (("arm64", ["the image is for arm64"]), ("amd64", []), ("", [])):
         content = replace(image.content, configuration={"architecture": architecture})
-        defects, _ = machine.of_config(replace(image, content=content))
+        defects, _ = machine.run(replace(image, content=content))
         assert [str(defect.message).partition(":")[0] for defect in defects] == found
 
 
@@ -47,8 +47,8 @@ def test_without_certificates_no_bucket_is_read() -> None:
         defects, _ = machine.run(read(layer(files), target="cpu", Env=list(variables)))
         return [defect.message for defect in defects]
 
-    lacks = f"the image has no {machine.AUTHORITIES}: gs:// cannot be read (libcurl code 77)"
+    lacks = f"the image has no {certificates.AUTHORITIES}: gs:// cannot be read (libcurl code 77)"
     assert said({}) == [lacks]
-    (empty,) = said({machine.AUTHORITIES: (b"", 0o644, 0)})
-    assert empty.startswith(f"{machine.AUTHORITIES} is empty: no HTTPS")
+    (empty,) = said({certificates.AUTHORITIES: (b"", 0o644, 0)})
+    assert empty.startswith(f"{certificates.AUTHORITIES} is empty: no HTTPS")
     assert said(plain("/mine.pem"), "CURL_CA_BUNDLE=/mine.pem") == []

@@ -99,3 +99,18 @@ def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:
     assert isinstance(error, CheckFailed)
     assert error.message == "v100: no libcudnn (and 1 more)"
     assert error.fix == "do this"
+
+
+def test_a_check_says_passed_refused_or_not_there_and_an_older_receipt_reads() -> None:
+    """What a receipt has none of is not written: a receipt of a factory that knew no findings is
+    the same bytes."""
+    told = check().model_copy(update={"findings": (Defect("as root", "a user"),)})
+    silent = check().model_copy(update={"not_there": "no certificates"})
+    assert [one.status for one in (told, silent, check("x", 1, "no"))] == [
+        "passed", "not there", "refused",
+    ]  # fmt: skip
+    assert silent.note == "no certificates"
+    whole = receipt(told, silent)
+    assert receipts.parse(receipts.dump(whole), "here") == whole
+    written = json.loads(receipts.dump(receipt()))["checks"][0]
+    assert written.keys() == {"name", "version", "passed", "seconds", "problems", "seen"}

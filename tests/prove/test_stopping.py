@@ -7,6 +7,7 @@ import pytest
 
 from builder.contract import TrainerEvent
 from builder.prove.checks import stopping
+from builder.prove.image import NotThereError
 from builder.prove.judge import Run
 
 STEP, SAVED = TrainerEvent("step", 20, 1.5), TrainerEvent("checkpoint", 20)
@@ -52,6 +53,7 @@ def test_what_a_stopped_run_did_wrong(run: Run, message: str) -> None:
 
 def test_nothing_is_stopped_without_a_trainer_that_works() -> None:
     session: Any = SimpleNamespace(finished_job=None)
-    assert stopping.run(session) is None
+    with pytest.raises(NotThereError, match="no training run ended well"):
+        stopping.run(session)
     assert not stopping.in_training([TrainerEvent("start")])
     assert stopping.in_training([TrainerEvent("start"), STEP])

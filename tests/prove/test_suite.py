@@ -11,10 +11,13 @@ from builder.core.errors import CheckFailed, InputError
 from builder.pipeline.push import LocalImage
 from builder.prove import checks, suites
 from builder.prove.checks import size
-from builder.prove.receipts import Receipt
-from builder.prove.suite import Check, Suite
+from builder.prove.image import Image, NotThereError
+from builder.prove.receipts import Finding, Receipt
+from builder.prove.suite import Answer, Check, Suite
 from tests.pipeline.pushing import proof, results
-from tests.prove.reading import PROGRAM, TRAINER
+from tests.prove.reading import PROGRAM, TRAINER, layer, plain, read
+
+IMAGE = suites.IMAGE
 
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -31,7 +34,15 @@ def test_every_check_that_there_is_stands_in_a_suite() -> None:
         assert isinstance(module.CHECK, Check)
         assert module.CHECK.name == path.stem.replace("_", "-")
         written.add(module.CHECK.name)
-    assert {check.name for suite in (TRAINER, PROGRAM) for check in suite.checks} == written
+    every = {check.name for suite in (TRAINER, PROGRAM, IMAGE) for check in suite.checks}
+    assert every == written
+
+
+def test_builder_prove_asks_whatever_an_image_answers_by_its_layers() -> None:
+    """`contents` compares an image with its locks; what it asks beside that, `secrets` does."""
+    by_layers = {check.name for suite in (TRAINER, PROGRAM) for check in suite.checks if check.rule}
+    assert by_layers - {check.name for check in IMAGE.checks} == {"contents"}, "see OF_ANY"
+    assert all(check.rule for check in IMAGE.checks)
 
 
 def test_the_document_says_which_checks_an_image_needs() -> None:
@@ -44,7 +55,13 @@ def test_the_document_says_which_checks_an_image_needs() -> None:
         assert {check.name for check in suite.checks} == explained - others
 
 
-@pytest.mark.parametrize("suite", [TRAINER, PROGRAM])
+def test_the_document_lists_what_any_image_is_asked() -> None:
+    text = (Path(__file__).parents[2] / "docs/any-image.md").read_text()
+    listed = set(re.findall(r"^\| `(\w[\w-]*)` \|", text, re.MULTILINE))
+    assert listed == {check.name for check in IMAGE.checks}
+
+
+@pytest.mark.parametrize("suite", [TRAINER, PROGRAM, IMAGE])
 def test_a_receipt_of_its_suite_with_every_check_holds(suite: Suite) -> None:
     whole = suite.required("V100")
     assert suite.required("TPU") == suite.required("CPU")
@@ -66,6 +83,10 @@ def test_the_image_says_which_suite_it_needs_and_no_other_holds() -> None:
     judged = TRAINER.holds(receipt("program", every), DIGEST)
     assert judged.reason == "the receipt is of the suite program, the image needs trainer"
     assert not PROGRAM.holds(receipt("trainer", every), DIGEST)
+    judged = TRAINER.holds(receipt("image", every), DIGEST)
+    assert judged.reason == "the receipt is of the suite image, the image needs trainer"
+    by_capability = receipt("image", IMAGE.required("7.0"), "7.0")
+    assert IMAGE.holds(by_capability, DIGEST), "builder prove --gpu 7.0"
     assert TRAINER.holds(None, DIGEST).reason == "there is no receipt"
     assert suites.of_image({}) is TRAINER
     assert suites.of_image({suites.LABEL: "program"}) is PROGRAM
@@ -90,3 +111,20 @@ def test_an_image_over_its_budget_names_its_largest_packages() -> None:
         "0.70 GB to pull are over the budget of 0.60 GB; the largest packages: "
         "tensorflow 2.21.0 (200 MB), numpy 2.1.0 (20 MB)"
     ]
+
+
+def test_a_finding_refuses_an_image_of_ours_alone_and_nothing_to_look_at_has_a_reason() -> None:
+    def usual(_: Image) -> Answer:
+        return [Finding("as root", "a user")], {"note": "seen"}
+
+    def nothing(_: Image) -> Answer:
+        raise NotThereError("no certificates")
+
+    asked, there = Check.of("user", 1, usual), layer(plain("/a"))
+    others, ours = asked.judge(read(there)), asked.judge(read(there, target="cpu"))
+    assert (others.status, others.findings, others.problems) == (
+        "passed", (Finding("as root", "a user"),), (),
+    )  # fmt: skip
+    assert (ours.status, ours.findings, len(ours.problems)) == ("refused", (), 1)
+    empty = Check.of("certificates", 1, nothing).judge(read(there))
+    assert (empty.status, empty.note) == ("not there", "no certificates")

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from builder.core.confidential import secret_in
 from builder.image.plan import APP, site_packages
 from builder.prove import waste
+from builder.prove.checks import secrets
 from builder.prove.image import Image, Subject, listed
-from builder.prove.receipts import Defect, Finding
+from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check
 from builder.reading.layers import Tree
-from builder.registry import manifests
 
 LARGEST: Final = 15
 """Files that the receipt names."""
@@ -39,7 +38,7 @@ _LOADER: Final = (
 
 def run(image: Image) -> Answer:
     """Look for secrets; in an image of ours compare it with its locks, too."""
-    defects, seen = secrets(image)
+    defects, seen = secrets.run(image)
     if image.subject is None:
         return defects, seen
     installed = packages(image)
@@ -54,49 +53,6 @@ def run(image: Image) -> Answer:
         "bytes": sum(size for size, _ in sizes),
         "largest_files": [{"path": path, "bytes": size} for size, path in sizes[:LARGEST]],
     }
-
-
-# --- secrets --------------------------------------------------------------------------------------
-
-
-def secrets(image: Image) -> Answer:
-    """Look for secrets in each layer, in the configuration and in the history."""
-    history = manifests.history(image.content.configuration, every=True)
-    defects = [*in_texts(image.config, history), *_in_layers(image)]
-    return defects, {"note": f"{len(image.content.layers)} layers"}
-
-
-def _in_layers(image: Image) -> Iterator[Defect]:
-    for secret in image.content.secrets:
-        hidden = image.tree.layer.get(secret.path) != secret.layer
-        yield Defect(
-            f"{secret}{'; a later layer hides it' if hidden else ''}",
-            "a layer keeps what a later one deletes: build it again without it, and revoke it "
-            "if this image was ever pushed",
-        )
-    files = (path for layer in image.content.layers for path in layer.files)
-    for path in sorted(path for path in files if path.endswith("/.git/HEAD")):
-        yield Finding(
-            f"the image holds a Git repository with its history: {path[:-5]}",
-            "leave .git out of what is copied (.dockerignore), or remove it in the RUN that "
-            "clones it",
-        )
-
-
-def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defect]:
-    """Yield the secrets in the image's configuration and in the lines of its history."""
-    texts = {f"environment ({e.partition('=')[0]})": e for e in config.get("Env") or ()}
-    for key, value in (config.get("Labels") or {}).items():
-        texts[f"label {key}"] = value
-    for number, line in enumerate(history):
-        texts[f"history (step {number})"] = line
-    for name, text in texts.items():
-        kind = secret_in(text.encode(), True, variables=name.startswith("environment"))
-        if kind is not None:
-            yield Defect(
-                f"the image's {name} holds {kind}",
-                "hand it to the build as a secret (never as ARG, ENV or LABEL), revoke it",
-            )
 
 
 # --- what the locks say ---------------------------------------------------------------------------

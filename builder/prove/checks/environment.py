@@ -87,18 +87,9 @@ _UNKNOWN: Final = re.compile(r"Unknown flags? in (\w+): (.*)")
 _FLAG_SECONDS: Final = 300.0
 
 
-def run(session: Session) -> Answer:
-    """Judge the variables, then ask the framework whether it knows its flags."""
-    image, subject = session.read, session.subject
-    defects, seen = of_image(image)
-    ours = start.environment(subject.spec, subject.stack)
-    if ACCELERATOR in (image.config.get("Labels") or {}):
-        defects = [*defects, *without_the_guard(image.config, ours)]
-    return [*defects, *_unknown_flags(session)], seen
-
-
-def of_image(image: Image) -> Answer:
-    """Judge the variables, and look for the files that they name."""
+def run(image: Image) -> Answer:
+    """Judge the variables, and look for the files that they name; in an image of the project, see
+    that its guard asks."""
     environment = image.environment
     defects = list(judge(environment, image.kind))
     for path, message in paths(environment, image.kind).items():
@@ -114,6 +105,9 @@ def of_image(image: Image) -> Answer:
                     f"{_UNSET}, or install the library",
                 )
             )
+    if image.subject and ACCELERATOR in (image.config.get("Labels") or {}):
+        ours = start.environment(image.subject.spec, image.subject.stack)
+        defects += without_the_guard(image.config, ours)
     judged = sorted(environment.keys() & _known())
     return defects, {"note": f"{len(environment)} variables", "judged": judged}
 
@@ -182,22 +176,24 @@ def without_the_guard(config: Mapping[str, Any], ours: Environment) -> Iterator[
         )
 
 
-def _unknown_flags(session: Session) -> Iterator[Defect]:
+def unknown_flags(session: Session) -> Answer:
     """Let the image's framework compile a function for the CPU, where flags are set: XLA ends the
     process on one that it does not know."""
     framework = frameworks.of(session.subject.spec.framework)
     environment = session.read.environment
     written = any(environment.get(name, "").lstrip().startswith("-") for name in _FLAGS)
     if not (written and framework.flags):
-        return
+        return [], {}
     run = session.start(["-B", "-c", framework.flags], _FLAG_SECONDS, entrypoint=[session.python])
     match = next(filter(None, map(_UNKNOWN.search, run.tail)), None)
-    if run.exit_code and match:
-        yield Defect(
-            f"{match[1]}: this {framework.title} does not know {match[2].strip()}: it ends "
-            "when it begins to compile",
-            "correct the flag, or take it out: flags come and go with releases",
-        )
+    if not (run.exit_code and match):
+        return [], {}
+    flag = Defect(
+        f"{match[1]}: this {framework.title} does not know {match[2].strip()}: it ends "
+        "when it begins to compile",
+        "correct the flag, or take it out: flags come and go with releases",
+    )
+    return [flag], {}
 
 
 def _required(text: str) -> Iterator[Defect]:
@@ -263,4 +259,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 5, run)
+CHECK = Check("environment", 5, unknown_flags, rule=run)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from builder import contract
 from builder.contract import TrainerEvent
+from builder.prove.image import NotThereError
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect
 from builder.prove.session import JOB, Session
@@ -25,10 +26,10 @@ _EXEC = (
 )
 
 
-def run(session: Session) -> Answer | None:
+def run(session: Session) -> Answer:
     """Stop a new run after its first step. A trainer that does not train has nothing to save."""
     if session.finished_job is None:
-        return None
+        raise NotThereError("no training run ended well")
     steps = session.workload.steps * LONG
     run = session.train(
         f"{JOB}/stopped", steps, every=steps, stop=in_training, stop_signal="SIGTERM"

@@ -1,4 +1,4 @@
-"""The start of an image that anybody made, as a service would start it: a container with the
+"""Does an image that anybody made start, as a service would start it? In a container with the
 image's own user, a root file system that it cannot write to, and no network."""
 
 from __future__ import annotations
@@ -8,23 +8,21 @@ from typing import Final
 from builder.core.events import OnEvent, step
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
-from builder.prove.any_image import Result
 from builder.prove.checks import starts
+from builder.prove.image import Image, NotThereError, Started
 from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect
 from builder.prove.session import LABEL, Limits, Sandbox
 from builder.prove.smoke import RECORDS, interruptible
+from builder.prove.suite import Answer, Check
 
-NOT_STARTED: Final = Result(
-    "start", "not there", note="only an image in the engine is started (docker load, docker pull)"
-)
 _FIX: Final = "builder -v prove shows every line that it prints"
 
 
 def start(
     engine: ContainerEngine, image_id: str, name: str, command: str | None, on_event: OnEvent
-) -> Result:
-    """Start an image of the engine, and say how that went.
+) -> Started | None:
+    """Start an image of the engine, and return how that went; None where it names no command.
 
     command: what a shell of the image runs instead of its own command; it has to end well. The
     image's own command is given a minute, and need not end. Raises OutsideError.
@@ -38,31 +36,45 @@ def start(
             if command is not None:
                 shell = ["/bin/sh", "-c"]
                 run = sandbox.start([command], limits.training_seconds, entrypoint=shell)
-                return _of_command(run, command)
-            if not (sandbox.config.get("Entrypoint") or sandbox.config.get("Cmd")):
-                return Result("start", "not there", note="the image names no command")
-            return _of_image(sandbox.start([], starts.SECONDS))
+            elif sandbox.config.get("Entrypoint") or sandbox.config.get("Cmd"):
+                run = sandbox.start([], starts.SECONDS)
+            else:
+                return None
+            return Started(run, command)
 
 
-def _of_command(run: Run, command: str) -> Result:
+def run(image: Image) -> Answer:
+    """Say how the start went. Raises NotThereError for an image that was not started, and where the
+    way its own command ended says nothing."""
+    if image.started is None and image.content.image_id:
+        raise NotThereError("the image names no command")
+    if image.started is None:
+        raise NotThereError("only an image in the engine is started (docker load, docker pull)")
+    if image.started.command is not None:
+        return _of_command(image.started.run, image.started.command)
+    return _of_image(image.started.run)
+
+
+def _of_command(run: Run, command: str) -> Answer:
     if run.exit_code == 0 and not run.timed_out:
-        return Result("start", "passed", note=f"{command}: {run.seconds:.0f} s")
+        return [], {"note": f"{command}: {run.seconds:.0f} s"}
     problem = explain(run, command)
     fix = _FIX if problem.fix.startswith("see build/") else problem.fix
-    return Result("start", "refused", (Defect(problem.message, fix),))
+    return [Defect(problem.message, fix)], {}
 
 
-def _of_image(run: Run) -> Result:
+def _of_image(run: Run) -> Answer:
     """Judge the image's own command, of which nobody knows what it needs."""
     if run.timed_out:
-        return Result("start", "passed", note=f"it ran for {starts.SECONDS:.0f} s")
+        return [], {"note": f"it ran for {starts.SECONDS:.0f} s"}
     if run.exit_code == 0:
-        return Result("start", "passed", note=f"ended well after {run.seconds:.0f} s")
+        return [], {"note": f"ended well after {run.seconds:.0f} s"}
     if run.exit_code in starts.NOT_EXECUTED or any(map(starts.FAILS.search, run.tail)):
         message = f"the image does not start: exit code {run.exit_code}; it said last: {run.last}"
-        fix = "correct ENTRYPOINT or CMD, or install what is missing"
-        return Result("start", "refused", (Defect(message, fix),))
-    note = (
+        return [Defect(message, "correct ENTRYPOINT or CMD, or install what is missing")], {}
+    raise NotThereError(
         f"exit code {run.exit_code}, it said last: {run.last}; name a command that works with --run"
     )
-    return Result("start", "not there", note=note)
+
+
+CHECK = Check.of("start", 1, run)
