@@ -16,10 +16,10 @@ from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import OWN_PYTHON, Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.core.errors import InputError
+from builder.devicecode.gpu_support import Release
 from builder.facts import accelerators, cuda, frameworks
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import Framework
-from builder.facts.gpu_support import Release
 
 READ = "what was read of its wheels: builder/facts/gpu-support.json"
 """The source of what a framework says of its releases."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from builder.config.stack import Fact
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.devicecode import library
-from builder.devicecode.library import Library
+from builder.devicecode.library import Wheel
 from builder.devicecode.verdict import Audit
 from builder.facts import accelerators, cuda
 from builder.facts.cuda import OldestDriver
@@ -36,19 +35,6 @@ COMMAND = "builder lock --verify-device-code"
 
 _SCHEMA = 2
 _WRITTEN = f"Written by `{COMMAND}`: what the locked wheels carry, by their checksums."
-
-
-@dataclass(frozen=True)
-class Wheel:
-    """What was read of one wheel: its libraries with device code, at their installed paths.
-
-    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
-    """
-
-    name: str
-    version: str
-    sha256: str
-    libraries: tuple[Library, ...]
 
 
 Read = Mapping[str, Wheel]
@@ -86,17 +72,14 @@ def _content(text: str) -> Mapping[str, Any]:
 
 @cache
 def _wheel(text: str, sha256: str) -> Wheel:
-    value = _content(text)[sha256]
-    name, version = str(value["name"]), str(value["version"])
-    libraries = (library.from_json(entry, name, version) for entry in value["libraries"])
-    return Wheel(name, version, sha256, tuple(libraries))
+    return library.wheel_from_json(_content(text)[sha256], sha256)
 
 
 def write(root: Path, wheels: Read) -> bool:
     """Write the file, sorted by name. Returns whether anything in it changed."""
     path = root / image_yaml.IMAGES / FILE
     lines = [
-        f" {json.dumps(wheel.sha256)}: {_text(wheel)}"
+        f" {json.dumps(wheel.sha256)}: {library.wheel_text(wheel)}"
         for wheel in sorted(wheels.values(), key=lambda wheel: (wheel.name, wheel.version))
     ]
     head = f'{{"written_by": {json.dumps(_WRITTEN)},\n"schema": {_SCHEMA},\n"wheels": {{\n'
@@ -105,14 +88,6 @@ def write(root: Path, wheels: Read) -> bool:
         return False
     files.write(path, text)
     return True
-
-
-def _text(wheel: Wheel) -> str:
-    """Return a wheel with a library a line, so that a diff shows which one changed."""
-    lines = [json.dumps(library.as_json(item), separators=(",", ":")) for item in wheel.libraries]
-    head = json.dumps({"name": wheel.name, "version": wheel.version})[:-1]
-    inner = "".join(f"\n   {line}," for line in lines).removesuffix(",")
-    return f'{head}, "libraries": [{inner}]}}'
 
 
 def of_known(lock: Lock, wheels: Read) -> Audit:

@@ -1,11 +1,13 @@
-"""What one library carries: its device code by section and target, and whether the file is whole.
+"""What one library carries: its device code by section and target, and whether the file is whole;
+and what one wheel does.
 
-`as_json` and `from_json` are the form in which images/device-code.lock holds one.
+images/device-code.lock and builder/facts/gpu-support.json hold them as JSON.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import PurePosixPath
@@ -91,3 +93,44 @@ def as_json(library: Library) -> dict[str, Any]:
 def from_json(value: Mapping[str, Any], package: str = "", version: str = "") -> Library:
     """Return the library of these fields. Raises ValueError."""
     return replace(_json().validate_python(value), package=package, version=version)
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """What was read of one wheel: its libraries with device code, at their installed paths.
+
+    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
+    """
+
+    name: str
+    version: str
+    sha256: str
+    libraries: tuple[Library, ...]
+
+    @classmethod
+    def of(cls, name: str, version: str, sha256: str, libraries: Iterable[Library]) -> Wheel:
+        """Return what is kept of a wheel, of which all these libraries were read."""
+        kept = (each for each in libraries if each.groups or each.broken or each.doubt)
+        ordered = sorted(kept, key=lambda item: item.path)
+        return cls(
+            name,
+            version,
+            sha256,
+            tuple(replace(item, package=name, version=version, sha256="") for item in ordered),
+        )
+
+
+def wheel_text(wheel: Wheel, **more: str) -> str:
+    """Return a wheel as JSON with a library a line, so that a diff shows which one changed. more:
+    other fields."""
+    lines = [json.dumps(as_json(item), separators=(",", ":")) for item in wheel.libraries]
+    head = json.dumps({"name": wheel.name, "version": wheel.version, **more})[:-1]
+    inner = "".join(f"\n   {line}," for line in lines).removesuffix(",")
+    return f'{head}, "libraries": [{inner}]}}'
+
+
+def wheel_from_json(value: Mapping[str, Any], sha256: str) -> Wheel:
+    """Return the wheel of these fields. Raises ValueError, KeyError, TypeError."""
+    name, version = str(value["name"]), str(value["version"])
+    libraries = (from_json(entry, name, version) for entry in value["libraries"])
+    return Wheel(name, version, sha256, tuple(libraries))

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from builder.devicecode.library import OTHER_FORMAT, Library
 from builder.devicecode.pruning.rule import ComputeCapability
-from builder.facts import frameworks, gpu_support
+from builder.facts import frameworks
 
 
 class Remedy(NamedTuple):
@@ -63,14 +63,17 @@ def remedy(library: Library, device: ComputeCapability, status: str) -> str:
 def _release(library: Library, capability: str) -> str:
     """Return another release of the library's framework, by what was read of its wheels: the newest
     with machine code for a GPU, else with PTX that compiles for it; "" if there is none."""
+    from builder.devicecode import gpu_support  # it asks for verdicts, which name remedies
+
     for framework in frameworks.every():
         in_folder = not library.package and library.path.startswith(f"{framework.name}/")
         if library.package not in framework.distributions and not in_folder:
             continue
         rows = gpu_support.of(framework.title)[::-1]
+        runs = [(row, row.support(capability)) for row in rows]
         for word, how in _HOW.items():
-            for row in rows:
-                if row.support(capability) == word and row.version != library.version:
+            for row, support in runs:
+                if support == word and row.version != library.version:
                     return f"{library.package or framework.name} {row.version}, {how}"
     return ""
 

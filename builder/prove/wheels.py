@@ -6,11 +6,10 @@ builder/config/device_code.py reads and writes the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from builder.config import compatibility, image_yaml, lockfile
-from builder.config.device_code import COMMAND, FILE, Wheel, of_known, read, write
+from builder.config.device_code import COMMAND, FILE, of_known, read, write
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON, Stack
@@ -18,7 +17,7 @@ from builder.config.uv import Platform
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import inventory
-from builder.devicecode.library import Library
+from builder.devicecode.library import Library, Wheel
 from builder.devicecode.verdict import Audit, Support
 from builder.image import download
 from builder.prove.audit import passes
@@ -133,17 +132,13 @@ def verify(
 
 def by_wheel(pins: Iterable[Pin], libraries: Iterable[Library]) -> dict[str, Wheel]:
     """Return these libraries by the wheel that they come from."""
-    ordered = sorted(libraries, key=lambda item: item.path)
+    every = tuple(libraries)
     return {
-        pin.sha256: Wheel(
+        pin.sha256: Wheel.of(
             pin.name,
             pin.version,
             pin.sha256,
-            tuple(
-                replace(item, version=pin.version, sha256="")
-                for item in ordered
-                if item.package == pin.name and (item.groups or item.broken or item.doubt)
-            ),
+            (item for item in every if item.package == pin.name),
         )
         for pin in pins
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -11,10 +12,10 @@ from types import ModuleType
 import pytest
 
 from builder.config import device_code
-from builder.devicecode import inventory
+from builder.devicecode import gpu_support, inventory
+from builder.devicecode.library import Wheel
 from builder.devicecode.verdict import Audit
-from builder.facts import accelerators, gpu_support
-from builder.facts.gpu_support import Wheel
+from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
 
 from .writer import container, library, ptx, sass
@@ -37,9 +38,9 @@ def test_the_page_is_what_the_file_gives(script: ModuleType) -> None:
     releases = gpu_support.read()
     assert (ROOT / "builder/facts/gpu-support.md").read_text() == script.document(releases)
     assert gpu_support.FILE.read_text() == script.dump(releases)
-    read = [[f"{wheel.package}=={wheel.version}" for wheel in row.wheels] for row in releases]
+    read = [[f"{wheel.name}=={wheel.version}" for wheel in row.wheels] for row in releases]
     assert read == [wanted for versions in script.RELEASES.values() for wanted in versions]
-    assert all(tuple(row.cells) == script.GPUS for row in releases)
+    assert all(wheel.libraries for row in releases for wheel in row.wheels[:1])
     assert all(len(wheel.sha256) == 64 for row in releases for wheel in row.wheels)
 
 
@@ -49,9 +50,11 @@ def test_it_says_what_the_rule_says_of_a_locked_wheel(script: ModuleType) -> Non
     wheels = [each for each in device_code.read(ROOT).values() if each.name == "tensorflow"]
     assert {wheel.version for wheel in wheels} == {"2.21.0"}
     for wheel in wheels:
-        of_lock = Audit(wheel.libraries)
-        assert {gpu: script.cell(of_lock, gpu, 12) for gpu in script.GPUS} == release.cells
-        assert script.targets(of_lock) == release.targets
+        of_lock = script.of_wheels("TensorFlow", [(wheel, 12)])
+        assert of_lock.targets == release.targets
+        for capability in script.gpus():
+            cells = [script.cell(each.code, capability, 12) for each in (of_lock, release)]
+            assert cells[0] == cells[1], capability
 
 
 AMPERE = ("sm_35", "sm_50", "sm_60", "sm_70", "sm_75", "compute_80")
@@ -67,6 +70,8 @@ PUBLISHED = {
 }
 """What the projects publish: TensorFlow's cuda_compute_capabilities in build_info.py, inside of
 each wheel; PyTorch's list in libtorch_cuda.so, which torch.cuda.get_arch_list() answers."""
+COMPARED = ("6.0", "6.1", "7.0", "7.5", "8.0", "8.9", "9.0", "10.0", "12.0")
+"""The GPUs that builder/facts/gpu-support.md names the number of cells for."""
 NOT_COMPILED = ("2.16", "2.17", "2.18", "2.19", "2.20")
 """Their build says compute_90; the PTX of 1,149 modules says sm_90a, which no driver compiles."""
 RUNS = {"native": "native", "older minor": "native", "PTX": "ptx", "missing": "none"}
@@ -86,15 +91,31 @@ def test_the_wheels_say_what_the_projects_say() -> None:
     compared = 0
     for row in gpu_support.read():
         minor = row.version.rpartition(".")[0]
-        for gpu, cell in row.cells.items():
+        for capability in COMPARED:
             if published := PUBLISHED.get((row.framework, minor)):
-                capability = accelerators.find(gpu).compute_capability or ""
                 runs = expected(capability, published)
                 if (row.framework, runs) == ("TensorFlow", "ptx") and minor in NOT_COMPILED:
                     runs = "none"
-                assert RUNS[cell.support] == runs, (row.framework, row.version, gpu)
+                support = row.support(capability)
+                assert RUNS[support] == runs, (row.framework, row.version, capability)
                 compared += 1
     assert compared == 153, "builder/facts/gpu-support.md names the number"
+
+
+def test_a_gpu_of_a_new_compute_capability_is_a_column_without_a_download(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of accelerators.yaml is enough: 8.6, an A10's, is no column of the page."""
+    known = accelerators.accelerators()
+    new = replace(known["L4"], name="A10", compute_capability="8.6")
+    monkeypatch.setattr(accelerators, "accelerators", lambda: {**known, "A10": new})
+    monkeypatch.setattr(script, "fetched", None)
+    heads = [line for line in script.document(gpu_support.read()).splitlines() if "V100" in line]
+    assert "| | CUDA | P100 | P4 | V100 | T4 | A100 | A10 | L4 | H100 |" in heads[1]
+    (release,) = (row for row in gpu_support.of("PyTorch") if row.version == "2.15.0")
+    assert [release.support(each) for each in ("8.6", "8.9", "7.0")] == [
+        "native", "older minor", "missing",
+    ]  # fmt: skip
 
 
 def test_every_release_that_an_image_may_name_was_read() -> None:
@@ -109,16 +130,16 @@ def test_every_release_that_an_image_may_name_was_read() -> None:
 def test_the_oldest_driver_is_that_of_cuda_the_ptx_and_the_gpu(script: ModuleType) -> None:
     code = library(container(sass(70), sass(80), ptx(90, compression="", payload=PTX)))
     libraries = inventory.of_stream([("libx.so", io.BytesIO(code))]).compared()
-    release = script.judged("X", [(Wheel("x", "1.0", "0" * 64), libraries, 12)])
-    assert {gpu: script.shown(cell) for gpu, cell in release.cells.items()} == {
-        **dict.fromkeys(("P100", "P4"), "-"),
-        **dict.fromkeys(("V100", "T4", "A100", "L4"), "native (525)"),
-        "H100": "PTX, 1 min (555)",
-        **dict.fromkeys(("B200", "RTX-PRO-6000"), "PTX, 1 min (570)"),
+    release = script.of_wheels("X", [(Wheel("x", "1.0", "0" * 64, libraries), 12)])
+    assert {each: script.shown(script.cell(release.code, each, 12)) for each in COMPARED} == {
+        **dict.fromkeys(("6.0", "6.1"), "-"),
+        **dict.fromkeys(("7.0", "7.5", "8.0", "8.9"), "native (525)"),
+        "9.0": "PTX, 1 min (555)",
+        **dict.fromkeys(("10.0", "12.0"), "PTX, 1 min (570)"),
     }
-    assert script.shown(script.cell(Audit(libraries), "V100", 13)) == "native (580)"
+    assert script.shown(script.cell(Audit(libraries), "7.0", 13)) == "native (580)"
     hopper = inventory.of_stream([("libx.so", io.BytesIO(library(container(sass(90)))))]).compared()
-    assert script.shown(script.cell(Audit(hopper), "V100", 12)) == "-"
+    assert script.shown(script.cell(Audit(hopper), "7.0", 12)) == "-"
 
 
 def test_a_wheels_metadata_says_its_cuda(script: ModuleType) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from builder.config import device_code, image_yaml, lockfile, locking
-from builder.config.device_code import Read, Wheel
+from builder.config.device_code import Read
 from builder.config.lockfile import Lock
 from builder.config.uv import Platform
 from builder.core.errors import InputError
+from builder.devicecode.library import Wheel
 from builder.prove import wheels
 from tests.config.test_lock import nothing_new
 from tests.devicecode.writer import container, library, sass

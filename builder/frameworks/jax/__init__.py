@@ -10,14 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from builder.facts import gpu_support
 from builder.facts.frameworks import Exclude, Framework, OptionalLibrary, later
 
 FRAMEWORK: Final = Framework(
     name="jax",
     title="JAX",
     distributions=frozenset({"jax"}),
-    releases=partial(gpu_support.versions, "JAX"),
+    releases=partial(later("builder.devicecode.gpu_support:versions"), "JAX"),
     resolve=later("builder.frameworks.jax.stack:resolve"),
     suites=partial(later("builder.prove.suites:both"), "jax", ("jax", "jaxlib"), 3),
     opened=later("builder.frameworks.jax.opened:missing"),

@@ -15,10 +15,11 @@ from packaging.version import Version
 from builder.config import compatibility
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, RefusedError, Stack
-from builder.facts import cuda, gpu_support
+from builder.devicecode import gpu_support
+from builder.devicecode.gpu_support import Release
+from builder.facts import cuda
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import minor
-from builder.facts.gpu_support import Release
 
 _LIBTPU = "libtpu"
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from builder.facts import gpu_support
 from builder.facts.frameworks import Exclude, Framework, later
 
 # What training never loads, of CUDA 12.5 and TensorFlow 2.21.0.
@@ -64,7 +63,7 @@ FRAMEWORK: Final = Framework(
     distributions=frozenset(
         {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tf-nightly"}
     ),
-    releases=partial(gpu_support.versions, "TensorFlow"),
+    releases=partial(later("builder.devicecode.gpu_support:versions"), "TensorFlow"),
     resolve=later("builder.frameworks.tensorflow.stack:resolve"),
     suites=partial(
         later("builder.prove.suites:both"),

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from builder.facts import Source, gpu_support, read_table, sources_of
+from builder.devicecode import gpu_support
+from builder.facts import Source, read_table, sources_of
 from builder.facts.frameworks import minor
 
 DATA = Path(__file__).parent

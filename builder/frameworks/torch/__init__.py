@@ -10,14 +10,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from builder.facts import gpu_support
 from builder.facts.frameworks import Exclude, Framework, OptionalLibrary, later
 
 FRAMEWORK: Final = Framework(
     name="torch",
     title="PyTorch",
     distributions=frozenset({"torch"}),
-    releases=partial(gpu_support.versions, "PyTorch"),
+    releases=partial(later("builder.devicecode.gpu_support:versions"), "PyTorch"),
     resolve=later("builder.frameworks.torch.stack:resolve"),
     suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2),
     opened=later("builder.frameworks.torch.opened:missing"),

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from builder.config import compatibility
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, RefusedError, Runs, Stack
-from builder.facts import gpu_support
+from builder.devicecode import gpu_support
+from builder.devicecode.gpu_support import Release
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import minor
-from builder.facts.gpu_support import Release
 
 
 def cuda_of(release: Release) -> str:

@@ -10,8 +10,8 @@ import pytest
 from builder.config import compatibility, image_yaml, lockfile, uv
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import InputError
-from builder.facts import gpu_support
-from builder.facts.gpu_support import Release
+from builder.devicecode import gpu_support
+from builder.devicecode.gpu_support import Release
 from builder.prove import suites
 
 ROOT = Path(__file__).parents[3]
