@@ -19,6 +19,7 @@ from builder.devicecode import linking
 from builder.image.plan import HOOK
 from builder.prove.audit import Gpu
 from builder.prove.checks import (
+    combinations,
     contents,
     device_code,
     driver,
@@ -165,6 +166,7 @@ def _hooks(image: Image) -> Answer:
 
 CHECKS: Final[Mapping[str, Rule]] = {
     "device-code": device_code.run,
+    "combinations": combinations.run,
     "loader": _loader,
     "environment": environment.of_image,
     "machine": machine.of_config,

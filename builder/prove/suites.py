@@ -18,6 +18,7 @@ from builder.facts import frameworks
 from builder.image.plan import APP
 from builder.prove import receipts
 from builder.prove.checks import (
+    combinations,
     contents,
     device_code,
     driver,
@@ -117,7 +118,8 @@ def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
 def _of_any(loader: Check) -> tuple[Check, ...]:
     """Return the checks of an image with any program."""
     return (
-        *(device_code.CHECK, environment.CHECK, machine.CHECK, driver.CHECK, loader),
+        *(device_code.CHECK, combinations.CHECK, environment.CHECK, machine.CHECK),
+        *(driver.CHECK, loader),
         *(contents.CHECK, permissions.CHECK),
     )
 
