@@ -114,6 +114,9 @@ def found(image: Image) -> list[str]:
 def test_every_row_has_a_case_and_those_with_a_message_a_log() -> None:
     assert len(ROWS) >= 15 and [case[0] for case in CASES] == list(ROWS)
     assert {name for name, row in ROWS.items() if row.says or row.warns} == LOGS.keys()
+    for row in ROWS.values():
+        assert row.source.startswith("https://") and row.known and row.instead, row.name
+        assert not row.seen.endswith(".") and not row.instead.endswith("."), row.name
 
 
 @pytest.mark.parametrize(("name", "bad", "gpu", "fine"), CASES, ids=[case[0] for case in CASES])
