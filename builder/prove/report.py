@@ -41,8 +41,8 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
         if source.note:
             lines.append(f"{source.name}: {source.note}")
         lines += [f"{source.name}: {secret}" for secret in source.secrets]
-        for found, instead in {str(f): f.row.instead for _, f in source.known_bad}.items():
-            lines += [f"{source.name}: {found}", f"    instead: {instead}"]
+        for (text, instead), gpus in _known_bad(source).items():
+            lines += [f"{source.name}: {', '.join(gpus)}: {text}", f"    instead: {instead}"]
         for gpu, verdict in source.verdicts:
             before = f"{source.name}: " if many else ""
             lines.append(f"{before}{gpu.name} {verdict}{_driver(verdict)}")
@@ -54,6 +54,14 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
                 if source.required and finding.status == Support.NOT_USED
             ]
     return tuple(lines)
+
+
+def _known_bad(source: Audited) -> dict[tuple[str, str], list[str]]:
+    """Return what is known to fail, and what to take instead, with the GPUs."""
+    gpus: dict[tuple[str, str], list[str]] = {}
+    for gpu, found in source.known_bad:
+        gpus.setdefault((str(found), found.row.instead), []).append(gpu.name)
+    return gpus
 
 
 def as_dict(source: Audited) -> dict[str, object]:

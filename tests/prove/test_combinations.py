@@ -175,4 +175,6 @@ def test_audit_refuses_what_is_installed_with_the_pair(tmp_path: Path) -> None:
     (line,) = json.loads(run("--gpu", "T4", "--json").stdout)[0]["known_bad"]
     assert line.startswith("T4: TensorFlow 2.21.0 with cuDNN 9.5.1.17")
     assert "::error title=known to fail on T4::TensorFlow" in run("--gpu", "T4", "--github").stdout
-    assert run().exception is None, "no GPU was named"
+    every = run()
+    assert every.exception is None, "no GPU was named"
+    assert ", T4, " in every.stdout and ": TensorFlow 2.21.0 with cuDNN 9.5.1.17: " in every.stdout
