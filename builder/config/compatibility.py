@@ -14,12 +14,14 @@ from packaging.version import Version
 from builder.config import image_yaml
 from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
+from builder.config.lockfile import Lock
 from builder.config.stack import OWN_PYTHON, Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.core.errors import InputError
 from builder.devicecode.gpu_support import Release
-from builder.facts import accelerators, cuda, frameworks
+from builder.facts import accelerators, cuda, frameworks, known_bad
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import Framework
+from builder.facts.known_bad import Found
 
 READ = "what was read of its wheels: builder/facts/gpu-support.json"
 """The source of what a framework says of its releases."""
@@ -39,7 +41,11 @@ def resolve(spec: ImageSpec) -> Stack:
         stack, refused = _tried(spec, release, _pythons(spec))
         if stack:
             newer = (_refusal(framework, *each) for each in refusals.items())
-            return replace(stack, facts=(*stack.facts, *newer))
+            told = (
+                Fact(f"known of {each.pair}", each.row.seen, each.row.source, True)
+                for each in known_bad_of(stack)
+            )
+            return replace(stack, facts=(*stack.facts, *newer, *told))
         refusals[release] = refused[0]
     newest = next(iter(refusals.values()))
     where = image_yaml.where(spec, *newest.field.split("."))
@@ -77,6 +83,7 @@ def _tried(
         changed = {name: value for name, value in chosen.items() if getattr(spec, name) != value}
         try:
             stack = framework.resolve(spec.model_copy(update=changed) if changed else spec)
+            _refuse_known_bad(stack)
         except RefusedError as refused:
             refusals.append(refused)
         else:
@@ -88,6 +95,38 @@ def _refusal(framework: Framework, release: str, refused: RefusedError) -> Fact:
     """Return why a newer release was not taken, and what to write if it is to be."""
     why = f"{refused.what}: {refused.fix}" if refused.fix else refused.what
     return Fact(f"why not {framework.title} {release}", why, READ, True)
+
+
+def known_bad_of(stack: Stack) -> tuple[Found, ...]:
+    """Return what is known to fail of versions. A published base is judged when it is read."""
+    if not stack.spec.has_own_base:
+        return ()
+    packages = {stack.distribution: stack.release, **stack.constraints}
+    return known_bad.find(packages, stack.compute_capability)
+
+
+def known_bad_of_lock(spec: ImageSpec, lock: Lock) -> tuple[Found, ...]:
+    """Return what is known to fail of the versions that a lock holds."""
+    packages = {name: pin.version for name, pin in lock.packages.items()}
+    return known_bad.find(packages, accelerators.find(spec.accelerator).compute_capability)
+
+
+def require_lock(spec: ImageSpec, lock: Lock) -> None:
+    """Raise InputError for a lock with versions that a plain program fails with."""
+    for found in known_bad_of_lock(spec, lock):
+        if found.row.fails:
+            raise InputError(f"{image_yaml.where(spec, spec.framework)}: {found}", found.row.fix)
+
+
+def _refuse_known_bad(stack: Stack) -> None:
+    """Raise RefusedError for versions that a plain program fails with."""
+    for found in known_bad_of(stack):
+        if found.row.fails:
+            pinned = [name for name in found.row.libraries if name in stack.spec.cuda]
+            if pinned:
+                fix = f"{found.row.fix}, or leave it out"
+                raise RefusedError(f"cuda.{pinned[0]}", str(found), fix)
+            raise RefusedError(stack.spec.framework, str(found), otherwise=found.row.fix)
 
 
 # --- what a framework asks ------------------------------------------------------------------------

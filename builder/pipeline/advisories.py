@@ -1,4 +1,5 @@
-"""The advisories against what a project's targets lock, and which of them image.yaml accepts."""
+"""What is known against a project's locks: advisories, which image.yaml may accept, and versions
+that fail together."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from builder.config import image_yaml, lockfile
+from builder.config import compatibility, image_yaml, lockfile
 from builder.config.fields import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
+from builder.facts.known_bad import Found
 from builder.trust import advisories, sbom
 from builder.trust.advisories import Finding, PackageVersion
 
@@ -61,12 +63,26 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
         for spec, entry, text in _entries(specs)
         if not any(finding.is_named_by(entry) for finding in judged[spec.name])
     ]
+    together = {
+        spec.name: compatibility.known_bad_of_lock(spec, lockfile.read(root, spec.name))
+        for spec in specs
+    }
     return AdvisoryReport(
         len(versions),
         judged,
-        (*_lines(judged, accepted=False), *expired),
-        (*_lines(judged, accepted=True), *unused),
+        (*_lines(judged, accepted=False), *expired, *_together(together, fails=True)),
+        (*_lines(judged, accepted=True), *unused, *_together(together, fails=False)),
     )
+
+
+def _together(targets: Mapping[str, Sequence[Found]], fails: bool) -> Iterator[str]:
+    """Yield a line for each combination of versions that is known to fail, with its targets."""
+    named: dict[str, list[str]] = {}
+    for target, found in targets.items():
+        for each in found:
+            if each.row.fails == fails:
+                named.setdefault(f"{each}; {each.row.fix}", []).append(target)
+    yield from (f"{line}; in {', '.join(names)}" for line, names in sorted(named.items()))
 
 
 def _lines(

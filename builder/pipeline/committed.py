@@ -20,6 +20,7 @@ from builder.prove import wheels
 if TYPE_CHECKING:
     from builder.config.lockfile import Lock, Staleness
     from builder.config.locking import Apt
+    from builder.config.stack import Stack
 
 
 def lock(
@@ -32,18 +33,24 @@ def lock(
 ) -> Iterator[Lock]:
     """Choose and write the locks of `targets`, one after the other.
 
-    Refuses a lock that names a wheel known not to run on its GPU, before it is written.
+    Refuses a lock that is known to fail on its GPU, before it is written.
     Raises InputError, OutsideError.
     """
     for target in targets:
         spec = image_yaml.load(root, target)
         stack = compatibility.resolve(spec)
-        require = partial(wheels.require, root, stack)
+        require = partial(_require, root, stack)
         yield locking.lock(
             root, spec, stack, apt, upgrade, on_event, require, now, project.factory()
         )
     with contextlib.suppress(InputError):  # another target has no lock yet
         layers_lock.of(root).drop(bases(root).values())
+
+
+def _require(root: Path, stack: Stack, lock: Lock) -> None:
+    """Refuse a lock that is known to fail on its GPU. Raises InputError."""
+    compatibility.require_lock(stack.spec, lock)
+    wheels.require(root, stack, lock)
 
 
 def lock_new(root: Path, targets: Sequence[str], apt: Apt, on_event: OnEvent = ignore) -> None:
@@ -86,6 +93,9 @@ def problems(root: Path) -> tuple[str, ...]:
     problems: list[str] = []
     for spec in specs:
         compatibility.resolve(spec)
+        with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`
+            found = compatibility.known_bad_of_lock(spec, lockfile.read(root, spec.name))
+            problems += [f"{spec.name}: {each}; {each.row.fix}" for each in found if each.row.fails]
     names = [spec.name for spec in specs]
     for name, gaps in wheels.check(root, names).items():
         problems += [f"{name}: {gap}" for gap in gaps]

@@ -20,7 +20,8 @@ from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.settings import Settings
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
-from builder.facts import accelerators
+from builder.facts import accelerators, known_bad
+from builder.facts.known_bad import Found
 from builder.reading import images, tars
 from builder.reading.images import Blobs, ImageContent
 from builder.registry import manifests
@@ -66,6 +67,16 @@ class Audited:
         return tuple((gpu, self.libraries.verdict(gpu.capability)) for gpu in self.devices)
 
     @property
+    def known_bad(self) -> tuple[tuple[Gpu, Found], ...]:
+        """What is known to fail of the versions that installed the libraries, on each GPU."""
+        packages = {library.package: library.version for library in self.libraries.libraries}
+        return tuple(
+            (gpu, found)
+            for gpu in self.devices
+            for found in known_bad.find(packages, str(gpu.capability))
+        )
+
+    @property
     def refused(self) -> tuple[tuple[Gpu, Verdict], ...]:
         """The GPUs that were named and do not run it."""
         return tuple(
@@ -94,13 +105,22 @@ def instead(verdict: Verdict, target: str = "") -> str:
 
 
 def require(sources: Sequence[Audited]) -> None:
-    """Raise CheckFailed where a source does not run on a GPU that was named, or where a layer holds
-    a secret."""
+    """Raise CheckFailed where a source does not run on a GPU that was named, where its versions are
+    known to fail there, or where a layer holds a secret."""
     refused = [(source, gpu, verdict) for source in sources for gpu, verdict in source.refused]
     if refused:
         source, gpu, verdict = refused[0]
         message = f"{source.name}: {gpu.name} {verdict}{_more(refused)}"
         raise CheckFailed(message, instead(verdict, source.name if source.is_target else ""))
+    failing = [
+        (f"{source.name}: {gpu.name}: {found}", found.row.fix)
+        for source in sources
+        for gpu, found in source.known_bad
+        if source.required and found.row.fails
+    ]
+    if failing:
+        message, fix = failing[0]
+        raise CheckFailed(f"{message}{_more(failing)}", fix)
     secrets = [f"{source.name}: {secret}" for source in sources for secret in source.secrets]
     if secrets:
         raise CheckFailed(

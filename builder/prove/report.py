@@ -41,6 +41,8 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
         if source.note:
             lines.append(f"{source.name}: {source.note}")
         lines += [f"{source.name}: {secret}" for secret in source.secrets]
+        for (text, instead), gpus in _known_bad(source).items():
+            lines += [f"{source.name}: {', '.join(gpus)}: {text}", f"    instead: {instead}"]
         for gpu, verdict in source.verdicts:
             before = f"{source.name}: " if many else ""
             lines.append(f"{before}{gpu.name} {verdict}{_driver(verdict)}")
@@ -54,6 +56,14 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def _known_bad(source: Audited) -> dict[tuple[str, str], list[str]]:
+    """Return what is known to fail, and what to take instead, with the GPUs."""
+    gpus: dict[tuple[str, str], list[str]] = {}
+    for gpu, found in source.known_bad:
+        gpus.setdefault((str(found), found.row.instead), []).append(gpu.name)
+    return gpus
+
+
 def as_dict(source: Audited) -> dict[str, object]:
     """Return an audit as JSON-ready data, with `accelerators` in the order of `verdicts`."""
     return {
@@ -61,6 +71,7 @@ def as_dict(source: Audited) -> dict[str, object]:
         "accelerators": [gpu.name for gpu in source.devices],
         "refused": [gpu.name for gpu, _ in source.refused],
         "secrets": list(source.secrets),
+        "known_bad": [f"{gpu.name}: {found}" for gpu, found in source.known_bad],
         "libraries": [
             {
                 "path": library.path,
@@ -91,6 +102,10 @@ def github_lines(sources: Sequence[Audited]) -> Iterator[str]:
                 yield annotation(level, text, file=finding.library.path, title=title)
             if not verdict.spoilers and not verdict.runs:
                 yield annotation("error", "no library holds device code", title=title)
+        for gpu, found in source.known_bad:
+            level = "error" if found.row.fails else "warning"
+            text = f"{found}; instead: {found.row.instead}"
+            yield annotation(level, text, title=f"known to fail on {gpu.name}")
         for secret in source.secrets:
             yield annotation("error", secret, title="secret")
 

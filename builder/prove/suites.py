@@ -19,6 +19,7 @@ from builder.image.plan import APP
 from builder.prove import receipts
 from builder.prove.checks import (
     certificates,
+    combinations,
     contents,
     device_code,
     driver,
@@ -44,6 +45,7 @@ LABEL: Final = "training-image-factory.suite"
 
 OF_ANY: Final = (
     device_code.CHECK,
+    combinations.CHECK,
     environment.CHECK,
     machine.CHECK,
     driver.CHECK,

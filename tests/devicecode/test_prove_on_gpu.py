@@ -1,5 +1,6 @@
 """scripts/prove-on-gpu on a machine without a GPU: it says so, and that nothing was proven."""
 
+import json
 import os
 import subprocess
 import sys
@@ -39,3 +40,23 @@ def test_the_same_computations_twice_give_the_same_results(tmp_path: Path) -> No
     assert len(first.files) >= 20
     for name in first.files:
         numpy.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+@pytest.mark.tensorflow
+def test_programs_that_people_write_build_and_train_compiled_and_not(tmp_path: Path) -> None:
+    """Here on the CPU: it shows nothing about cuDNN."""
+    import numpy
+
+    out = tmp_path / "programs"
+    done = run("--run", str(out), "--framework", "tensorflow", "--programs", path=Path("/bin"))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.with_suffix(".json").read_text())["errors"] == {}
+    losses = numpy.load(out.with_suffix(".npz"))
+    names = [
+        f"{name}, {how}" for name in ("pictures", "words") for how in ("compiled", "not compiled")
+    ]
+    assert losses.files == names
+    for name in ("pictures", "words"):
+        compiled, plain = losses[f"{name}, compiled"], losses[f"{name}, not compiled"]
+        numpy.testing.assert_allclose(compiled, plain, rtol=1e-3)
+        assert numpy.isfinite(plain).all()

@@ -73,7 +73,8 @@ def test_no_source_stands_unused() -> None:
     for path in (*DATA.glob("*.yaml"), *releases.DATA.glob("*.yaml")):
         text = path.read_text()
         names = re.findall(r"^  ([\w.-]+): \{text: ", text, re.MULTILINE)
-        if path.name == "aiplatform.yaml":  # of a service that was shut down: one source for all
+        # of a service that was shut down: one source for all; rows that each have an address
+        if path.name in ("aiplatform.yaml", "known_bad.yaml"):
             continue
         used = set(re.findall(r"source: ([\w.-]+)", text)) | {"precision"}
         assert names, path

@@ -69,6 +69,7 @@ def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
     code, checks, _ = proven(image(tmp_path), "--gpu", "v100")
     status = {name: check["status"] for name, check in checks.items()}
     assert status.pop("loader") == "not there", "it holds no TensorFlow"
+    assert status.pop("combinations") == "not there", "it holds no package"
     assert status.pop("start") == "not there", "it is not in the engine"
     assert set(status.values()) == {"passed"}, checks
     assert code == 0
@@ -89,6 +90,7 @@ FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
     ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
     ("permissions", {}, {"User": "", "Labels": OURS}, "runs as root"),
     ("permissions", {"opt/su": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/su"),
+    ("combinations", {"usr/lib/libcudnn.so.9.28.0": (b"", 0o644, 0)}, {}, "cuDNN 9.28.0: "),
     ("driver", {"usr/lib/libcuda.so.550.1": (b"", 0o644, 0)}, {}, "libraries of the driver"),
     ("secrets", {"root/id.pem": (KEY, 0o600, 0)}, {}, "holds a private key: /root/id.pem"),
     ("secrets", {}, {"Env": ["A=ghp_" + "a1B2c3D4e" * 4]}, "environment (A) holds a token"),

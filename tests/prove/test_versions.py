@@ -22,6 +22,7 @@ QUESTIONS = re.compile(
 
 TABLE = {
     "device-code": (2, "2d350a7980"),
+    "combinations": (1, "9a026ebc72"),
     "environment": (5, "e662e5c635"),
     "machine": (4, "5fdaa455dc"),
     "driver": (1, "d5a7aacf96"),

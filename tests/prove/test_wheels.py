@@ -73,7 +73,7 @@ def test_what_nobody_read_and_what_carries_less_than_the_table_says_is_a_gap(
     cudnn = lock.packages["nvidia-cudnn-cu12"].sha256
     device_code.write(copy, {key: wheel for key, wheel in other.items() if key != cudnn})
     (gap,) = wheels.check(copy, ["v100"])["v100"]
-    assert gap.startswith("what nvidia-cudnn-cu12 9.3.0.75 carries was never read: run builder")
+    assert gap.startswith("what nvidia-cudnn-cu12 9.10.2.21 carries was never read: run builder")
     for file in (copy / "images/v100").glob("*.lock"):
         file.unlink()
     assert wheels.check(copy, ["v100", "cpu"]) == {}, "never locked"
@@ -91,7 +91,7 @@ def test_versions_whose_wheels_do_not_run_are_refused_before_anything_is_written
     monkeypatch.setattr(locking, "_made", lambda *_: lock)
     chosen = stack(copy)
     with pytest.raises(
-        InputError, match=r"nvidia-cudnn-cu12 9\.3\.0\.75 does not run on V100"
+        InputError, match=r"nvidia-cudnn-cu12 9\.10\.2\.21 does not run on V100"
     ) as error:
         locking.lock(
             copy, chosen.spec, chosen, nothing_new, upgrade=True,
@@ -120,7 +120,7 @@ def test_verifying_writes_what_was_read_and_tells_what_was_committed_wrongly(
     monkeypatch.setattr(wheels, "of_lock", lambda *_: truth)
     gaps = wheels.verify(copy, ["v100", "cpu"])
     assert gaps == {
-        "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.3.0.75 carries",)
+        "v100": ("device-code.lock does not say what nvidia-cudnn-cu12 9.10.2.21 carries",)
     }
     known = {pin.sha256 for pin in lock.packages.values()}
     written = device_code.read(copy)

@@ -18,7 +18,8 @@ from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
-from builder.facts import read_table
+from builder.facts import known_bad, read_table
+from builder.facts.known_bad import KnownBad
 
 FILE = Path(__file__).parent / "endings.yaml"
 GAP = " ... "
@@ -139,8 +140,23 @@ def _words() -> tuple[tuple[Ending, bool, tuple[str, ...], str], ...]:
 
 @cache
 def endings() -> tuple[Ending, ...]:
-    """Return the table, read once a process."""
-    return TypeAdapter(tuple[Ending, ...]).validate_python(read_table(FILE)["endings"])
+    """Return the table, read once a process, and the combinations that are known to fail."""
+    table = TypeAdapter(tuple[Ending, ...]).validate_python(read_table(FILE)["endings"])
+    return (*table, *(_of_known_bad(row) for row in known_bad.rows() if row.says or row.warns))
+
+
+def _of_known_bad(row: KnownBad) -> Ending:
+    """Return the ending that a combination of versions has. It wins over what names it less
+    exactly."""
+    return Ending(
+        name=row.name,
+        happened=f"The image's versions fail together: {row.seen}. What is known: {row.known}.",
+        do=f"Take {row.instead}. `builder prove` asks the same table of any image.",
+        source=row.source,
+        says=row.says,
+        warns=row.warns,
+        over=("crash", "versions", "no-kernels"),
+    )
 
 
 # --- exit codes in words --------------------------------------------------------------------------

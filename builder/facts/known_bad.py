@@ -1,0 +1,151 @@
+"""Versions that fit each other by their metadata, and fail: known_bad.yaml, read once a process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from builder.facts import DATA, cuda, frameworks, read_table
+
+_WHEEL: Final = re.compile(r"nvidia-(.+?)(?:-cu\d+)?")
+_TITLES: Final = {"cublas": "cuBLAS", "cudart": "CUDA", "cudnn": "cuDNN", "nccl": "NCCL"}
+_NVIDIA_BUILD: Final = "nv"
+"""How the local part of a version begins of what NVIDIA built."""
+
+Versions = tuple[SpecifierSet, ...]
+"""Alternatives; where there is none, every version."""
+
+
+@dataclass(frozen=True)
+class KnownBad:
+    """A combination that is known to fail; known_bad.yaml says what each field holds."""
+
+    name: str
+    frameworks: tuple[str, ...]
+    releases: Versions
+    libraries: Mapping[str, Versions]
+    capabilities: Versions
+    fails: bool
+    seen: str
+    known: str
+    instead: str
+    says: tuple[str, ...]
+    warns: tuple[str, ...]
+    source: str
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        return f"take {self.instead}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row that applies. versions: those that it is about, by their names for a person."""
+
+    row: KnownBad
+    versions: Mapping[str, str]
+
+    @property
+    def pair(self) -> str:
+        """What does not go together: "TensorFlow 2.21.0 with cuDNN 9.3.0.75"."""
+        return " with ".join(f"{name} {version}" for name, version in self.versions.items())
+
+    def __str__(self) -> str:
+        return f"{self.pair}: {self.row.seen} ({self.row.known}: {self.row.source})"
+
+
+def find(
+    packages: Mapping[str, str], capability: str | None, also: Mapping[str, str] | None = None
+) -> tuple[Found, ...]:
+    """Return the rows that apply to what lies in one image, those that a plain program fails by
+    first.
+
+    packages: the versions of its Python packages. capability: the GPU's; rows about some GPUs do
+    not apply where it is not known. also: the versions of CUDA's libraries that no package brings,
+    by their short names.
+    """
+    installed = {name: version for name, version in packages.items() if _version(version)}
+    libraries = {**(also or {}), **_libraries(installed)}
+    found = (_found(row, _releases(installed), libraries, capability) for row in rows())
+    return tuple(sorted(filter(None, found), key=lambda each: not each.row.fails))
+
+
+def _found(
+    row: KnownBad, releases: Mapping[str, str], libraries: Mapping[str, str], capability: str | None
+) -> Found | None:
+    known = [name for name in row.frameworks if _has(row.releases, releases.get(name))]
+    if row.frameworks and not known:
+        return None
+    if row.capabilities and not _has(row.capabilities, capability):
+        return None
+    if not all(_has(versions, libraries.get(name)) for name, versions in row.libraries.items()):
+        return None
+    named = {frameworks.of(name).title: releases[name] for name in known}
+    return Found(row, named | {_TITLES.get(n, n): libraries[n] for n in row.libraries})
+
+
+def _has(versions: Versions, version: str | None) -> bool:
+    """Tell whether a version is there, and one of these."""
+    return version is not None and (
+        not versions or any(each.contains(version, prereleases=True) for each in versions)
+    )
+
+
+def _version(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _releases(packages: Mapping[str, str]) -> dict[str, str]:
+    """Return the release of each framework among packages, by its key of image.yaml.
+
+    What NVIDIA built has other libraries than the wheels on PyPI, and is left out."""
+    return {
+        framework.name: packages[name]
+        for framework in frameworks.every()
+        for name in sorted(framework.distributions & packages.keys())
+        if not (Version(packages[name]).local or "").startswith(_NVIDIA_BUILD)
+    }
+
+
+def _libraries(packages: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of CUDA's libraries among packages, by their short names."""
+    short = {part: name for name, part in cuda.cuda().packages.items()}
+    wheels = ((_WHEEL.fullmatch(name), version) for name, version in packages.items())
+    return {short[wheel[1]]: version for wheel, version in wheels if wheel and wheel[1] in short}
+
+
+@cache
+def rows() -> tuple[KnownBad, ...]:
+    """Return the table."""
+    return tuple(map(_row, read_table(DATA / "known_bad.yaml")["rows"]))
+
+
+def _row(row: Mapping[str, Any]) -> KnownBad:
+    return KnownBad(
+        name=row["name"],
+        frameworks=tuple(row.get("frameworks", ())),
+        releases=_versions(row.get("releases", ())),
+        libraries={name: _versions(each) for name, each in row.get("libraries", {}).items()},
+        capabilities=_versions(row.get("capabilities", ())),
+        fails=row.get("fails") == "yes",
+        seen=row["seen"],
+        known=row["known"],
+        instead=row["instead"],
+        says=tuple(row.get("says", ())),
+        warns=tuple(row.get("warns", ())),
+        source=row["source"],
+    )
+
+
+def _versions(specifiers: Iterable[str]) -> Versions:
+    return tuple(map(SpecifierSet, specifiers))
