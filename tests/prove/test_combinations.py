@@ -44,6 +44,8 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("cublas-13.6-large", "nvidia-cublas 13.6.0.2", "9.0", "nvidia-cublas 13.5.1.27"),
     ("nccl-2.29.2", "torch 2.10.0, nvidia-nccl-cu13 2.29.2", "9.0",
      "torch 2.10.0, nvidia-nccl-cu13 2.29.3"),
+    ("nccl-2.25.1-abort", "torch 2.7.0, nvidia-nccl-cu12 2.25.1", "8.0",
+     "torch 2.7.1, nvidia-nccl-cu12 2.26.2"),
     ("torch-attention-nan-hopper", "torch 2.13.0, nvidia-cudnn-cu13 9.20.0.48", "9.0",
      "torch 2.15.0, nvidia-cudnn-cu13 9.26.1.1"),
     ("torch-attention-b200", "torch 2.13.0, nvidia-cudnn-cu13 9.20.0.48", "10.0",
