@@ -20,7 +20,7 @@ from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.settings import Settings
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
-from builder.facts import accelerators, known_bad
+from builder.facts import accelerators, frameworks, known_bad
 from builder.facts.known_bad import Found
 from builder.reading import images, tars
 from builder.reading.images import Blobs, ImageContent
@@ -69,7 +69,12 @@ class Audited:
     @property
     def known_bad(self) -> tuple[tuple[Gpu, Found], ...]:
         """What is known to fail of the versions that installed the libraries, on each GPU."""
-        packages = {library.package: library.version for library in self.libraries.libraries}
+        installed = [each for each in self.libraries.libraries if each.version]
+        packages = {each.package: each.version for each in installed}
+        for framework in frameworks.every():  # its compiled half has its release, too
+            for each in installed:
+                if framework.module and re.search(rf"(^|/)({framework.module})", each.path):
+                    packages.setdefault(min(framework.distributions), each.version)
         return tuple(
             (gpu, found)
             for gpu in self.devices

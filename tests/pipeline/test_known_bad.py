@@ -54,11 +54,11 @@ def test_lock_refuses_the_pair_by_name_and_writes_nothing(
 
 
 def test_a_lock_whose_requirements_brought_a_bad_library_is_refused(copy: Path) -> None:
-    plant(copy, "h100-torch", "nvidia-nccl-cu13", "2.29.2")
-    spec = image_yaml.load(copy, "h100-torch")
-    with pytest.raises(InputError, match=r"torch: NCCL 2\.29\.2: collectives hang") as refused:
-        compatibility.require_lock(spec, lockfile.read(copy, "h100-torch"))
-    assert refused.value.fix == "take NCCL 2.29.3 or newer"
+    plant(copy, "v100-torch", "nvidia-cudnn-cu12", "9.11.0.98")
+    spec = image_yaml.load(copy, "v100-torch")
+    with pytest.raises(InputError, match=r"torch: cuDNN 9\.11\.0\.98: cuDNN loads and") as refused:
+        compatibility.require_lock(spec, lockfile.read(copy, "v100-torch"))
+    assert refused.value.fix.startswith("take cuDNN 9.10.2.21")
 
 
 def test_check_names_a_lock_that_has_become_known_bad(

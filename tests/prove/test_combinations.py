@@ -18,7 +18,8 @@ from builder.jobs.why.logs import JobLog, Line
 from builder.prove.audit import gpu_named
 from builder.prove.checks import combinations
 from builder.prove.image import Image, NotThereError
-from tests.prove.installed import site
+from tests.devicecode.writer import install
+from tests.prove.installed import CUDNN, TENSORFLOW, site
 from tests.prove.reading import SITE, archive, layer, plain, read
 
 ROWS = {row.name: row for row in known_bad.rows()}
@@ -44,6 +45,8 @@ CASES: tuple[tuple[str, str, str, str], ...] = (
     ("cublas-13.6-large", "nvidia-cublas 13.6.0.2", "9.0", "nvidia-cublas 13.5.1.27"),
     ("nccl-2.29.2", "torch 2.10.0, nvidia-nccl-cu13 2.29.2", "9.0",
      "torch 2.10.0, nvidia-nccl-cu13 2.29.3"),
+    ("nccl-2.25.1-abort", "torch 2.7.0, nvidia-nccl-cu12 2.25.1", "8.0",
+     "torch 2.7.1, nvidia-nccl-cu12 2.26.2"),
     ("torch-attention-nan-hopper", "torch 2.13.0, nvidia-cudnn-cu13 9.20.0.48", "9.0",
      "torch 2.15.0, nvidia-cudnn-cu13 9.26.1.1"),
     ("torch-attention-b200", "torch 2.13.0, nvidia-cudnn-cu13 9.20.0.48", "10.0",
@@ -178,3 +181,12 @@ def test_audit_refuses_what_is_installed_with_the_pair(tmp_path: Path) -> None:
     every = run()
     assert every.exception is None, "no GPU was named"
     assert ", T4, " in every.stdout and ": TensorFlow 2.21.0 with cuDNN 9.5.1.17: " in every.stdout
+
+
+def test_audit_knows_jax_by_its_compiled_half(tmp_path: Path) -> None:
+    cudnn = {"nvidia/cudnn/lib/libcudnn_ops.so.9": CUDNN}
+    install(tmp_path, "jaxlib", "0.6.2", {"jaxlib/_jax.so": TENSORFLOW})
+    install(tmp_path, "nvidia-cudnn-cu12", "9.5.1.17", cudnn)
+    refused = CliRunner().invoke(app, ["-q", "audit", str(tmp_path), "--gpu", "H100"]).exception
+    assert isinstance(refused, CheckFailed)
+    assert "H100: JAX 0.6.2 with cuDNN 9.5.1.17: cuDNN is refused" in refused.message
