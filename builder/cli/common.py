@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.core.display import masked, plain
+from builder.core.display import Annotation, masked, plain
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def say(text: str = "") -> None:
 
 def show(text: str) -> None:
     """Write a result for people to stdout, without credentials and escape sequences."""
-    sys.stdout.write(plain(masked(text)) + "\n")
+    own = isinstance(text, Annotation)
+    sys.stdout.write(plain(text if own else masked(text)) + "\n")
     sys.stdout.flush()
 
 

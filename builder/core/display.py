@@ -5,13 +5,20 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_QUOTED: Final = re.compile(r"//[^\s/<>@]*['\",][^\s/<>]*@")
-_WORD: Final = re.compile(r"[^\s'\"<>,]+@[^\s'\"<>,]*")
-_ADDRESS: Final = re.compile(
-    r"(?P<head>.*?(?:[A-Za-z][A-Za-z0-9+.-]*:)?//)?(?P<rest>.*)", re.DOTALL
-)
+# Each is linear: text from elsewhere may be a megabyte without a space.
+_QUOTED: Final = re.compile(r"//[^\s/<>@]{0,500}['\",][^\s/<>]{0,500}@")
+_WORD: Final = re.compile(r"[^\s'\"<>,]+")
 _PORT: Final = re.compile(r"[^:/@]*:[0-9]+(/|$)")
+_COMMAND: Final = re.compile(r"^(\s*)(::|##\[)", re.MULTILINE)
+"""How a command to GitHub Actions or Azure Pipelines begins, which read what a step prints."""
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+
+
+class Annotation(str):
+    """A command of our own to the service that reads the output; no text from elsewhere begins a
+    line of it."""
+
+    __slots__ = ()
 
 
 def masked(text: str) -> str:
@@ -19,14 +26,16 @@ def masked(text: str) -> str:
 
     An address may lack its scheme, and a password may hold a slash or an @.
     """
-    return _WORD.sub(lambda word: address(word[0]), _QUOTED.sub("//***@", text))
+    if "@" not in text:
+        return text
+    quoted = _QUOTED.sub("//***@", text)
+    return _WORD.sub(lambda word: address(word[0]) if "@" in word[0][1:] else word[0], quoted)
 
 
 def address(text: str) -> str:
     """Return one address with its user and password as `***`, whatever the password holds."""
-    parts = _ADDRESS.fullmatch(text)
-    assert parts  # it matches any text
-    head, rest = parts["head"] or "", parts["rest"]
+    start = text.find("//") + 2 if "//" in text else 0
+    head, rest = text[:start], text[start:]
     authority = rest.partition("/")[0]
     if "@" in authority and (head or ":" in authority.partition("@")[0]):
         user, _, host = authority.rpartition("@")
@@ -38,6 +47,8 @@ def address(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return the text without what moves a terminal's cursor or colours it; its lines stay."""
-    text = _SEQUENCE.sub("", text)
-    return "".join(char if char.isprintable() or char in "\n\t" else "?" for char in text)
+    """Return the text without what moves a terminal's cursor, colours it, or commands the service
+    that reads it; its lines stay."""
+    shown = _SEQUENCE.sub("", text)
+    shown = "".join(char if char.isprintable() or char in "\n\t" else "?" for char in shown)
+    return shown if isinstance(text, Annotation) else _COMMAND.sub(r"\1\\\2", shown)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 OWNER: Final = "training-image-factory.owner"
 """The label that names the process a thing belongs to: `HOST:PID:START`."""
 
+LONGEST: Final = 1 << 16
+"""Bytes of a line, after which the next one begins: a program may print no line break."""
+
 _REMOVALS: Final = 3
 """How often a removal is tried: the engine refuses some while another one is under way."""
 _PAUSE: Final = 0.2
@@ -202,7 +205,11 @@ def lines(stream: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[str]:
         for pair in stream:
             for side, chunk in enumerate(pair):
                 *whole, rest[side] = (rest[side] + (chunk or b"")).split(b"\n")
-                yield from map(_shown, whole)
+                for line in whole:
+                    yield from map(_shown, _pieces(line))
+                if len(rest[side]) > LONGEST:
+                    *pieces, rest[side] = _pieces(rest[side])
+                    yield from map(_shown, pieces)
     except Exception:
         yield from map(_shown, filter(None, rest))
         raise
@@ -232,6 +239,10 @@ def follow(
             on_end()
 
     threading.Thread(target=read, daemon=True).start()
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [b""]
 
 
 def _shown(line: bytes) -> str:

@@ -40,6 +40,8 @@ class Run:
     stopped: bool = False
     timed_out: bool = False
     out_of_memory: bool = False
+    flooded: bool = False
+    """We killed it because it printed too much."""
 
     @property
     def last(self) -> str:
@@ -235,6 +237,11 @@ def explain(run: Run, who: str) -> Defect:
         return Defect(
             f"{who} was not done after {run.seconds:.0f} s; it said last: {run.last}",
             f"{_LOG} for where it hangs",
+        )
+    if run.flooded:
+        return Defect(
+            f"{who} printed too much in {run.seconds:.0f} s and was stopped; its last: {run.last}",
+            "print a line a step, not one for each example",
         )
     if run.out_of_memory:
         return Defect(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from builder.core.display import Annotation, masked
 from builder.devicecode.verdict import LibraryVerdict, Support, Verdict, carries
 from builder.prove.audit import Audited
 
@@ -110,7 +111,7 @@ def github_lines(sources: Sequence[Audited]) -> Iterator[str]:
             yield annotation("error", secret, title="secret")
 
 
-def annotation(level: str, text: str, **properties: str) -> str:
+def annotation(level: str, text: str, **properties: str) -> Annotation:
     """Return the workflow command by which GitHub shows an annotation (docs.github.com, "Workflow
     commands"). level: error or warning. properties: file, title."""
 
@@ -121,7 +122,7 @@ def annotation(level: str, text: str, **properties: str) -> str:
         f"{name}={escaped(value).replace(':', '%3A').replace(',', '%2C')}"
         for name, value in properties.items()
     )
-    return f"::{level} {','.join(pairs)}::{escaped(text)}"
+    return Annotation(f"::{level} {','.join(pairs)}::{escaped(masked(text))}")
 
 
 def _driver(verdict: Verdict) -> str:

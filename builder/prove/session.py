@@ -12,6 +12,7 @@ import contextlib
 import json
 import queue
 import re
+import threading
 import time
 import uuid
 from collections import deque
@@ -64,12 +65,15 @@ StopSignal = Literal["SIGKILL", "SIGTERM"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a container may use. memory in bytes; processes counts threads too; times in seconds.
+    """What a container may use. memory and output in bytes; processes counts threads too; times in
+    seconds.
 
-    grace_seconds: how long it may take to end after SIGTERM (Kubernetes' default).
+    grace_seconds: how long it may take to end after SIGTERM (Kubernetes' default). output: what it
+    may print, after which it is stopped.
     """
 
     memory: int = 4 * 1024**3
+    output: int = 64 * 1024**2
     processes: int = 4096
     probe_seconds: float = 600.0
     training_seconds: float = 900.0
@@ -172,7 +176,7 @@ class Sandbox:
         entrypoint: Sequence[str] | None = None,
     ) -> Iterator[Container]:
         """Create a container, which is removed at the end of the block."""
-        from docker.types import Mount
+        from docker.types import LogConfig, Mount
 
         options: dict[str, Any] = {}
         if entrypoint is not None:
@@ -186,6 +190,7 @@ class Sandbox:
             read_only=True,
             mounts=[Mount(FOLDER, self.name)],
             tmpfs={"/tmp": "rw,exec,mode=1777"},
+            log_config=LogConfig(type="none"),  # what it prints is read as it comes, and kept once
             mem_limit=self.limits.memory,
             memswap_limit=self.limits.memory,
             pids_limit=self.limits.processes,
@@ -212,8 +217,13 @@ class Sandbox:
 
         self.log.append(f"== {self.step.name}: {container.name}")
         began = time.monotonic()
-        lines: queue.Queue[str | None] = queue.Queue()
-        containers.follow(container, lines.put, lambda: lines.put(None))
+        lines: queue.Queue[str | None] = queue.Queue(maxsize=1000)  # then the container waits
+        ended = threading.Event()
+        containers.follow(
+            container,
+            lambda line: None if ended.is_set() else lines.put(line),
+            lambda: lines.put(None),
+        )
         try:
             container.start()
         except APIError as error:  # the entry point is not there, or cannot be executed
@@ -223,16 +233,23 @@ class Sandbox:
         events: list[TrainerEvent] = []
         tail: deque[str] = deque(maxlen=40)
         answer: Mapping[str, Any] | None = None
-        stopped, timed_out = False, False
+        stopped, timed_out, flooded, printed = False, False, False, 0
         deadline = began + seconds
         while True:
+            left = deadline - time.monotonic()  # one that prints without a pause leaves it full
             try:
-                line = lines.get(timeout=max(0.0, deadline - time.monotonic()))
+                line = lines.get(timeout=left) if left > 0 else ""
             except queue.Empty:
-                timed_out = True
-                _send(container, "SIGKILL")
-                break
+                left, line = 0.0, ""
             if line is None:
+                break
+            timed_out, printed = left <= 0, printed + len(line)
+            flooded = printed > self.limits.output
+            if timed_out or flooded:
+                # The engine ends no container whose lines nobody takes.
+                ended.set()
+                _empty(lines)
+                _send(container, "SIGKILL")
                 break
             self.log.append(line)
             self.step.log(contract.words(line))
@@ -252,9 +269,8 @@ class Sandbox:
                 stopped = _send(container, stop_signal)
                 if stop_signal == "SIGTERM":
                     deadline = min(deadline, time.monotonic() + self.limits.grace_seconds)
-        run = Run(
-            0, time.monotonic() - began, tuple(events), tuple(tail), answer, stopped, timed_out
-        )
+        ran = time.monotonic() - began
+        run = Run(0, ran, tuple(events), tuple(tail), answer, stopped, timed_out, flooded=flooded)
         return self._ended(container, run, stop_signal)
 
     def _ended(self, container: Container, run: Run, stop_signal: StopSignal) -> Run:
@@ -313,6 +329,12 @@ def _discard(container: Container) -> None:
     except APIError as error:
         if error.status_code not in (404, 409):
             raise
+
+
+def _empty(lines: queue.Queue[str | None]) -> None:
+    with contextlib.suppress(queue.Empty):
+        while True:
+            lines.get_nowait()
 
 
 def _send(container: Container, name: StopSignal) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.core.display import address, masked, plain
+from builder.core.display import Annotation, address, masked, plain
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,19 @@ def test_the_password_of_one_address_may_hold_anything() -> None:
     for password in ("s3 cret", "s3'cret", "s3,cret", 's3"c', "s/3@c"):
         for scheme in ("http://", ""):
             assert address(f"{scheme}me:{password}@host:1/x") == f"{scheme}***@host:1/x"
+
+
+@pytest.mark.parametrize("text", ["a{}@", "//,{} @", "/{}@"])
+def test_a_megabyte_without_a_space_is_read_at_once(text: str) -> None:
+    """25 minutes where each place is tried as a beginning: the test's time limit would end it."""
+    long = text.format(text.partition("{")[0][-1] * 10**6)
+    assert len(masked(long)) >= 10**6
+
+
+def test_a_name_gives_no_command_to_the_service_that_reads_the_output() -> None:
+    assert plain("x\n::stop-commands::t\n  ##[error]y") == "x\n\\::stop-commands::t\n  \\##[error]y"
+    ours = Annotation("::error title=a::b")
+    assert plain(ours) == ours
 
 
 def test_a_name_does_not_move_the_cursor() -> None:

@@ -63,6 +63,8 @@ Pairs = list[tuple[bytes | None, bytes | None]]
         ([(b"10 %\r20 %\r30 %\n", None)], ["30 %"]),
         ([(b"done\r\n\n", None)], ["done", ""]),
         ([(b"\xff\n", None)], ["\ufffd"]),
+        ([(b"a" * 2**16, None), (b"b\n", None)], ["a" * 2**16, "b"]),
+        ([(b"a" * 2**17 + b"b\n", None)], ["a" * 2**16, "a" * 2**16, "b"]),
     ],
 )
 def test_lines_are_whole_and_as_a_terminal_shows_them(pairs: Pairs, lines: list[str]) -> None:

@@ -65,6 +65,9 @@ def _of_command(run: Run, command: str) -> Answer:
 
 def _of_image(run: Run) -> Answer:
     """Judge the image's own command, of which nobody knows what it needs."""
+    if run.flooded:
+        note = f"it printed more than {Limits().output >> 20} MiB in {run.seconds:.0f} s"
+        return [], {"note": f"{note}, and was stopped"}
     if run.timed_out:
         return [], {"note": f"it ran for {starts.SECONDS:.0f} s"}
     if run.exit_code == 0:

@@ -1,0 +1,49 @@
+"""A container that prints without an end is stopped in time, and holds no memory of ours."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.engine import Engine
+from builder.prove.session import Limits, Sandbox
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+def sandbox(engine: Engine, context: Callable[..., Path]) -> Iterator[Sandbox]:
+    """A sandbox of busybox, with a second of time and a megabyte to print."""
+    folder = context('ENTRYPOINT ["/bin/busybox"]\n')
+    image, _ = engine.client.images.build(path=str(folder), rm=True)
+    limits = dataclasses.replace(Limits(), output=2**20)
+    with Sandbox(engine.client, image, limits=limits) as made:
+        yield made
+    engine.client.images.remove(str(image.id), force=True)
+
+
+def test_one_that_prints_without_a_pause_is_stopped_at_its_limit(sandbox: Sandbox) -> None:
+    run = sandbox.start(["yes"], seconds=60)
+    assert run.flooded and not run.timed_out and run.exit_code == 137
+    assert sum(map(len, sandbox.log)) < 2 * sandbox.limits.output
+
+
+def test_one_that_prints_slowly_without_an_end_is_stopped_by_the_clock(sandbox: Sandbox) -> None:
+    every = "while true; do echo x; usleep 1000; done"
+    run = sandbox.start(["sh", "-c", every], seconds=1)
+    assert run.timed_out and not run.flooded and run.exit_code == 137
+
+
+def test_a_line_without_an_end_is_cut(sandbox: Sandbox) -> None:
+    run = sandbox.start(["dd", "if=/dev/zero", "bs=1M", "count=100"], seconds=60)
+    assert run.flooded
+    assert max(map(len, sandbox.log)) <= 2**16
+
+
+def test_the_engine_keeps_no_log_of_it(sandbox: Sandbox) -> None:
+    with sandbox.container(["true"], {}) as container:
+        container.reload()
+        assert container.attrs["HostConfig"]["LogConfig"]["Type"] == "none"
