@@ -212,18 +212,12 @@ class Sandbox:
         steps: int | None = None,
         stop_signal: StopSignal = "SIGKILL",
     ) -> Run:
-        """Start a container and read its lines until it ends, or `stop` or the time ends it."""
+        """Start a container and read its lines until it ends, or `stop` or a limit ends it."""
         from docker.errors import APIError
 
         self.log.append(f"== {self.step.name}: {container.name}")
         began = time.monotonic()
-        lines: queue.Queue[str | None] = queue.Queue(maxsize=1000)  # then the container waits
-        ended = threading.Event()
-        containers.follow(
-            container,
-            lambda line: None if ended.is_set() else lines.put(line),
-            lambda: lines.put(None),
-        )
+        lines = _Lines(container, began + seconds, self.limits.output)
         try:
             container.start()
         except APIError as error:  # the entry point is not there, or cannot be executed
@@ -233,24 +227,8 @@ class Sandbox:
         events: list[TrainerEvent] = []
         tail: deque[str] = deque(maxlen=40)
         answer: Mapping[str, Any] | None = None
-        stopped, timed_out, flooded, printed = False, False, False, 0
-        deadline = began + seconds
-        while True:
-            left = deadline - time.monotonic()  # one that prints without a pause leaves it full
-            try:
-                line = lines.get(timeout=left) if left > 0 else ""
-            except queue.Empty:
-                left, line = 0.0, ""
-            if line is None:
-                break
-            timed_out, printed = left <= 0, printed + len(line)
-            flooded = printed > self.limits.output
-            if timed_out or flooded:
-                # The engine ends no container whose lines nobody takes.
-                ended.set()
-                _empty(lines)
-                _send(container, "SIGKILL")
-                break
+        stopped = False
+        for line in lines:
             self.log.append(line)
             self.step.log(contract.words(line))
             fields = contract.fields(line)
@@ -268,10 +246,17 @@ class Sandbox:
             if stop is not None and not stopped and stop(events):
                 stopped = _send(container, stop_signal)
                 if stop_signal == "SIGTERM":
-                    deadline = min(deadline, time.monotonic() + self.limits.grace_seconds)
-        ran = time.monotonic() - began
-        run = Run(0, ran, tuple(events), tuple(tail), answer, stopped, timed_out, flooded=flooded)
-        return self._ended(container, run, stop_signal)
+                    lines.end_within(self.limits.grace_seconds)
+        run = Run(
+            0,
+            time.monotonic() - began,
+            tuple(events),
+            tuple(tail),
+            answer,
+            stopped,
+            lines.timed_out,
+        )
+        return self._ended(container, replace(run, flooded=lines.flooded), stop_signal)
 
     def _ended(self, container: Container, run: Run, stop_signal: StopSignal) -> Run:
         """Return a run with what the engine says of its end."""
@@ -331,10 +316,47 @@ def _discard(container: Container) -> None:
             raise
 
 
-def _empty(lines: queue.Queue[str | None]) -> None:
-    with contextlib.suppress(queue.Empty):
-        while True:
-            lines.get_nowait()
+class _Lines:
+    """The lines of a container, which is killed at a point in time, or after so many characters.
+
+    It waits while nobody takes its lines, so they need no more than a little memory.
+    """
+
+    def __init__(self, container: Container, deadline: float, most: int) -> None:
+        self.timed_out = self.flooded = False
+        self._container, self._deadline, self._most = container, deadline, most
+        self._ended = threading.Event()
+        self._read: queue.Queue[str | None] = queue.Queue(maxsize=1000)
+        containers.follow(container, self._put, lambda: self._read.put(None))
+
+    def end_within(self, seconds: float) -> None:
+        """Let the time end earlier."""
+        self._deadline = min(self._deadline, time.monotonic() + seconds)
+
+    def __iter__(self) -> Iterator[str]:
+        printed = 0
+        while (left := self._deadline - time.monotonic()) > 0:
+            try:
+                line = self._read.get(timeout=left)
+            except queue.Empty:
+                break
+            if line is None:
+                return
+            printed += len(line)
+            self.flooded = printed > self._most
+            if self.flooded:
+                break
+            yield line
+        self.timed_out = not self.flooded
+        self._ended.set()  # the engine ends no container whose lines nobody takes
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._read.get_nowait()
+        _send(self._container, "SIGKILL")
+
+    def _put(self, line: str) -> None:
+        if not self._ended.is_set():
+            self._read.put(line)
 
 
 def _send(container: Container, name: StopSignal) -> bool:
