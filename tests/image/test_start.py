@@ -76,6 +76,7 @@ def test_an_image_names_its_accelerator_and_one_for_the_cpu_expects_nothing() ->
     assert start.environment(v100, compatibility.resolve(v100)) == {
         contract.ACCELERATOR: IMAGE_OF_V100,
         "PYTHONPATH": "/app/.start",
+        "NVIDIA_REQUIRE_CUDA": "driver>=525",  # so the container toolkit starts it on no older one
     }
     tpu = image_yaml.load(IMAGES.parent, "tpu")
     assert start.environment(tpu, compatibility.resolve(tpu))[contract.ACCELERATOR] == "TPU"

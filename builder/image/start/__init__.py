@@ -51,9 +51,13 @@ def environment(
     path = f"/app/{FOLDER}" + ("" if spec.has_own_base else ":$PYTHONPATH")
     if stack.accelerator.kind == "cpu":
         return {"PYTHONPATH": path}
+    oldest = driver or _for_cuda(stack)
+    # NVIDIA's container toolkit starts the image on no older driver (libnvidia-container).
+    floor = {"NVIDIA_REQUIRE_CUDA": f"driver>={oldest.driver}"} if oldest else {}
     return {
-        contract.ACCELERATOR: expectation(stack.accelerator.name, driver or _for_cuda(stack)),
+        contract.ACCELERATOR: expectation(stack.accelerator.name, oldest),
         "PYTHONPATH": path,
+        **(floor if spec.has_own_base else {}),
     }
 
 
