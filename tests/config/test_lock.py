@@ -62,9 +62,11 @@ def test_the_committed_locks_as_a_whole() -> None:
         names = [pin.name for pins in lock.wheels.values() for pin in pins]
         assert len(names) == len(set(names)), "layers have no package in common"
         assert all(pin.name.startswith("nvidia-") for pin in lock.wheels.get(lockfile.CUDA, ()))
-    v100 = locks["v100"]
-    for name in ("t4", "a100", "l4", "h100"):
-        assert (locks[name].files, locks[name].root) == (v100.files, v100.root)
+    v100, t4 = locks["v100"], locks["t4"]
+    for name in ("a100", "l4", "h100"):
+        assert (locks[name].files, locks[name].root) == (t4.files, t4.root)
+    others = {pin for pin in v100.packages.values() if pin.name != "nvidia-cudnn-cu12"}
+    assert others < set(t4.packages.values()), "a V100 needs an older cuDNN, and nothing else"
     assert v100.root is not None
     assert v100.root.origin == f"Debian bookworm, {len(v100.root.packages)} packages"
     checksum, document = v100.root.packages_checksum, json.loads(v100.document)
