@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.config import compatibility, image_yaml
@@ -17,7 +19,8 @@ from builder.core import files, project
 from builder.core.errors import InputError
 from builder.facts import accelerators, frameworks
 from builder.facts.frameworks import Framework
-from builder.init.repository import Findings, Wish, look
+from builder.init.findings import BESIDE, GOT, IMPORTED, Findings, Wish, parsed_of
+from builder.init.repository import look
 
 SETTINGS: Final = """\
 # The project's settings; this folder is its root. A flag or a variable (BUILDER_REGISTRY ...) wins.
@@ -86,11 +89,14 @@ def _values(target: str, findings: Findings) -> dict[str, Any]:
     wishes = findings.frameworks.pop(framework.name, [])
     for other in findings.frameworks.values():  # a library beside the framework
         for wish in other:
-            if wish.requirement:
-                findings.requirements[wish.text] = wish.text
-                findings.taken.append(f"{wish.where}: {wish.text}")
+            parsed, problem = parsed_of(wish.text)
+            if wish.requirement and parsed:
+                findings.require(parsed, wish.where)
+            elif wish.requirement:
+                findings.leave(wish.where, wish.text, problem)
     values: dict[str, Any] = {"accelerator": accelerator}
     values |= _versions(target, accelerator, framework, wishes, findings)
+    _companions(framework, values[framework.name], wishes, findings)
     if findings.apt:
         values["apt"] = sorted(dict.fromkeys(findings.apt))
     if findings.requirements:
@@ -116,11 +122,53 @@ def _named(target: str, findings: Findings) -> tuple[str, Framework]:
     if before and frameworks.is_known(last):
         return accelerators.find(before).name, frameworks.of(last)
     accelerator, asked = accelerators.find(target).name, findings.frameworks
-    if len(asked) > 1:
-        lines = "; ".join(f"{wishes[0].where}: {wishes[0].text}" for wishes in asked.values())
-        choice = " or ".join(f"{target}-{name}" for name in asked)
-        raise InputError(f"{lines}: an image has one framework", f"pass --target {choice}")
-    return accelerator, frameworks.of(next(iter(asked), frameworks.DEFAULT))
+    for rank in (GOT, BESIDE, IMPORTED):
+        first = {
+            name: wish
+            for name, wishes in asked.items()
+            for wish in reversed(wishes)
+            if wish.rank == rank
+        }
+        if len(first) > 1:
+            lines = "; ".join(f"{wish.where}: {wish.text}" for wish in first.values())
+            choice = " or ".join(f"{target}-{name}" for name in first)
+            raise InputError(f"{lines}: an image has one framework", f"pass --target {choice}")
+        if first:
+            return accelerator, frameworks.of(next(iter(first)))
+    return accelerator, frameworks.of(frameworks.DEFAULT)
+
+
+def _telling(wishes: Sequence[Wish]) -> Sequence[Wish]:
+    """Return the wishes that decide the release: what pip would install before what the name of an
+    image or a lock tells, and that before what lies beside the image."""
+    for rank in (GOT, BESIDE):
+        here = [wish for wish in wishes if wish.rank == rank and wish.specifier]
+        if here:
+            asked = [wish for wish in here if wish.requirement]
+            return asked or here
+    asked = [wish for wish in wishes if wish.requirement]
+    return asked or wishes[:1]
+
+
+def _companions(
+    framework: Framework, release: str, wishes: Sequence[Wish], findings: Findings
+) -> None:
+    """Take over what is released together with a framework: as it is written where the files get
+    the release that they ask for, else in the version that goes with the chosen one."""
+    exact = [wish for wish in wishes if str(wish.specifier).startswith("==") and wish.requirement]
+    kept = bool(exact) and all(release in wish.specifier for wish in exact)
+    for name, entries in findings.companions.items():
+        for where, parsed in entries:
+            loose = all(bound.operator in {">=", ">", "!="} for bound in parsed.specifier)
+            written = str(parsed)
+            parsed.specifier = SpecifierSet(re.sub(r"\+[\w.]+", "", str(parsed.specifier)))
+            if name in framework.companions and not kept and not loose:
+                parsed.specifier, parsed.marker = SpecifierSet(), None
+                findings.requirements[name] = str(parsed)
+                why = f"{parsed}, in the version that goes with {framework.name} {release}"
+                findings.taken.append(f"{where}: {written} -> {why}")
+            else:
+                findings.require(parsed, where)
 
 
 def _versions(
@@ -133,6 +181,7 @@ def _versions(
         spec = ImageSpec.model_validate({"accelerator": name, other.name: NEWEST})
         return compatibility.working(spec, findings.pythons)
 
+    wishes = _telling(wishes)
     works, refusals = working(accelerator, framework)
     if not works:
         what = f"{wishes[0].where}: {wishes[0].text}" if wishes else f"--target {target}"
@@ -156,7 +205,9 @@ def _versions(
             instead = f"image.yaml has {chosen}, the nearest that works on {accelerator}"
             findings.left.insert(0, f"{wish.where}: {wish.text}: {reason}; {instead}")
     if not wishes:
-        findings.taken.insert(0, f"--target {target} -> {chosen}{why}")
+        default = f"nothing names a framework: {framework.title}, the default"
+        what = default if target == accelerator.lower() else f"--target {target}"
+        findings.taken.insert(0, f"{what} -> {chosen}{why}")
     return {framework.name: release, "python": works[release]}
 
 

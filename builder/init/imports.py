@@ -1,0 +1,100 @@
+"""What the modules of a repository import; they are read, and never run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from builder.core import files, project
+from builder.facts import frameworks
+
+_MOST: Final = 2_000
+"""How many modules are read at most."""
+_LEFT_OUT: Final = frozenset((project.BUILD, project.IMAGES, "tests", "test", "node_modules"))
+
+
+def of_frameworks(root: Path, program: tuple[str, str] | None) -> dict[str, tuple[str, str]]:
+    """Return each framework that is imported: the place of the first import, and its text.
+
+    program: the folder and the module that are started; what it imports counts, and without it
+    every module of the repository.
+    """
+    names = {
+        module.replace("-", "_"): framework.name
+        for framework in frameworks.every()
+        for module in {framework.name, *framework.needed_by}
+    }
+    modules = _reached(root, program) if program else _all(root)
+    found = dict[str, tuple[str, str]]()
+    for path in modules:
+        for line, name in imported(path):
+            framework = names.get(name.split(".")[0])
+            if framework:
+                where = f"{path.relative_to(root).as_posix()}:{line}"
+                found.setdefault(framework, (where, f"import {name}"))
+    return found
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the line and the name of each module that a module imports, with the dots of a relative
+    one."""
+    try:
+        tree = ast.parse(files.text_of(path) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield node.lineno, base
+            for alias in node.names:  # it may be a module, too
+                yield (
+                    node.lineno,
+                    f"{base.rstrip('.')}.{alias.name}" if node.module else base + alias.name,
+                )
+
+
+def _reached(root: Path, program: tuple[str, str]) -> Iterator[Path]:
+    """Yield the modules of the repository that a program imports, itself first."""
+    folder, module = root / program[0], program[1]
+    roots = (root, folder, folder.parent, root / "src")
+    waiting, seen = [_file(roots, module)], set[Path]()
+    while waiting and len(seen) < _MOST:
+        path = waiting.pop(0)
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        yield path
+        for _, name in imported(path):
+            dots = len(name) - len(name.lstrip("."))
+            beside = (path.parents[dots - 1],) if dots else (*roots, path.parent)
+            waiting.append(_file(beside, name.lstrip(".")))
+
+
+def _file(roots: tuple[Path, ...], module: str) -> Path | None:
+    """Return the file of a module below one of these folders."""
+    steps = [step for step in module.split(".") if step]
+    for root in roots if steps else ():
+        base = root.joinpath(*steps)
+        for path in (base.with_name(f"{base.name}.py"), base / "__main__.py", base / "__init__.py"):
+            if path.is_file():
+                return path
+    return None
+
+
+def _all(root: Path) -> Iterator[Path]:
+    """Yield the modules of a repository, those at the root first."""
+    waiting, count = [root], 0
+    while waiting and count < _MOST:
+        folder = waiting.pop(0)
+        for path in sorted(folder.iterdir()):
+            if path.name.startswith(".") or path.is_symlink() or path.name in _LEFT_OUT:
+                continue
+            if path.is_dir() and not (path / "pyvenv.cfg").is_file():
+                waiting.append(path)
+            elif path.suffix == ".py" and path.is_file():
+                count += 1
+                yield path
