@@ -173,11 +173,12 @@ def _size(value: object) -> object:
 
 
 def folder(value: str, info: ValidationInfo) -> str:
-    """Refuse what is no folder below the project root. With a root, the folder has to exist."""
+    """Refuse what is not the project's root (`.`) or a folder below it. With a root, the folder has
+    to exist."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
         raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if path.is_absolute() or ".." in path.parts:
         raise refuse(
             f"{value!r} lies outside the project",
             "write a folder inside the project, relative to its root",

@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 from pydantic_core import PydanticCustomError
 
 from builder.config import fields
+from builder.config.image_yaml import ROOT
 from builder.config.stack import OWN_PYTHON
 from builder.core import confidential, project
 from builder.facts import frameworks
@@ -306,13 +307,11 @@ class Findings:
         plain = start.isascii() and all(map(str.isidentifier, steps))
         if not plain or not project.is_module(root.joinpath(*steps)):
             return False
-        if not (root / steps[0]).is_dir():
-            why = "an image holds one folder: move it into one, and name that as `program`"
-            self.leave(where, start, why)
-            return True
         package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
+        if not (root / steps[0]).is_dir():
+            package = ROOT
         self.program = (package, module)
-        self.taken.append(f"{where}: the program {module} in {package}/")
+        self.taken.append(f"{where}: the program {module} in {package or ROOT}/")
         return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -37,24 +38,45 @@ def of_frameworks(root: Path, program: tuple[str, str] | None) -> dict[str, tupl
     return found
 
 
+def beside(root: Path, program: tuple[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what a program uses of the repository that does not lie in its folder: the place, and
+    the module or the folder."""
+    folder, seen = root / program[0], set[str]()
+    for path in _reached(root, program):
+        where = path.relative_to(root).as_posix()
+        if not path.is_relative_to(folder):
+            yield where, f"imports {where}"
+            continue
+        for node in ast.walk(_tree(path)):
+            text = node.value if isinstance(node, ast.Constant) else ""
+            if not isinstance(text, str) or not re.fullmatch(r"(\./)?[\w-]+/[\w./{}*-]*", text):
+                continue
+            first = text.removeprefix("./").split("/")[0]
+            there = (root / first).is_dir() and not folder.is_relative_to(root / first)
+            if there and not (folder / first).exists() and first not in seen:
+                seen.add(first)
+                yield f"{where}:{node.lineno}", f"opens {first}/"  # type: ignore[attr-defined]
+
+
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and the name of each module that a module imports, with the dots of a relative
     one."""
-    try:
-        tree = ast.parse(files.text_of(path) or "")
-    except (SyntaxError, ValueError, RecursionError):
-        return
-    for node in ast.walk(tree):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
             yield node.lineno, base
-            for alias in node.names:  # it may be a module, too
-                yield (
-                    node.lineno,
-                    f"{base.rstrip('.')}.{alias.name}" if node.module else base + alias.name,
-                )
+            start = f"{base}." if node.module else base
+            yield from ((node.lineno, start + alias.name) for alias in node.names)  # modules, too
+
+
+def _tree(path: Path) -> ast.Module:
+    """Return a module's tree; an empty one for what is no Python."""
+    try:
+        return ast.parse(files.text_of(path) or "")
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
 
 
 def _reached(root: Path, program: tuple[str, str]) -> Iterator[Path]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from builder.config.image_yaml import ROOT
 from builder.core import project
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests
@@ -52,11 +53,25 @@ def look(root: Path, findings: Findings) -> None:
     findings.read(_Reading(root).statements(), root)
     if findings.program is None:
         _guess_program(root, findings)
+    if findings.program:
+        _widen(root, findings, findings.program)
     if not findings.frameworks:
         from packaging.specifiers import SpecifierSet
 
         for name, (where, text) in imports.of_frameworks(root, findings.program).items():
             findings.frameworks[name] = [Wish(where, text, SpecifierSet(), False, IMPORTED)]
+
+
+def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
+    """Let the root be the program's folder where its modules import what lies beside it; name the
+    folders there that they open."""
+    for where, what in imports.beside(root, program):
+        if what.startswith("imports") and program[1].startswith(f"{program[0]}."):
+            findings.program = (ROOT, program[1])
+            findings.taken.append(f"{where}: the program imports it: the whole root is its folder")
+            return
+        why = f"lies beside the program: move it into {program[0]}/, or write `program: {ROOT}:...`"
+        findings.leave(where, what, why)
 
 
 class _Reading:
@@ -134,22 +149,25 @@ class _Reading:
 
 
 def _guess_program(root: Path, findings: Findings) -> None:
-    """Take the one package over that can be started."""
-    starts = [
+    """Take the one package over that can be started, else a script at the root, else the one script
+    in a folder."""
+    folders = [
         (folder, name)
         for folder in sorted(root.iterdir())
-        if folder.is_dir() and (folder / "__init__.py").is_file() and folder.name != "tests"
+        if folder.is_dir() and not folder.name.startswith((".", "test"))
         for name in _STARTS
         if (folder / f"{name}.py").is_file()
     ]
-    if len({folder for folder, _ in starts}) == 1:
-        folder, name = starts[0]
+    packages = [start for start in folders if (start[0] / "__init__.py").is_file()]
+    scripts = [name for name in _STARTS if (root / f"{name}.py").is_file()]
+    found = packages or ([] if scripts else folders)
+    if len({folder for folder, _ in found}) == 1:
+        folder, name = found[0]
         module = folder.name if name == "__main__" else f"{folder.name}.{name}"
-        findings.start(("-m", module), root, folder.name)
-    elif starts:
-        names = ", ".join(f"{folder.name}.{name}" for folder, name in starts)
+        plain = (f"{folder.name}/{name}.py",)
+        findings.start(("-m", module) if packages else plain, root, folder.name)
+    elif found:
+        names = ", ".join(f"{folder.name}.{name}" for folder, name in found)
         findings.leave("program", names, "name one of them as `program` of image.yaml")
-    else:
-        for path in sorted(root.glob("*.py")):
-            if path.stem in _STARTS:
-                findings.start((path.name,), root, path.name)
+    elif scripts:
+        findings.start((f"{scripts[0]}.py",), root, f"{scripts[0]}.py")

@@ -206,14 +206,34 @@ def test_no_file_that_is_there_changes_without_force(repository: Path) -> None:
     assert (repository / ".gitignore").read_text() == "*.pyc\n/build/\n"
 
 
-def test_a_script_beside_builder_toml_has_to_move(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    (left,) = init.propose(tmp_path, "cpu").findings.left
-    assert left.startswith("train.py: train.py: an image holds one folder")
+def test_a_script_at_the_root_is_a_program(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import model\n")
+    proposal = init.propose(tmp_path, "cpu")
+    assert proposal.values["program"] == ".:train"
+    init.write(proposal)
+    assert image_yaml.load(tmp_path, "cpu").program.module == "train"
     (tmp_path / "src").mkdir()
     (tmp_path / "src/fit.py").write_text("")
     (tmp_path / "Dockerfile").write_text("CMD python src/fit.py --epochs 3\n")
-    assert init.propose(tmp_path, "cpu").findings.program == ("src", "fit")
+    assert init.propose(tmp_path, "h100").findings.program == ("src", "fit")
+
+
+def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) -> None:
+    for name, text in {
+        "fit/__init__.py": "",
+        "fit/train.py": "open('configs/base.yaml')\nopen('data/a')\nopen('x/y')\n",
+        "fit/data/a": "",
+        "configs/base.yaml": "",
+        "common/__init__.py": "",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    findings = init.propose(tmp_path, "cpu").findings
+    assert findings.program == ("fit", "fit.train")
+    beside = [line for line in findings.left if "opens" in line]
+    assert [line.split(": lies")[0] for line in beside] == ["fit/train.py:1: opens configs/"]
+    (tmp_path / "fit/train.py").write_text("from common import x\n")
+    assert init.propose(tmp_path, "cpu").values["program"] == ".:fit.train"
 
 
 @pytest.mark.parametrize(
