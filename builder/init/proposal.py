@@ -46,9 +46,10 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
     """Return the files that a repository lacks for a target, and what they were taken from.
 
     target: an accelerator (v100), one and its framework (v100-torch), or a target that is there.
-    A file that is there is not in the proposal, unless `force` is given: image.yaml is then written
-    anew, and the ignore files get their line. Raises InputError for another target, for files that
-    ask for two frameworks, or for one that does not work there, and for one that cannot be read.
+    A .gitignore gets its line. Another file that is there is not in the proposal, unless `force` is
+    given: image.yaml is then written anew, and .dockerignore gets its line, too. Raises InputError
+    for another target, for files that ask for two frameworks, or for one that does not work there,
+    and for one that cannot be read.
     """
     name, findings, written = target.lower(), Findings(), dict[Path, str]()
     yaml, values = root / project.IMAGES / name / image_yaml.FILE, dict[str, Any]()
@@ -67,9 +68,9 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
         text = files.text_of(path)
         if ignore == ".dockerignore" and not (root / project.DOCKERFILE).exists():
             continue
-        if IGNORED in (text or "").split():
+        if {IGNORED, IGNORED.strip("/"), IGNORED[1:], IGNORED[:-1]} & {*(text or "").split()}:
             continue
-        if text is None or force:
+        if text is None or force or ignore == ".gitignore":
             written[path] = "\n".join([*(text or "").splitlines(), IGNORED, ""])
         else:
             findings.leave(ignore, f"has no line {IGNORED}", "add it, or give --force")

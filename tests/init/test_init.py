@@ -180,6 +180,7 @@ def test_a_release_that_works_is_chosen_and_said(
          "an image has one framework", "pass --target l4-jax or l4-tensorflow"),
         ("", "cpu-torch", "--target cpu-torch: CPU", "pass --target cpu-tensorflow or cpu-jax"),
         ("", "quantum", "no accelerator is called 'quantum'", "known: CPU, K80"),
+        ("", "gpu", "no accelerator is called 'gpu'", "known: CPU, K80"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_what_to_pass(
@@ -189,21 +190,24 @@ def test_what_cannot_work_is_refused_with_what_to_pass(
     with pytest.raises(InputError, match=re.escape(error)) as refused:
         init.propose(tmp_path, target)
     assert fix in refused.value.fix
+    assert "write TPU" not in refused.value.fix
 
 
 def test_no_file_that_is_there_changes_without_force(repository: Path) -> None:
-    (repository / ".gitignore").write_text("*.pyc")
+    (repository / ".gitignore").write_text("*.pyc\nbuild/\n")
     init.write(init.propose(repository, "cpu"))
     before = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     assert not init.propose(repository, "cpu").files
-    assert (repository / ".gitignore").read_text() == "*.pyc"
+    assert (repository / ".gitignore").read_text() == "*.pyc\nbuild/\n"
     yaml = repository / "images/cpu/image.yaml"
     yaml.write_text("accelerator: CPU\n")
     yaml.parent.rename(yaml.parents[1] / "mine")  # a target that is no accelerator
     assert not init.propose(repository, "mine").files
     init.write(init.propose(repository, "cpu", force=True))
     assert yaml.read_bytes() == before[yaml]
-    assert (repository / ".gitignore").read_text() == "*.pyc\n/build/\n"
+    assert (repository / ".dockerignore").read_text() == "*.pyc\n/build/\n"
+    (repository / ".gitignore").write_text("*.pyc")
+    assert init.propose(repository, "cpu").files == {repository / ".gitignore": "*.pyc\n/build/\n"}
 
 
 def test_a_script_at_the_root_is_a_program(tmp_path: Path) -> None:
