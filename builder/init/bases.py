@@ -21,17 +21,14 @@ def of(image: str) -> tuple[Framework, str] | None:
     name, _, tag = re.sub(r"@.*", "", image).rpartition("/")[2].partition(":")
     path = re.sub(r"[:@][^/]*$", "", image).lower()
     named = re.split(r"[/._-]", path.partition("/")[2] or path)
+    tagged = re.split(r"[._-]|(?<=[a-z])(?=\d)", tag.lower())  # horovod:0.20.0-pytorch1.6.0
     for framework in frameworks.every():
         own = framework.distributions | framework.aliases
-        if own & {*named, name.lower()} or (own | framework.needed_by) & _tails(path):
+        if own & {*named, *tagged, name.lower()}:
             return framework, _release(framework, own, name.lower(), tag.lower())
-        if framework.needed_by & {*named}:
+        if framework.needed_by & {*named, name.lower()}:
             return framework, _behind_cuda(framework, tag.lower())
     return None
-
-
-def _tails(path: str) -> set[str]:
-    return {path.rpartition("/")[2]}
 
 
 def _release(framework: Framework, own: frozenset[str], name: str, tag: str) -> str:

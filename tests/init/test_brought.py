@@ -294,7 +294,7 @@ def lines(path: str, text: str) -> list[range]:
         ]
         return whole + inner
     structure = r"\s*(\[.*\]|(name|url|explicit|version|source) = .*|#.*|)|dependencies:|\s*- pip:"
-    structure += r"|\s*install_requires =.*|ours = .*"
+    structure += r"|\s*install_requires =.*|ours = .*|dependencies = \[|\]"
     return [range(n, n + 1) for n, line in numbered if not re.fullmatch(structure, line)]
 
 
@@ -363,6 +363,8 @@ def test_a_second_framework_that_is_no_plain_requirement_is_named(tmp_path: Path
         ("mosaicml/pytorch:2.1.2_cu121-python3.10-ubuntu20.04", "torch", "2.1.2"),
         ("rocm/pytorch:rocm6.2_ubuntu22.04_py3.10_pytorch_release_2.3.0", "torch", "2.3.0"),
         ("localhost:5000/team/torch:2.9.1", "torch", "2.9.1"),
+        ("someone/horovod:0.20.0-pytorch1.6.0-py38-cuda10.2", "torch", "1.6.0"),
+        ("lightning/pytorch_lightning:base-cuda-py3.9-torch1.13-cuda11.7.1", "torch", "1.13"),
         ("python:3.11-slim", "", ""),
         ("nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04", "", ""),
         ("my/project", "", ""),
