@@ -58,7 +58,7 @@ _REFERENCE = re.compile(
     r"(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?"
 )
-_PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>~]=[0-9]+(?:\.[0-9]+)*)?")
+_PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>]=[0-9]+(?:\.[0-9]+)*)?")
 """A name with at most one bound, which needs no parser: `packaging` takes long to import."""
 _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 

@@ -193,6 +193,10 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[Stateme
     mounts = re.findall(r"--(?:mount|network|security)=\S+", text.partition("&&")[0])
     for mount in mounts:  # lines stay, so that each command has its own
         text = text.replace(mount, "", 1)
+        given = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
+        if "source" in given and "target" in given and "from" not in given:
+            name = PurePosixPath(given["target"]).name
+            stage.copied.setdefault(name, []).append(given["source"])
     hidden = any(re.search(r"type=secret.*(PIP_|UV_)", mount) for mount in mounts)
     documents = instruction.heredocs
     if hidden or any(map(_CONFIGURES.search, (instruction.text, *dict(documents).values()))):
@@ -223,7 +227,7 @@ def _at_its_line(said: Statement, file: str, number: int, lines: Sequence[str]) 
     """Return the same with the line that it stands in, where its command has several."""
     if said.kind in {"note", "program"} and not said.text.startswith("-"):
         return said
-    word = said.text.removeprefix("apt ").split()[0]
+    word = next(iter(said.text.removeprefix("apt ").split()), "")
     there = (line for line, text in enumerate(lines, number) if word in text)
     return replace(said, where=f"{file}:{next(there, number)}")
 

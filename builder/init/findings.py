@@ -232,8 +232,8 @@ class Findings:
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
-            allowed = SpecifierSet(re.sub(r"\+[\w.]+", "", specifier))
-        except InvalidSpecifier:
+            allowed = SpecifierSet(re.sub(r"\+[\w.]+|(?<===)=", "", specifier))
+        except InvalidSpecifier:  # it says nothing of a release
             allowed = SpecifierSet()
         rank = BESIDE if said.beside or said.kind == "bound" else GOT
         made = Wish(said.where, said.text, allowed, requirement and rank == GOT, rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,25 @@ def of_frameworks(root: Path, program: tuple[str, str] | None) -> dict[str, tupl
                 where = f"{path.relative_to(root).as_posix()}:{line}"
                 found.setdefault(framework, (where, f"import {name}"))
     return found
+
+
+def packages(root: Path, program: tuple[str, str]) -> list[str]:
+    """Return the packages that the program's modules import as they are loaded, by their names in
+    Python: neither Python's own nor the repository's."""
+    found = set[str]()
+    for path in _reached(root, program):
+        own = (root, root / program[0], path.parent)
+        for node in _tree(path).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            for name in (each.split(".")[0] for each in names):
+                there = any(
+                    (base / name).is_dir() or (base / f"{name}.py").is_file() for base in own
+                )
+                if name not in sys.stdlib_module_names and not there:
+                    found.add(name)
+    return sorted(found)
 
 
 def beside(root: Path, program: tuple[str, str]) -> Iterator[tuple[str, str]]:

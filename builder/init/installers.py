@@ -221,7 +221,7 @@ def foreign(option: Option) -> str:
     PyPI."""
     name, value = option.name, (option.value or "").partition("=")
     url = value[2] if value[1] and "//" not in value[0] else option.value or ""
-    host = urlsplit(url if "://" in url else "").hostname or ""
+    host = _host(url)
     of_frameworks = any(
         re.match(rf"{re.escape(index)}(/|$)", url)
         for framework in frameworks.every()
@@ -240,6 +240,14 @@ def foreign(option: Option) -> str:
     else:
         what = ""
     return f"{what}: PyPI may have another package of this name" if what else ""
+
+
+def _host(url: str) -> str:
+    """Return the host of an address, "" for what is none."""
+    try:
+        return urlsplit(url if "://" in url else "").hostname or ""
+    except ValueError:
+        return ""
 
 
 def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[Statement]:

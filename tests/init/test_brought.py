@@ -115,7 +115,7 @@ KINDS = {
         ("requirements.txt:1: torch==2.6.0.cu126.*: the tables have no such release",),
     ),
     "a release that is known": Kind(
-        {"requirements.txt": "torch==2.9.1+cu126\ntorchvision==0.24.1+cu126\ntorchaudio>=2\n"},
+        {"requirements.txt": "torch===2.9.1+cu126\ntorchvision==0.24.1+cu126\ntorchaudio>=2\n"},
         {"torch": "2.9.1"},
         ["torchvision==0.24.1", "torchaudio>=2"],
     ),

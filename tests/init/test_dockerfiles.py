@@ -141,7 +141,9 @@ FROM a
 COPY --chown=1 docker/reqs.txt /tmp/requirements.txt
 COPY deploy /deploy
 RUN pip install -r /tmp/requirements.txt -c /deploy/bounds.txt
+RUN --mount=type=bind,source=deps/all.txt,target=/tmp/r.txt pip install -r /tmp/r.txt
 """
     files = {each.text: each.words for each in dockerfiles.read(text, "f") if each.words}
     assert files["-r /tmp/requirements.txt"][:2] == ("docker/reqs.txt", "requirements.txt")
+    assert files["-r /tmp/r.txt"][0] == "deps/all.txt"
     assert "deploy/bounds.txt" in files["-c /deploy/bounds.txt"]

@@ -222,6 +222,18 @@ def test_a_script_at_the_root_is_a_program(tmp_path: Path) -> None:
     assert init.propose(tmp_path, "h100").findings.program == ("src", "fit")
 
 
+def test_what_the_program_imports_and_no_file_asks_for_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, tiktoken, yaml\nimport torch\nfrom model import x\nfrom PIL import Image\n"
+        "def f():\n    import wandb\n"
+    )
+    (tmp_path / "model.py").write_text("from . import y\nimport einops.layers\n")
+    (tmp_path / "requirements.txt").write_text("einops\npyyaml\n")
+    left = init.propose(tmp_path, "t4").findings.left
+    (line,) = [line for line in left if "no file asks for" in line]
+    assert line.startswith("train: imports PIL, tiktoken: ")
+
+
 def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) -> None:
     for name, text in {
         "fit/__init__.py": "",
@@ -258,6 +270,9 @@ def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) 
         ("requirements.txt", b"-r more.txt", "requirements.txt:1: -r more.txt: there is no such"),
         ("Dockerfile", b"RUN pip install -r /etc/passwd", ":1: -r /etc/passwd: there is no"),
         ("Dockerfile", b"RUN pip install -r ../../etc/passwd", "passwd: it lies outside"),
+        ("Dockerfile", b"RUN pip install rich -f http://[a", "-f http://[a: an index or"),
+        ("Dockerfile", b"RUN pip install -r a\0b", "there is no such file"),
+        ("requirements.txt", b"tensorboard~=0", "tensorboard~=0' is not a requirement"),
         ("Dockerfile", b"ENV API_KEY=0f3e5d7c9b1a2846", "API_KEY: looks like a secret"),
         ("p\xe4ck/train.py", b"", "the packaged trainer, as no program is recognized"),
     ],

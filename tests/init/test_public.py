@@ -186,7 +186,8 @@ ROWS: dict[str, tuple[str, tuple[str, str], dict[str, str]]] = {
         {"requirements.txt": "ours\nkeras\n"},
     ),
     "pytorch-ssdir": (
-        "FROM piotrekzie100/horovod:0.20.0-pytorch1.6.0-py38-cuda10.2\nARG U\nARG P\nADD dist/* ./\n"
+        "FROM piotrekzie100/horovod:0.20.0-pytorch1.6.0-py38-cuda10.2\n"
+        "ARG U\nARG P\nADD dist/* ./\n"
         "RUN pip install *.whl --extra-index-url=https://${U}:${P}@pypi.example.org/simple\n",
         OLD,
         {},
