@@ -317,6 +317,8 @@ def _argument(
             found[name] = _expanded(value, {**variables, **found})
         elif name in shared:
             found[name] = shared[name]
+        elif installers.of_environment({name: ""}):  # whoever builds it gives it
+            found[name] = f"${name}"
     return found
 
 

@@ -140,7 +140,11 @@ def parse(words: Sequence[str]) -> Install | None:
     tool, before = _tool(rest)
     if tool is None:
         return None
-    return _install(before, TOOLS[tool])
+    install = _install(before, TOOLS[tool])
+    if tool == "uv pip sync":  # its arguments are files
+        files = tuple(Option("-r", name) for name in install.packages)
+        return replace(install, options=(*install.options, *files), packages=())
+    return install
 
 
 def _tool(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -282,11 +286,8 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[St
 def argument(package: str, where: str) -> Statement:
     """Return what one argument says: a requirement, or a file or an address."""
     named = re.match(r"[\w.-]+(\[[^]]*\])?\s*(@\s*\S|[^@:/\\]*(;|$))", package)
-    if (
-        package.startswith((".", "-"))
-        or not named
-        or (re.search(r"\.(whl|gz|zip)$", package) and "@" not in package)
-    ):
+    file = re.search(r"\.(whl|gz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)$", package)
+    if package.startswith((".", "-")) or not named or (file and "@" not in package):
         return Statement(where, package, why=LOCAL)
     return Statement(where, package, "requirement", (package,))
 

@@ -124,6 +124,14 @@ class _Table:
         return Statement(self.where(entry), what, why=why, beside=True)
 
 
+def tables(text: str) -> dict[str, Any]:
+    """Return the tables of a text; {} for one that is no TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
 def _table(text: str, file: str, parse: Callable[[str], Any]) -> _Table:
     """Return a file's mapping. Raises InputError for other text."""
     try:
@@ -139,7 +147,7 @@ def pyproject(text: str, file: str) -> Iterator[Statement]:
     table = _table(text, file, tomllib.loads)
     project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
     uv = _mapping(tool.get("uv"))
-    every, elsewhere = _indexes(tool), _sources(uv)
+    every, elsewhere = indexes(tool), _sources(uv)
     if wanted := str(project.get("requires-python") or ""):
         yield Statement(table.where("requires-python"), wanted, "python", (wanted,))
     for entry in _strings(project.get("dependencies")):
@@ -172,7 +180,7 @@ def pyproject(text: str, file: str) -> Iterator[Statement]:
     yield from _listed(table, (), rest)
 
 
-def _indexes(tool: Mapping[str, Any]) -> str:
+def indexes(tool: Mapping[str, Any]) -> str:
     """Return why packages that name no source come from elsewhere than PyPI, as the tables of uv,
     poetry and pdm say it; "" where they do not."""
     uv = _mapping(tool.get("uv"))
@@ -181,11 +189,22 @@ def _indexes(tool: Mapping[str, Any]) -> str:
             if value and (why := installers.foreign(installers.Option(f"--{name}", value))):
                 return why
     sources = [uv.get("index"), *(_mapping(tool.get(each)).get("source") for each in _WITH_SOURCES)]
-    for index in (each for group in sources if isinstance(group, list) for each in group):
+    listed = [each for group in sources if isinstance(group, list) for each in group]
+    for index in filter(None, map(_mapping, listed)):
         named = index.get("explicit") or index.get("priority") == "explicit"
         if not named and (why := _index(index)):
             return why
     return ""
+
+
+def own_names(pyproject: str, setup_cfg: str, setup_py: str) -> frozenset[str]:
+    """Return what a repository's own package is called, by the texts of these files."""
+    table = tables(pyproject)
+    poetry = _mapping(_mapping(table.get("tool")).get("poetry"))
+    names = [_mapping(table.get("project")).get("name"), poetry.get("name")]
+    names += re.findall(r"^name\s*=\s*([\w.-]+)", setup_cfg, re.MULTILINE)
+    names += re.findall(r"\bname\s*=\s*[\"']([\w.-]+)", setup_py)
+    return frozenset(str(canonicalize_name(name)) for name in names if isinstance(name, str))
 
 
 def _index(index: Mapping[str, Any]) -> str:

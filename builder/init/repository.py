@@ -5,9 +5,12 @@ Each line of those files is taken over, or named with the reason why it is not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
+
+from packaging.utils import canonicalize_name
 
 from builder.config.image_yaml import ROOT
 from builder.core import project
@@ -89,16 +92,20 @@ def _name_imports(root: Path, findings: Findings, program: tuple[str, str]) -> N
 
 class _Reading:
     """The files of a repository, each read once. elsewhere: why a file, or "" for all of them, is
-    installed from another index than PyPI."""
+    installed from another index than PyPI. own: the names of its own package."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen = set[str]()
         self.elsewhere = dict[str, str]()
+        names = ("pyproject.toml", "setup.cfg", "setup.py")
+        self.own = manifests.own_names(*(text_of(root / name) or "" for name in names))
 
     def statements(self) -> Iterator[Statement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
+        if why := manifests.indexes({"uv": manifests.tables(text_of(self.root / "uv.toml") or "")}):
+            self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         main = project.DOCKERFILE if project.DOCKERFILE in made else ""
         main = main or (made[0] if len(made) == 1 else "")
@@ -134,7 +141,10 @@ class _Reading:
         self.seen.add(name)
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
         for each in reader(text, name):
-            yield each.from_elsewhere(why) if each.kind == "requirement" else each
+            if each.kind == "requirement" and self._is_own(each.words[0]):
+                yield each.from_elsewhere("is this repository's own package, and no requirement")
+            else:
+                yield each.from_elsewhere(why) if each.kind == "requirement" else each
 
     def _followed(self, said: Iterable[Statement]) -> Iterator[Statement]:
         """Yield statements; one that names a file gives way to what that file says."""
@@ -157,6 +167,10 @@ class _Reading:
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
                 yield from self._followed(self._said(name, reader))
+
+    def _is_own(self, requirement: str) -> bool:
+        match = re.match(r"[\w.-]+", requirement)
+        return match is not None and canonicalize_name(match[0]) in self.own
 
     def _inside(self, name: str) -> bool:
         return (self.root / name).resolve().is_relative_to(self.root.resolve())

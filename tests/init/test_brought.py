@@ -94,6 +94,34 @@ KINDS = {
         [],
         ("poetry.lock: ours==1: poetry.lock has it from elsewhere",),
     ),
+    "a name of one's own": Kind(
+        {
+            "pyproject.toml": '[project]\nname = "Our_Fit"\ndependencies = ["torch==2.9.1"]\n'
+            '[project.optional-dependencies]\nall = ["our-fit[dev]"]\n',
+            "Dockerfile": "FROM debian\nRUN pip install . && pip install our.fit rich\n"
+            "RUN pip install requirements.txt\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+        ("our.fit: is this repository's own package", "Dockerfile:3: requirements.txt: names a"),
+    ),
+    "an index that whoever builds gives": Kind(
+        {
+            "Dockerfile": "FROM debian\nARG PIP_INDEX_URL\nRUN pip install jax==0.9.2 ours\n",
+        },
+        {"jax": "0.9.2"},
+        [],
+        ("Dockerfile:3: ours: it is installed from .PIP_INDEX_URL",),
+    ),
+    "uv's own configuration": Kind(
+        {
+            "requirements.txt": "torch==2.9.1\nours\n",
+            "uv.toml": '[[index]]\nurl = "https://ours.example.org"\n',
+        },
+        {"torch": "2.9.1"},
+        [],
+        ("requirements.txt:2: ours: it may be installed from ours.example.org",),
+    ),
     "an index in a variable": Kind(
         {
             "Dockerfile": "FROM nvidia/cuda:13.4.0-devel-ubuntu24.04\n"
@@ -272,7 +300,7 @@ def test_what_people_bring_in(name: str, tmp_path: Path) -> None:
     for pattern in kind.named:
         assert any(re.search(pattern, line) for line in left), (pattern, left)
     for path, text in kind.files.items():
-        if not path.endswith((".py", ".lock")):
+        if not path.endswith((".py", ".lock", "uv.toml")):
             missing = [line for line in lines(path, text) if not said(path, line, [*taken, *left])]
             assert missing == []
     default = any(line.startswith("nothing names a framework: TensorFlow, the") for line in taken)

@@ -38,6 +38,9 @@ def test_every_option_of_the_installed_tools_is_known(tool: str) -> None:
             words = [*tool.split(), *(form if takes else [name]), "pandas"]
             install = installers.parse(words)
             assert install is not None and not install.unknown, words
+            if tool == "uv pip sync":  # it takes files
+                assert install.options[-1] == installers.Option("-r", "pandas")
+                continue
             assert install.packages == ("pandas",), words
             said = list(installers.statements(install, "Dockerfile:1"))
             packages = [each.text for each in said if each.kind == "requirement"]
@@ -129,6 +132,8 @@ def test_a_variable_counts_as_its_option(variables: dict[str, str], elsewhere: b
         (".", False),
         (".[train]", False),
         ("./a", False),
+        ("requirements.txt", False),
+        ("requirements.in", False),
         ("~/a", False),
         ("a/b", False),
         ("$WHEEL", False),
