@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 
 from builder.config.image_yaml import ROOT
 from builder.core import project
+from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.facts import frameworks
 from builder.init import dockerfiles, imports, manifests
@@ -48,6 +49,8 @@ _BESIDE: Final[dict[str, Reader]] = {
     "conda*/*.y*ml": manifests.conda,
 }
 """Other files that say what a program needs."""
+_OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
+"""The endings of files that are called like those, and are something else."""
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
 
@@ -107,8 +110,9 @@ class _Reading:
         if why := manifests.indexes({"uv": manifests.tables(text_of(self.root / "uv.toml") or "")}):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
-        main = project.DOCKERFILE if project.DOCKERFILE in made else ""
-        main = main or (made[0] if len(made) == 1 else "")
+        made = [name for name in made if not name.startswith(".")]
+        only = made[0] if len(made) == 1 else ""
+        main = project.DOCKERFILE if project.DOCKERFILE in made else only
         if main:
             said = list(self._said(main, dockerfiles.read))
             for each in said:
@@ -120,7 +124,11 @@ class _Reading:
         for name, reader in _READERS.items():
             yield from self._followed(self._said(name, reader))
         for name, reader in beside.items():
-            for each in self._said(name, reader):
+            try:
+                said = list(self._said(name, reader))
+            except InputError as error:
+                said = [Statement(name, "the file", why=f"cannot be read: {error.message}")]
+            for each in said:
                 yield each.aside(f"the image is not made from {name}: {manifests.ADD}")
 
     def _beside(self) -> dict[str, Reader]:
@@ -129,7 +137,7 @@ class _Reading:
         for pattern, reader in _BESIDE.items():
             for path in sorted(self.root.glob(pattern)):
                 name = path.relative_to(self.root).as_posix()
-                if path.is_file() and not path.name.endswith((".dockerignore", ".lock")):
+                if path.is_file() and path.suffix not in _OTHER:
                     found.setdefault(name, reader)
         return found
 

@@ -204,6 +204,15 @@ KINDS = {
         [],
         ("Dockerfile:2: RUN conda install",),
     ),
+    "a recipe": Kind(
+        {
+            "conda-recipe/meta.yaml": '{% set version = "1" %}\npackage: {name: a}\n',
+            "requirements.txt": "torch==2.9.1\n",
+        },
+        {"torch": "2.9.1"},
+        [],
+        ("conda-recipe/meta.yaml: the file: cannot be read",),
+    ),
     "extras": Kind(
         {
             "pyproject.toml": '[project]\nname = "a"\ndependencies = ["rich"]\n'
@@ -267,7 +276,11 @@ KINDS = {
          "Dockerfile.serve:1: FROM nginx"),
     ),
     "a Dockerfile of another name": Kind(
-        {"Dockerfile.train": "FROM debian\nRUN pip install torch==2.9.1 rich\n"},
+        {
+            "Dockerfile.train": "FROM debian\nRUN pip install torch==2.9.1 rich\n",
+            "dockerfile_tools.py": "import jax\n",
+            ".devcontainer/Dockerfile": "FROM tensorflow/tensorflow\n",
+        },
         {"torch": "2.9.1"},
         ["rich"],
     ),
@@ -300,7 +313,7 @@ def test_what_people_bring_in(name: str, tmp_path: Path) -> None:
     for pattern in kind.named:
         assert any(re.search(pattern, line) for line in left), (pattern, left)
     for path, text in kind.files.items():
-        if not path.endswith((".py", ".lock", "uv.toml")):
+        if not path.endswith((".py", ".lock", "uv.toml", "meta.yaml")):
             missing = [line for line in lines(path, text) if not said(path, line, [*taken, *left])]
             assert missing == []
     default = any(line.startswith("nothing names a framework: TensorFlow, the") for line in taken)
