@@ -29,9 +29,13 @@ _LOCKED: Final = (
     *("nvidia-cu", "nvidia-nccl", "nvidia-nv", "libtpu", "tensorflow-io-gcs"),
     *("jaxlib", "jax-cuda"),
 )
-_HAS: Final = frozenset(
-    ("python3", "python3-pip", "python3-venv", "ca-certificates", "python3-dev")
-)
+_NOT_DEBIAN: Final = {
+    re.compile(r"(python3?([.]\d+)?(-(pip|dev|venv|distutils|setuptools|wheel|full))?|"
+               r"python-is-python3|ca-certificates)$"): "every image has it",
+    re.compile(r"cuda|nvidia|lib(cuda|cudnn|nccl|nvinfer|cublas|cusparse|cufft|nvjitlink)|tensorrt"
+               r"|datacenter-gpu"): "of NVIDIA's archive: an image has CUDA from locked wheels",
+}  # fmt: skip
+"""Packages that are not taken of an archive, by how their names begin or what they are, and why."""
 _INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
 _LAUNCHER: Final = re.compile(
     r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|-[uBO]+|--[\w-]+=\S*)"
@@ -272,8 +276,9 @@ class Findings:
     def _apt(self, said: Statement) -> None:
         """Take Debian packages over."""
         for name in said.words:
-            if name in _HAS:
-                self.leave(said.where, f"apt {name}", "every image has it")
+            whys = (why for pattern, why in _NOT_DEBIAN.items() if pattern.match(name))
+            if why := next(whys, ""):
+                self.leave(said.where, f"apt {name}", why)
             elif re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
                 self.apt.append(name)
                 self.taken.append(f"{said.where}: apt {name}")

@@ -204,6 +204,19 @@ KINDS = {
         [],
         ("Dockerfile:2: RUN conda install",),
     ),
+    "Debian's packages": Kind(
+        {
+            "Dockerfile": "FROM ubuntu\n"
+            "RUN apt-get install -y python3.10-dev python-is-python3 \\\n"
+            "    cuda-toolkit-12-4 libcudnn8 -t jammy\nRUN pip install jax==0.9.2\n"
+        },
+        {"jax": "0.9.2"},
+        [],
+        (
+            "Dockerfile:2: apt python3.10-dev, apt python-is-python3: every image has it",
+            "Dockerfile:3: apt cuda-toolkit-12-4, apt libcudnn8: of NVIDIA's archive",
+        ),
+    ),
     "a recipe": Kind(
         {
             "conda-recipe/meta.yaml": '{% set version = "1" %}\npackage: {name: a}\n',
