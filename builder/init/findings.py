@@ -224,9 +224,9 @@ class Findings:
         elif found:
             self.wish(found[0], said, "", False)
         python = re.fullmatch(r"(?:.*/)?python:(3\.\d+)[\w.-]*", said.words[0])
-        if python and not said.beside:
-            self._python(Statement(said.where, f"{said.text}: Python {python[1]}", "python",
-                                   (python[1],)))  # fmt: skip
+        if python and python[1] in self.pythons and not said.beside:
+            self.pythons = tuple(dict.fromkeys((python[1], *self.pythons)))
+            self.taken.append(f"{said.where}: Python {python[1]}, where the framework runs on it")
         self.leave(said.where, said.text, said.why)
 
     def wish(

@@ -204,6 +204,14 @@ KINDS = {
         [],
         ("Dockerfile:2: RUN conda install",),
     ),
+    "a Python": Kind(
+        {"Dockerfile": "FROM python:3.13-slim\nRUN pip install tensorflow\n"},
+        {"tensorflow": "2.21.0", "python": "3.13"},
+    ),
+    "a release that does not run on that Python": Kind(
+        {"Dockerfile": "FROM python:3.13-slim\nRUN pip install tensorflow==2.15.0\n"},
+        {"tensorflow": "2.15.1", "python": "3.11"},
+    ),
     "Debian's packages": Kind(
         {
             "Dockerfile": "FROM ubuntu\n"
