@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from builder import contract
 from builder.cli.group import app
-from builder.config import image_yaml, init
+from builder.config import image_yaml
 from builder.contract import TrainerEvent
 from builder.image.start import training_contract
+from builder.init import proposal as init
 from builder.prove import judge
 from builder.prove.judge import Run
 

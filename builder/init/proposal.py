@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -12,13 +13,14 @@ from typing import Any, Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from builder.config import compatibility, image_yaml
+from builder.config import compatibility, image_yaml, lockfile
 from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.facts import accelerators, frameworks
 from builder.facts.frameworks import Framework
+from builder.init import imports
 from builder.init.findings import BESIDE, GOT, IMPORTED, Findings, Wish, parsed_of
 from builder.init.repository import look
 
@@ -57,7 +59,7 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
         written[root / project.MARKER] = SETTINGS
     if force or name not in image_yaml.targets(root):
         look(root, findings)
-        values = _values(name, findings)
+        values = _values(root, name, findings)
         written[yaml] = HEAD + "".join(
             f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
             for key, value in values.items()
@@ -84,7 +86,7 @@ def write(proposal: Proposal) -> None:
         files.write(path, text)
 
 
-def _values(target: str, findings: Findings) -> dict[str, Any]:
+def _values(root: Path, target: str, findings: Findings) -> dict[str, Any]:
     """Return the values of image.yaml, from what was found."""
     accelerator, framework = _named(target, findings)
     wishes = findings.frameworks.pop(framework.name, [])
@@ -105,6 +107,7 @@ def _values(target: str, findings: Findings) -> dict[str, Any]:
     if findings.program:
         package, module = findings.program
         values |= {"program": f"{package}:{module}", "suite": "program"}
+        _name_imports(root, framework, findings)
     elif framework.name != frameworks.DEFAULT:
         why = f"the packaged trainer has no {framework.title}: write `program: FOLDER:MODULE`"
         findings.leave(image_yaml.FILE, "no program is recognized", why)
@@ -114,6 +117,24 @@ def _values(target: str, findings: Findings) -> dict[str, Any]:
     if findings.environment:
         values["environment"] = findings.environment
     return values
+
+
+def _name_imports(root: Path, framework: Framework, findings: Findings) -> None:
+    """Name what the program imports, no file asks for and the framework does not bring; what a
+    module is called on PyPI is not guessed, for it may be somebody else's."""
+    assert findings.program
+    brought = {framework.name}
+    for name in image_yaml.targets(project.factory()):
+        with contextlib.suppress(InputError):
+            lock = lockfile.read(project.factory(), name)
+            brought |= lock.packages.keys() if lock.framework == framework.name else set()
+    asked = " ".join(findings.requirements).replace("-", "_")  # pyyaml has yaml
+    imported = imports.packages(root, findings.program)
+    known = {name.replace("-", "_") for name in brought}
+    others = [name for name in imported if name.lower() not in known and name.lower() not in asked]
+    if others:
+        why = "no file asks for what is called so: add the packages that have them, where they lack"
+        findings.leave(findings.program[1], f"imports {', '.join(others)}", why)
 
 
 def _named(target: str, findings: Findings) -> tuple[str, Framework]:

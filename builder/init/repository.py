@@ -16,7 +16,6 @@ from builder.config.image_yaml import ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
-from builder.facts import frameworks
 from builder.init import dockerfiles, imports, manifests
 from builder.init.findings import IMPORTED, Findings, Wish
 from builder.init.statements import Statement
@@ -62,7 +61,6 @@ def look(root: Path, findings: Findings) -> None:
         _guess_program(root, findings)
     if findings.program:
         _widen(root, findings, findings.program)
-        _name_imports(root, findings, findings.program)
     if not findings.frameworks:
         from packaging.specifiers import SpecifierSet
 
@@ -80,17 +78,6 @@ def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
             return
         why = f"lies beside the program: move it into {program[0]}/, or write `program: {ROOT}:...`"
         findings.leave(where, what, why)
-
-
-def _name_imports(root: Path, findings: Findings, program: tuple[str, str]) -> None:
-    """Name what the program imports and no file asks for; what a module is called on PyPI is not
-    guessed, for it may be somebody else's."""
-    known = [framework.name for framework in frameworks.every()]
-    asked = " ".join([*findings.requirements, *findings.companions, *known]).replace("-", "_")
-    others = [name for name in imports.packages(root, program) if name.lower() not in asked]
-    if others:
-        why = "no file asks for what is called so: add the packages that have them, where they lack"
-        findings.leave(program[1], f"imports {', '.join(others)}", why)
 
 
 class _Reading:

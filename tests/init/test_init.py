@@ -232,6 +232,8 @@ def test_what_the_program_imports_and_no_file_asks_for_is_named(tmp_path: Path) 
     left = init.propose(tmp_path, "t4").findings.left
     (line,) = [line for line in left if "no file asks for" in line]
     assert line.startswith("train: imports PIL, tiktoken: ")
+    (tmp_path / "train.py").write_text("import keras, numpy, tensorflow\n")  # it brings them
+    assert "no file asks for" not in str(init.propose(tmp_path, "cpu").findings.left)
 
 
 def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) -> None:
