@@ -12,7 +12,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from builder.config.image_yaml import ROOT
+from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
@@ -56,9 +56,17 @@ _STARTS: Final = ("__main__", "train", "task", "main")
 
 def look(root: Path, findings: Findings) -> None:
     """Read every file of the repository that says what its program needs."""
-    findings.read(_Reading(root).statements(), root)
+    reading = _Reading(root)
+    findings.read(reading.statements(), root)
     if findings.program is None:
         _guess_program(root, findings)
+    if findings.program and findings.program[0] != ROOT:
+        file = f"{findings.program[0]}/{REQUIREMENTS}"
+        why = reading.elsewhere.get(file) or reading.elsewhere.get("")
+        if why and (root / file).is_file():  # a lock takes what it names
+            fix = f"move it away, and write program: {':'.join(findings.program)}"
+            findings.leave(file, "the program's own file", f"{why}; {fix}")
+            findings.program = None
     if findings.program:
         _widen(root, findings, findings.program)
     if not findings.frameworks:

@@ -236,6 +236,19 @@ def test_what_the_program_imports_and_no_file_asks_for_is_named(tmp_path: Path) 
     assert "no file asks for" not in str(init.propose(tmp_path, "cpu").findings.left)
 
 
+def test_no_lock_takes_the_program_s_own_file_where_it_comes_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").touch()
+    (tmp_path / "src/requirements.txt").write_text("ours\n")
+    run = "RUN pip install -r src/requirements.txt"
+    for options, program in (("", ("src", "train")), (" --no-index -f /wheels", None)):
+        (tmp_path / "Dockerfile").write_text(f"FROM debian\n{run}{options}\n")
+        proposal = init.propose(tmp_path, "cpu")
+        assert proposal.findings.program == program
+        assert ("ours" in str(proposal.values)) is bool(program)
+    assert "write program: src:train" in str(proposal.findings.left)
+
+
 def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) -> None:
     for name, text in {
         "fit/__init__.py": "",
