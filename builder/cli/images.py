@@ -82,11 +82,15 @@ def _image_of_program(
 ) -> None:
     """Run `builder image TARGET --program FOLDER:MODULE`."""
     from builder.engine.discovery import connect
+    from builder.image.apt import ContainerApt
     from builder.jobs import package
+    from builder.pipeline import committed
     from builder.prove import suites
 
     program = package.find(name)
     with reporter() as shown:
+        apt = ContainerApt(root(), where, shown.on_event)
+        committed.lock_new(root(), targets, apt, shown.on_event)
         docker = connect(where, on_event=shown.on_event)
         images = [
             package.build(root(), where, docker, target, program, shown.on_event)

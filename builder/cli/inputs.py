@@ -25,9 +25,9 @@ def init(
 ) -> None:
     """Make this repository a project: write builder.toml and images/TARGET/image.yaml.
 
-    Looks at requirements.txt, pyproject.toml, uv.lock, environment.yml, cog.yaml, the Dockerfile
-    and the packages here; says what it took over, and what it could not. Changes no file that is
-    there, and a second run changes nothing.
+    Looks at the Dockerfile, the files that name packages (requirements.txt, pyproject.toml,
+    setup.py, environment.yml, cog.yaml ...) and the modules here; says what it took over, and what
+    it could not. Changes no file that is there but .gitignore, and a second run changes nothing.
     """
     from builder.init import proposal as proposals
 

@@ -58,7 +58,7 @@ _REFERENCE = re.compile(
     r"(?:[a-z0-9.-]+(?::[0-9]+)?/)?[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?"
 )
-_PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>~]=[0-9]+(?:\.[0-9]+)*)?")
+_PLAIN_REQUIREMENT = re.compile(r"[A-Za-z][A-Za-z0-9-]*[A-Za-z0-9](?:[=<>]=[0-9]+(?:\.[0-9]+)*)?")
 """A name with at most one bound, which needs no parser: `packaging` takes long to import."""
 _SIZE = re.compile(r"[0-9]+(?:\.[0-9]+)?\s*[KMGT]i?B", re.IGNORECASE)
 
@@ -173,11 +173,12 @@ def _size(value: object) -> object:
 
 
 def folder(value: str, info: ValidationInfo) -> str:
-    """Refuse what is no folder below the project root. With a root, the folder has to exist."""
+    """Refuse what is not the project's root (`.`) or a folder below it. With a root, the folder has
+    to exist."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
         raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
-    if path.is_absolute() or ".." in path.parts or not path.parts:
+    if path.is_absolute() or ".." in path.parts:
         raise refuse(
             f"{value!r} lies outside the project",
             "write a folder inside the project, relative to its root",

@@ -41,6 +41,8 @@ REQUIREMENTS = "requirements.txt"
 
 FOLDER, MODULE = "trainer", "trainer.task"
 """The program of an image that names none: the packaged trainer."""
+ROOT = "."
+"""The folder of a program that lies at the root of the project, beside builder.toml."""
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
@@ -125,7 +127,8 @@ class ImageSpec(FileModel):
         WithJsonSchema({"type": "string", "pattern": "^[^:]+:[^:]+$"}),
     ] = Field(Program(FOLDER, MODULE), examples=[f"{FOLDER}:{MODULE}"])
     """The program that the image runs, FOLDER:MODULE: the folder, relative to the project root, is
-    copied into the image, and the module started, as after `python -m`."""
+    copied into the image, and the module started, as after `python -m`. `.` is the root itself,
+    without what git ignores, build/ and images/; what it needs stands in `requirements`."""
 
     suite: Literal["trainer", "program"] = Field("trainer", examples=["program"])
     """The checks that the image goes through: `trainer` for a program that keeps to the contract
@@ -383,7 +386,12 @@ def _module_problems(document: Document, program: Program, root: Path) -> list[M
     path = package.parent.joinpath(*steps)
     if project.is_module(package.joinpath(*steps)):
         return []
-    if steps[0] != package.name:
+    if program.folder == ROOT:
+        names = [file.stem for file in package.glob("*.py")]
+        near = difflib.get_close_matches(steps[-1], names, n=1)
+        what = f"there is no module {program.module} at the root of the project"
+        fix = f"did you mean {ROOT}:{near[0]}?" if near else f"create {'/'.join(steps)}.py"
+    elif steps[0] != package.name:
         what = f"{program.module} is not in the folder {program.folder}"
         fix = f"write program: {program.folder}:{package.name}.MODULE"
     elif not project.is_module(path):
@@ -402,6 +410,8 @@ def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
 
     Raises InputError with every line of requirements.txt that cannot be installed.
     """
+    if program.folder == ROOT:
+        return TrainerFolder(flat=True)
     root = program.home(root)
     package = root / program.folder
     steps = program.module.split(".")

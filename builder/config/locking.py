@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from builder.config import debian_packages, image_yaml, lockfile, uv
+from builder.config import debian_packages, image_yaml, lockfile, network, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import APT, APT_EXTRA, CUDA, EXTRA, Lock, LockedRootfs, Moved
 from builder.config.pins import Pin
@@ -101,8 +101,6 @@ def _made(
 ) -> Lock:
     """Return a new lock. It keeps the versions of the target's own one, then of its neighbours',
     else of the project `tested`, the one of the same accelerator first; an upgrade keeps none."""
-    from builder.config import network
-
     locks: tuple[Lock, ...] = ()
     limits: dict[str, str] = {}  # variables for uv that say how old a release has to be
     if upgrade:
@@ -225,15 +223,45 @@ def _wheels(
     before = {library.name: library.before for lock in reversed(like) for library in lock.moved}
     resolver = _Resolver(stack, {**host.host_environment(), **limits})
     base = resolver.framework(versions | before)
+    _check_builds(stack, base, host)
     # A library that was moved goes back once no requirement moves it; until then it stays.
     every = resolver.with_requirements(base, versions | before)
     if any(library.name in before for library in _moved(base, every)):
         every = resolver.with_requirements(base, versions)
+    _check_builds(stack, every, host)
     known = [pin for lock in locks for pin in lock.packages.values()]
     own = stack.spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
     pins = uv.with_sizes(chosen, known, host)
     return _layers(pins, base, frameworks.of(stack.spec.framework).lock_file), _moved(base, every)
+
+
+OTHER_BUILDS = ("cpu", "rocm", "xpu")
+"""How the label of a build begins that has no code for NVIDIA's GPUs (torch 2.15.0+cpu)."""
+
+
+def _check_builds(stack: Stack, pins: Mapping[str, Pin], host: BuildNetwork) -> None:
+    """Raise InputError where an index gave a build for another device: by its label, or because
+    it does not bring a library that the framework's release is known to bring."""
+    if stack.accelerator.kind != "gpu":
+        return
+    for name, pin in pins.items():
+        label = pin.version.partition("+")[2]
+        lacks = next((each for each in stack.constraints if each not in pins), "")
+        if label.startswith(OTHER_BUILDS):
+            what = f"is built for {label}"
+        elif name == stack.distribution and lacks:
+            what = f"does not bring {lacks}, which {stack.requirement} is known to bring"
+        else:
+            continue
+        index, named = host.index_of(pin.url)
+        named = named or next(filter(os.environ.get, ("UV_TORCH_BACKEND", "UV_FIND_LINKS")), "")
+        source = f"{index}, which {named} names," if named else index
+        raise InputError(
+            f"{image_yaml.where(stack.spec, stack.spec.framework)}: {name} {pin.version} of "
+            f"{source} {what}: {stack.accelerator.name} needs CUDA",
+            f"take that index out of {named}, and lock again" if named else "name another index",
+        )
 
 
 def _moved(base: Mapping[str, Pin], every: Mapping[str, Pin]) -> tuple[Moved, ...]:

@@ -61,7 +61,7 @@ class BuildNetwork:
     """The host's network configuration. It holds credentials: never print or store it.
 
     ca: the CA bundle. proxies: by the variables' names in lower case. trusted_hosts: those that may
-    show any certificate.
+    show any certificate. index_named, extra_named: the variable or the file that names the indexes.
     """
 
     ca: Path | None = None
@@ -69,6 +69,8 @@ class BuildNetwork:
     index: str | None = None
     extra_indexes: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] = ()
+    index_named: str = ""
+    extra_named: str = ""
 
     def __repr__(self) -> str:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
@@ -80,6 +82,18 @@ class BuildNetwork:
             *(f"{name} {without_login(value)}" for name, value in self.proxies),
             *((f"Python index {without_login(self.index)}",) if self.index else ()),
             *(f"extra index {without_login(url)}" for url in self.extra_indexes),
+        )
+
+    def index_of(self, wheel: str) -> tuple[str, str]:
+        """Return the index that has the address of a wheel, and the variable or file that names it.
+
+        An index may keep its files on another host; then it is the first one, as uv asks them.
+        """
+        known = [(url, self.extra_named) for url in self.extra_indexes]
+        known += [(self.index, self.index_named)] if self.index else []
+        shown = [(without_login(url), named) for url, named in known]
+        return max(
+            shown, key=lambda each: len(os.path.commonpath([each[0], wheel])), default=(wheel, "")
         )
 
     def secrets(
@@ -157,7 +171,7 @@ def discover(
     pip = _pip_settings(env, root, config)
     uv = _uv_settings(env, root, config)
     logins = read_logins([Path(env.get("NETRC") or home / ".netrc")])
-    index, extra_indexes = _indexes(env, pip, uv)
+    (index_named, index), (extra_named, extra_indexes) = _indexes(env, pip, uv)
     proxies = {name: env.get(name) or env.get(name.upper()) or "" for name in _PROXIES}
     trusted = [env.get("UV_INSECURE_HOST"), uv.get("allow-insecure-host"), pip.get("trusted-host")]
     return BuildNetwork(
@@ -166,6 +180,8 @@ def discover(
         index=with_login(index, logins) if index else None,
         extra_indexes=tuple(with_login(url, logins) for url in extra_indexes),
         trusted_hosts=tuple(dict.fromkeys(host for hosts in trusted for host in _words(hosts))),
+        index_named=index_named,
+        extra_named=extra_named,
     )
 
 
@@ -251,26 +267,32 @@ def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, 
 
 def _indexes(
     env: Mapping[str, str], pip: Mapping[str, str], uv: Mapping[str, object]
-) -> tuple[str | None, tuple[str, ...]]:
-    """Return the default index and the extra ones: uv's own configuration first, then pip's."""
+) -> tuple[tuple[str, str | None], tuple[str, list[str]]]:
+    """Return the default index and the extra ones, each with what names them: uv's own
+    configuration first, then pip's."""
     tables = [table for table in _words(uv.get("index")) if isinstance(table, dict)]
     named = [(bool(table.get("default")), table.get("url")) for table in tables]
-    defaults = [
-        env.get("UV_DEFAULT_INDEX"),
-        env.get("UV_INDEX_URL"),
-        *(url for default, url in named if default),
-        uv.get("index-url"),
-        pip.get("index-url"),
+    defaults: list[tuple[str, object]] = [
+        *((name, env.get(name)) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")),
+        *(("uv.toml", url) for default, url in named if default),
+        ("uv.toml", uv.get("index-url")),
+        (_pip_source(env, "PIP_INDEX_URL"), pip.get("index-url")),
     ]
-    extras = [
-        _words(env.get("UV_INDEX")),
-        _words(env.get("UV_EXTRA_INDEX_URL")),
-        [url for default, url in named if not default],
-        _words(uv.get("extra-index-url")),
-        _words(pip.get("extra-index-url")),
+    extras: list[tuple[str, list[Any]]] = [
+        *((name, _words(env.get(name))) for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL")),
+        ("uv.toml", [url for default, url in named if not default]),
+        ("uv.toml", _words(uv.get("extra-index-url"))),
+        (_pip_source(env, "PIP_EXTRA_INDEX_URL"), _words(pip.get("extra-index-url"))),
     ]
-    reachable = ([url for index in group if (url := _index_url(index))] for group in extras)
-    return _index_url(next(filter(None, defaults), "")), tuple(next(filter(None, reachable), ()))
+    source, default = next((each for each in defaults if each[1]), ("", ""))
+    reachable = (
+        (name, [url for each in group if (url := _index_url(each))]) for name, group in extras
+    )
+    return (source, _index_url(default)), next((each for each in reachable if each[1]), ("", []))
+
+
+def _pip_source(env: Mapping[str, str], variable: str) -> str:
+    return variable if env.get(variable) else "pip.conf"
 
 
 def _index_url(index: object) -> str | None:

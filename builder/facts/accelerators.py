@@ -111,7 +111,7 @@ def find(name: str) -> Accelerator:
     key = name.lower().removeprefix("nvidia-").removeprefix("nvidia_").removeprefix("tesla_")
     known = _names().get(key)
     if known is None:
-        near = difflib.get_close_matches(key, _names(), n=1)
+        near = difflib.get_close_matches(key, _names(), n=1, cutoff=0.7)  # a gpu is no TPU
         raise InputError(
             f"no accelerator is called {name!r}",
             (f"write {_names()[near[0]]}; " if near else "")

@@ -62,10 +62,13 @@ class Framework:
 
     name: the key of image.yaml, and the folder of its libraries below site-packages. title: its
     name for a person. distributions: packages that install over each other's files; an image has
-    one of them. needed_by: packages that say that a program uses it; also its names in conda and in
-    images. releases: returns those that are known, oldest first. resolve: takes an ImageSpec;
-    returns the Stack of an image, or raises RefusedError. suites: returns the Suite of an image by
-    `suite` of image.yaml. exclude_nvidia, exclude: the rules for NVIDIA's wheels, and for its own.
+    one of them. needed_by: packages that say that a program uses it. aliases: its other names, in
+    conda and in the names of images. companions: packages that are released together with it, so
+    that their versions move with its own. indexes: the addresses of indexes that have its builds,
+    and nothing else of their own. releases: returns those that are known, oldest first. resolve:
+    takes an ImageSpec; returns the Stack of an image, or raises RefusedError. suites: returns the
+    Suite of an image by `suite` of image.yaml. exclude_nvidia, exclude: the rules for NVIDIA's
+    wheels, and for its own.
     environment: returns the variables of an image with these packages; the second value is its
     site-packages. rendezvous: the variables by which its processes find each other, each with its
     value: {host} and {port} of the first process, {rank} of this one, {count} of all; empty for a
@@ -99,6 +102,9 @@ class Framework:
     flags: str = ""
     one_host: bool = False
     plugins: str = ""
+    companions: frozenset[str] = frozenset()
+    aliases: frozenset[str] = frozenset()
+    indexes: frozenset[str] = frozenset()
 
     @property
     def lock_file(self) -> str:

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from builder.core import outgoing
 from builder.core.errors import InputError
-from builder.core.files import EPOCH, hash_of
-from builder.core.project import DOCKERFILE
+from builder.core.files import EPOCH, hash_of, text_of
+from builder.core.project import BUILD, DOCKERFILE, IMAGES, MARKER
 from builder.image import start
 from builder.image.layer import Compression
 from builder.image.layer import assemble as image_of
 
 if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
     from builder.config.image_yaml import ImageSpec
     from builder.config.stack import Stack
     from builder.core.events import OnEvent
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
 APP = "app"
 """The folder of a training image's context that becomes /app."""
 
-LEFT_OUT = frozenset({"__pycache__", "tests", "test", "node_modules"})
-"""Folders of a program that no training run reads. Hidden files and folders are left out, too."""
+Rules = tuple[tuple[Path, "GitIgnoreSpec"], ...]
+"""What is left out below a folder, as git's ignore files say it."""
+
+LEFT_OUT = frozenset({"__pycache__", "node_modules"})
+"""Folders of a program that no training run reads. Hidden files and folders are left out, too, and
+`tests` with modules of tests."""
 
 MOST_FILES, MOST_BYTES = 20_000, 2_000_000_000
 """What a program may have: its files are held in memory, and become one layer."""
@@ -117,11 +123,11 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
 def walk(folder: Path) -> Iterator[Path]:
     """Yield the files of a program's folder that its image gets, sorted.
 
-    Raises InputError for a link back to a folder above it, and for more files or bytes than a
-    program has.
+    Of a project's root, what git ignores, build/ and images/ are left out, too. Raises InputError
+    for a link back to a folder above it, and for more files or bytes than a program has.
     """
     total = 0
-    for number, path in enumerate(_below(folder, (folder.resolve(),)), 1):
+    for number, path in enumerate(_below(folder, (folder.resolve(),), _rules(folder)), 1):
         total += path.stat().st_size if path.is_file() else 0
         if number > MOST_FILES or total > MOST_BYTES:
             much = f"more than {MOST_FILES:,} files or {MOST_BYTES / 1e9:g} GB"
@@ -232,19 +238,60 @@ def _texts(files: Mapping[str, File]) -> Iterator[str]:
         yield from (name, str(file.executable), hashlib.sha256(file.content).hexdigest())
 
 
-def _below(folder: Path, above: tuple[Path, ...]) -> Iterator[Path]:
+def left_out(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return what an image does not get of a program's folder, but hidden files and caches: a
+    folder or a file -> its files and bytes."""
+    kept, found = {*walk(folder)}, dict[str, tuple[int, int]]()
+    waiting = [folder]
+    while waiting:
+        for path in sorted(waiting.pop(0).iterdir()):
+            if _left_out(path.name) or path.name in LEFT_OUT or path.is_symlink() or path in kept:
+                continue
+            if path.is_dir() and any(each.is_relative_to(path) for each in kept):
+                waiting.append(path)
+                continue
+            inside = [path] if path.is_file() else list(path.rglob("*"))
+            sizes = [each.lstat().st_size for each in inside if not each.is_dir()]
+            found[path.relative_to(folder).as_posix()] = (len(sizes), sum(sizes))
+    return found
+
+
+def _rules(folder: Path) -> Rules:
+    """Return what a project's root leaves out; () for another folder."""
+    if not (folder / MARKER).is_file():
+        return ()
+    from pathspec import GitIgnoreSpec
+
+    own = (f"/{MARKER}", f"/{BUILD}/", f"/{IMAGES}/")
+    return ((folder, GitIgnoreSpec.from_lines(own)),)
+
+
+def _below(folder: Path, above: tuple[Path, ...], rules: Rules) -> Iterator[Path]:
+    if rules and (text := text_of(folder / ".gitignore")):
+        from pathspec import GitIgnoreSpec
+
+        rules = (*rules, (folder, GitIgnoreSpec.from_lines(text.splitlines())))
     for path in sorted(folder.iterdir()):
-        if _left_out(path.name):
+        if _left_out(path.name) or any(
+            spec.match_file(path.relative_to(base).as_posix() + "/" * path.is_dir())
+            for base, spec in rules
+        ):
             continue
         if not path.is_dir():
             yield path
-        elif path.name not in LEFT_OUT:
+        elif path.name not in LEFT_OUT and not _is_tests(path):
             real = path.resolve()
             if real in above:
                 raise InputError(
                     f"{path}: this link leads back to a folder above it", "remove the link"
                 )
-            yield from _below(path, (*above, real))
+            yield from _below(path, (*above, real), rules)
+
+
+def _is_tests(folder: Path) -> bool:
+    """Return whether a folder holds modules of tests, and not the data of a split."""
+    names = ("test_*.py", "*_test.py", "conftest.py", "__init__.py")
+    return folder.name in {"test", "tests"} and any(any(folder.glob(name)) for name in names)
 
 
 def _left_out(name: str) -> bool:

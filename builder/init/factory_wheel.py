@@ -21,7 +21,7 @@ from builder.config.stack import GLIBC
 from builder.config.uv import Platform
 from builder.core import files, project
 from builder.core.errors import InputError, OutsideError
-from builder.init.repository import Findings
+from builder.init.findings import Findings
 
 PYTHON: Final = Platform("3.13", GLIBC[BUILDER_SUITE])
 """The Python of the builder image, which is BUILDER_SUITE's, and its glibc."""

@@ -19,11 +19,12 @@ from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.stack import Stack
 from builder.core import files
-from builder.core.errors import CheckFailed
+from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import hash_of
 from builder.core.project import templates_of
 from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.facts import frameworks
 from builder.image import content_store, dockerfile, layers_lock, program
 from builder.image.layer import Compression
 from builder.image.layers_lock import LayersLock
@@ -103,6 +104,7 @@ def prepare(root: Path, name: str) -> Target:
     """
     spec = image_yaml.load(root, name)
     stack = compatibility.resolve(spec)
+    _check_program(root, spec)
     lock, stale = lockfile.check(root, spec, stack)
     if lock is None or stale:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
@@ -124,6 +126,18 @@ def prepare(root: Path, name: str) -> Target:
         installs=rendered.base is None,
     )
     return Target(spec, stack, lock, rendered.base, image, layers_lock.of(root))
+
+
+def _check_program(root: Path, spec: ImageSpec) -> None:
+    """Raise InputError for the packaged trainer beside another framework than its own."""
+    packaged = spec.program.home(root) != root
+    if packaged and spec.framework != frameworks.DEFAULT:
+        title = frameworks.of(spec.framework).title
+        raise InputError(
+            f"{image_yaml.where(spec, 'program')}: no program is named, and the packaged trainer "
+            f"has no {title}",
+            "write `program: FOLDER:MODULE` and `suite: program`; `.` is this folder",
+        )
 
 
 def make(
@@ -281,6 +295,16 @@ def report_plan(planning: RunningStep, plans: Iterable[BasePlan], available: Ava
         planning.log(f"the cache has other bytes of {name} than images/layers.lock says")
 
 
+def _report_program(root: Path, target: Target, events: OnEvent) -> None:
+    """Say how much of the program's folder an image gets, and what it does not."""
+    chosen = target.spec.program
+    with step("program", events) as copying:
+        copying.detail = f"{len(target.image.files)} files of {chosen.folder}"
+        left = program.left_out(chosen.home(root) / chosen.folder)
+        for path, (count, size) in left.items():
+            copying.log(f"left out: {path} ({count} files, {size / 1e6:.1f} MB)")
+
+
 def _origin(plan: BasePlan, available: Availability) -> str:
     keys = {layer.key for layer in plan.layers}
     if keys & available.missing.keys():
@@ -312,6 +336,7 @@ def build_image(
     base = bases[target.base.hash] if target.base else None
     name = f"{LOCAL_REPOSITORY}:{target.name}"
     events = prefixed(target.name, options.on_event)
+    _report_program(root, target, events)
     if base and target.image.config:
         image = program.assemble(target.image, base.image, store)
         loaded = loading.load(engine, image, store, name, events)

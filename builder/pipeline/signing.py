@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.config import lockfile
+from builder.config import image_yaml, lockfile
 from builder.config.lockfile import Lock
 from builder.core import parallel, project
 from builder.core.errors import InputError
@@ -66,7 +66,9 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
         if record.base_digest:
             files |= {tag: record.base_digest.removeprefix("sha256:")}
     build = Build(record.target, tag, record.inputs, files, source, record.engine, version)
-    return Contents(item.lock, item.spec.program.folder, build, base_build)
+    program_of = item.spec.program
+    named = program_of.folder if program_of.folder != image_yaml.ROOT else program_of.module
+    return Contents(item.lock, named, build, base_build)
 
 
 def statements(

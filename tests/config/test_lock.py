@@ -1,9 +1,6 @@
 """Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
 
-import hashlib
-import io
 import json
-import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,7 +10,7 @@ from typing import Any, cast
 import pytest
 import yaml
 
-from builder.config import compatibility, image_yaml, lockfile, locking, pins, uv
+from builder.config import compatibility, image_yaml, lockfile, locking, network, pins, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.image_yaml import ImageSpec
 from builder.config.pins import Pin
@@ -21,6 +18,7 @@ from builder.config.stack import Stack
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from tests.emulators.answers import serving
+from tests.emulators.index import simple
 
 ROOT = Path(__file__).parents[2]
 LIBGOMP = DebianPackage(
@@ -315,26 +313,9 @@ def test_an_upgrade_takes_releases_of_seven_days(
 def test_uv_takes_no_release_that_is_too_young_or_without_a_date(tmp_path: Path) -> None:
     young = datetime.now(UTC) - timedelta(days=1)
     releases = {"1.0": young - timedelta(days=30), "2.0": young}
-    answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
-    rows = []
-    for version, day in releases.items():
-        name = f"pkg-{version}-py3-none-any.whl"
-        wheel = io.BytesIO()
-        with zipfile.ZipFile(wheel, "w") as archive:
-            info = f"pkg-{version}.dist-info"
-            archive.writestr(
-                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: pkg\nVersion: {version}\n"
-            )
-            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\n")
-            archive.writestr(f"{info}/RECORD", "")
-        sha256 = hashlib.sha256(wheel.getvalue()).hexdigest()
-        answers[f"/{name}"] = (200, {}, wheel.getvalue())
-        rows.append({"filename": name, "url": f"/{name}", "hashes": {"sha256": sha256},
-                     "upload-time": day.strftime("%Y-%m-%dT%H:%M:%SZ")})  # fmt: skip
-    page = {"meta": {"api-version": "1.1"}, "name": "pkg", "versions": [*releases], "files": rows}
-    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
-    with serving(answers) as server:
-        server.answers["/simple/pkg/"] = (200, kind, json.dumps(page).encode())
+    days = {version: day.strftime("%Y-%m-%dT%H:%M:%SZ") for version, day in releases.items()}
+    wheels: dict[tuple[str, str], tuple[str, ...]] = {("pkg", version): () for version in releases}
+    with serving(simple("/simple", wheels, days)) as server:
         index = {"UV_DEFAULT_INDEX": f"{server.address}/simple/", "UV_CACHE_DIR": str(tmp_path)}
         for limits, version in (
             ({}, "2.0"),
@@ -345,6 +326,47 @@ def test_uv_takes_no_release_that_is_too_young_or_without_a_date(tmp_path: Path)
             assert pins["pkg"].version == version
         with pytest.raises(uv.NoSolution, match="--now pkg"):
             uv.resolve(["pkg>1"], uv.Platform("3.11", 36), {**index, uv.EXCLUDE_NEWER: uv.AGE})
+
+
+CUDA_BUILDS = {
+    ("torch", "2.15.0"): ("nvidia-cudnn-cu13==9.26.0.51",),
+    ("nvidia-cudnn-cu13", "9.26.0.51"): (),
+    ("torchvision", "0.30.0"): ("torch==2.15.0",),
+}
+
+
+@pytest.mark.parametrize(
+    ("variable", "offered", "said"),
+    [
+        ("PIP_EXTRA_INDEX_URL", ("torch", "2.15.0+cpu"), "torch 2.15.0.cpu .* is built for cpu"),
+        ("UV_INDEX", ("torch", "2.15.0+rocm7.2"), "torch 2.15.0.* is built for rocm7.2"),
+        ("UV_EXTRA_INDEX_URL", ("torch", "2.15.0+xpu"), "torch 2.15.0.* is built for xpu"),
+        ("UV_DEFAULT_INDEX", ("torch", "2.15.0"), "torch 2.15.0 .* does not bring nvidia-cudnn-cu"),
+        ("UV_INDEX", ("torch", "2.15.0+cu126"), "2.15.0.cu126 .* does not bring nvidia-cudnn-cu13"),
+        ("UV_INDEX", ("torchvision", "0.30.0+cpu"), "torchvision 0.30.0.cpu .* is built for cpu"),
+    ],
+)
+def test_a_build_for_another_device_is_refused_with_its_index_and_the_variable(
+    variable: str, offered: tuple[str, str], said: str, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "accelerator: T4\ntorch: 2.15.0\nrequirements: [torchvision]\n"
+    (copy / "trainer/requirements.txt").unlink()
+    spec, stack = target(copy, "t4", text)
+    monkeypatch.setenv("UV_CACHE_DIR", str(copy / "cache"))
+    answers = simple("/simple", CUDA_BUILDS) | simple("/other", {offered: ()})
+    with serving(answers) as server:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.address}/simple/")
+        pins = locking._wheels(stack, network.discover(), (), {})[0]
+        assert [pin.name for pin in pins[lockfile.CUDA]] == ["nvidia-cudnn-cu13"]
+        monkeypatch.setenv(variable, f"{server.address}/other")
+        with pytest.raises(InputError, match=said) as refused:
+            lock(copy, spec, stack)
+        message = refused.value.message
+        assert f"{server.address}/other, which {variable} names" in message, message
+        assert variable in refused.value.fix
+    no_gpu = target(copy, "cpu")[1]  # there, such a build is right
+    other = {"torch": Pin("torch", "2.15.0+cpu", "0" * 64)}
+    locking._check_builds(no_gpu, other, network.BuildNetwork())
 
 
 @pytest.mark.network

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import hashlib
+import io
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tests.emulators.web import LoopbackServer, QuietHandler, answering
 
@@ -66,3 +70,38 @@ def serving() -> Iterator[Files]:
     """A server that is up for a block."""
     with answering(Files()) as server:
         yield server
+
+
+def simple(
+    path: str,
+    wheels: Mapping[tuple[str, str], Sequence[str]],
+    days: Mapping[str, str] | None = None,
+) -> dict[str, tuple[int, dict[str, str], bytes]]:
+    """Return the answers of an index below `path` (PEP 691): its wheels by name and version, each
+    with what it requires. days: when a version was uploaded."""
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = {}
+    rows: dict[str, list[dict[str, object]]] = {}
+    for (name, version), requires in wheels.items():
+        file = f"{name.replace('-', '_')}-{version}-py3-none-any.whl"
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            info = f"{name.replace('-', '_')}-{version}.dist-info"
+            lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+            lines += [f"Requires-Dist: {each}" for each in requires]
+            archive.writestr(f"{info}/METADATA", "\n".join([*lines, ""]))
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\n")
+            archive.writestr(f"{info}/RECORD", "")
+        content = buffer.getvalue()
+        answers[f"{path}/{file}"] = (200, {}, content)
+        digest = hashlib.sha256(content).hexdigest()
+        row: dict[str, object] = {"filename": file, "hashes": {"sha256": digest}}
+        row["url"] = f"{path}/{file}".replace("+", "%2B")
+        row |= {"upload-time": days[version]} if days else {}
+        rows.setdefault(name, []).append(row)
+    answers |= {key.replace("+", "%2B"): answer for key, answer in answers.items()}
+    kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
+    for name, files in rows.items():
+        versions = [version for other, version in wheels if other == name]
+        page = {"meta": {"api-version": "1.1"}, "name": name, "versions": versions, "files": files}
+        answers[f"{path}/{name}/"] = (200, kind, json.dumps(page).encode())
+    return answers

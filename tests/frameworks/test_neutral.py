@@ -17,7 +17,9 @@ NAMES = re.compile(rf"{'|'.join(frameworks.OWN)}|\bjax|keras", re.IGNORECASE)
 EXCEPT = {
     "cli/inputs.py": "an example of a target's name",
     "config/image_yaml.py": "an example of a published image",
-    "init/repository.py": "a package that the factory never takes over",
+    "init/findings.py": "a package that the factory never takes over, a program that starts one",
+    "init/installers.py": "an option of uv",
+    "config/locking.py": "a variable of uv",
     "devicecode/damage.py": "the names of libraries that have to hold code",
     "devicecode/pruning/__main__.py": "its text is part of the key of pruned layers",
     "devicecode/pruning/prune.py": "its text is part of the key of pruned layers",

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: damaged libraries, answers and archives.
+"""`python -m tests.fuzz`: damaged libraries, answers, archives and files of repositories.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
@@ -30,12 +30,14 @@ from builder.devicecode import inventory
 from builder.devicecode.pruning.fatbin import containers
 from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Support, judge
+from builder.init import proposal
 from builder.prove import receipts
 from builder.reading import layers, tars
 from builder.registry import decoding, manifests
 from tests.devicecode.writer import Part, container, digest, library, ptx, sass
 from tests.fuzz import trust as fuzz_trust
 from tests.fuzz.trust import changed, own_errors
+from tests.init import test_brought as brought
 
 SECONDS, MEGABYTES = 5, 500
 MOST_FAULTS = 20
@@ -201,11 +203,53 @@ def archives(number: int) -> None:
             raise
 
 
+_PIECES = (
+    *(
+        "'",
+        '"',
+        "`",
+        "$(",
+        "${",
+        "\\",
+        "\n",
+        "<<EOF",
+        "[",
+        "]",
+        "{",
+        "}",
+        "=",
+        "==",
+        "::",
+        "@",
+        "-",
+    ),
+    *("--", "#", "\0", "\x85", "*", ";", "&&", "|", ">", ",", "FROM ", "RUN ", "-r ", "-c "),
+)
+
+
+def repositories(number: int) -> None:
+    """Files of repositories, damaged: `init` takes or names what they say, or refuses them."""
+    chance = random.Random(number)
+    with tempfile.TemporaryDirectory() as scratch:
+        for kind in chance.sample(list(brought.KINDS.values()), 2):
+            for name, text in kind.files.items():
+                for _ in range(chance.randint(0, 6)):
+                    at, other = chance.randint(0, len(text)), chance.randint(0, len(text))
+                    piece = chance.choice([*_PIECES, text[other : other + 20]])
+                    text = text[:at] + piece + text[at + chance.randint(0, 6) :]
+                path = Path(scratch, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+        with own_errors():
+            proposal.propose(Path(scratch), chance.choice(["t4", "cpu", "tpu-jax"]))
+
+
 KINDS: dict[str, Callable[[int], None]] = {
     "libraries": libraries,
     "headers": headers,
     "answers": answers,
     "archives": archives,
+    "repositories": repositories,
     **fuzz_trust.KINDS,
 }
 

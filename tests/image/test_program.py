@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,38 @@ def test_data_among_the_program_is_refused_before_it_is_read(
         (tmp_path / f"{number}.py").touch()
     with pytest.raises(InputError, match="more than 3 files"):
         list(program.walk(tmp_path))
+
+
+def test_the_root_of_a_project_is_a_program_without_what_git_ignores(trainer: Path) -> None:
+    for name, text in {
+        "train.py": "", "conf/a.yaml": "", ".gitignore": "/out/\n*.ckpt\n", "out/a": "12345",
+        "conf/a.ckpt": "1", "conf/.gitignore": "b\n", "conf/b": "", "build/x/images/y": "",
+    }.items():  # fmt: skip
+        (trainer / name).parent.mkdir(parents=True, exist_ok=True)
+        (trainer / name).write_text(text)
+    (trainer / "requirements.txt").write_text("--no-index\n")  # image.yaml has what it needs
+    yaml = trainer / "images/cpu/image.yaml"
+    yaml.write_text("accelerator: CPU\nprogram: .:train\nsuite: program\n")
+    names = {*files(trainer)}
+    assert {"app/train.py", "app/conf/a.yaml", "app/trainer/task.py"} <= names
+    assert not [
+        name for name in names if re.search("ckpt|/out/|/b$|build|images|builder.toml", name)
+    ]
+    left = program.left_out(trainer)
+    assert left["out"] == (1, 5)
+    assert {"build", "images", "builder.toml", "conf/a.ckpt", "trainer/tests"} <= left.keys()
+    yaml.write_text("accelerator: CPU\nprogram: .:trian\n")
+    with pytest.raises(InputError, match="no module trian at the root") as refused:
+        image_yaml.load(trainer, "cpu")
+    assert "did you mean .:train?" in refused.value.fix
+
+
+def test_data_that_is_called_test_is_no_test(trainer: Path) -> None:
+    for name in ("data/test/a.png", "data/tests/b.png"):
+        (trainer / "trainer" / name).parent.mkdir(parents=True, exist_ok=True)
+        (trainer / "trainer" / name).write_text("x")
+    assert {"app/trainer/data/test/a.png", "app/trainer/data/tests/b.png"} <= files(trainer).keys()
+    assert program.left_out(trainer / "trainer") == {"tests": (1, 1)}
 
 
 # --- the image ------------------------------------------------------------------------------------

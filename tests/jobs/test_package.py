@@ -134,3 +134,11 @@ def test_what_cannot_be_packed_is_named_in_the_users_files(
     (script / "link.py").symlink_to(tmp_path / "elsewhere.py")
     with pytest.raises(InputError, match=r"link\.py: is a link to a file outside"):
         package.derive(project_root, "cpu", program)
+
+
+def test_the_root_of_the_project_is_a_program_again_and_again(project_root: Path) -> None:
+    (project_root / "train.py").write_text("print(1)\n")
+    for _ in range(3):  # the copy lies below the root, and does not hold itself
+        home, name = package.derive(project_root, "cpu", package.find(f"{project_root}:train"))
+        copied = {path for path in image_files(home, name) if path.startswith("app/")}
+        assert copied == {"app/train.py", "app/trainer/task.py"}

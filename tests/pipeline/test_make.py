@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.group import app
-from builder.core.errors import CheckFailed, OutsideError
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.image import base, content_store, download, layers_lock, program, registry_layers
 from builder.image.layer import Compression, Layer
@@ -59,6 +59,17 @@ def test_a_line_of_the_program_changes_the_training_image_alone(copy: Path) -> N
     other = make.prepare(copy, "again")
     assert other.base == after.base and other.image.files == after.image.files
     assert other.inputs != after.inputs, "its labels differ"
+
+
+def test_another_framework_without_a_program_is_refused_before_anything_is_fetched(
+    copy: Path,
+) -> None:
+    shutil.rmtree(copy / "trainer")  # the packaged one stands in
+    path = copy / "images/t4/image.yaml"
+    path.write_text("accelerator: T4\ntorch: newest\n")
+    with pytest.raises(InputError, match="the packaged trainer has no PyTorch") as refused:
+        make.prepare(copy, "t4")
+    assert "program: FOLDER:MODULE" in refused.value.fix
 
 
 # --- short ----------------------------------------------------------------------------------------

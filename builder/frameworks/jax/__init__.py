@@ -20,7 +20,14 @@ FRAMEWORK: Final = Framework(
     resolve=later("builder.frameworks.jax.stack:resolve"),
     suites=partial(later("builder.prove.suites:both"), "jax", ("jax", "jaxlib"), 3),
     opened=later("builder.frameworks.jax.opened:missing"),
-    needed_by=frozenset({"jaxlib", "flax", "optax", "equinox", "dm-haiku"}),
+    needed_by=frozenset(
+        {"jaxlib", "flax", "optax", "equinox", "dm-haiku", "chex", "orbax-checkpoint", "numpyro"}
+    ),
+    aliases=frozenset({"jax"}),
+    companions=frozenset(
+        {"flax", "optax", "chex", "equinox", "dm-haiku", "orbax-checkpoint", "orbax", "distrax"}
+    ),
+    indexes=frozenset({"https://storage.googleapis.com/jax-releases"}),
     devices="builder.frameworks.jax.devices",
     optional=(
         # jax/_src/mosaic/gpu and XLA ask for this flag

@@ -64,6 +64,14 @@ FRAMEWORK: Final = Framework(
         {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tf-nightly"}
     ),
     releases=partial(later("builder.devicecode.gpu_support:versions"), "TensorFlow"),
+    needed_by=frozenset(
+        {"tensorflow-text", "tensorflow-addons", "tensorflow-estimator", "tf-keras", "tfx"}
+    ),
+    aliases=frozenset({"tensorflow", "tf", "tf1", "tf2"}),
+    companions=frozenset(
+        {"keras", "tf-keras", "tensorboard", "tensorflow-estimator", "tensorflow-text"}
+        | {"tensorflow-addons", "tensorflow-io", "tensorflow-probability"}
+    ),
     resolve=later("builder.frameworks.tensorflow.stack:resolve"),
     suites=partial(
         later("builder.prove.suites:both"),

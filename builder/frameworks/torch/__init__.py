@@ -21,9 +21,16 @@ FRAMEWORK: Final = Framework(
     suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2),
     opened=later("builder.frameworks.torch.opened:missing"),
     needed_by=frozenset(
-        {"pytorch", "torchvision", "torchaudio", "torchdata", "accelerate", "timm"}
-        | {"lightning", "pytorch-lightning"}
+        {"torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics", "accelerate"}
+        | {"lightning", "pytorch-lightning", "timm", "axolotl", "deepspeed", "xformers", "peft"}
+        | {"trl", "unsloth", "ultralytics", "bitsandbytes", "pytorch-ignite", "torch-geometric"}
     ),
+    aliases=frozenset({"torch", "pytorch", "pytorch-gpu", "pytorch-cpu"}),
+    companions=frozenset(
+        {"torchvision", "torchaudio", "torchtext", "torchdata", "torchcodec", "torchao", "triton"}
+        | {"xformers", "functorch", "torchrec", "fbgemm-gpu", "torch-tensorrt"}
+    ),
+    indexes=frozenset({"https://download.pytorch.org/whl"}),
     devices="builder.frameworks.torch.devices",
     optional=(
         # NVIDIA, cuSPARSELt, "Supported compute capabilities"

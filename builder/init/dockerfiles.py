@@ -1,0 +1,352 @@
+"""What a Dockerfile says of its last stage; of the other stages, what they would say."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from builder.init import installers, shell
+from builder.init.statements import Statement
+
+_DEBIAN: Final = re.compile(r"apt(-get)?|aptitude")
+_NEEDLESS: Final = re.compile(
+    r"(apt(-get)? (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b|rm -\w+ |set |"
+    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|conda clean\b)"
+)
+"""What an image of locked packages has no use for."""
+_NO_FIELD: Final = {
+    "FROM": "the base is made from locked packages; `base` takes another",
+    "COPY": "the image gets the program's folder, and nothing else",
+    "ADD": "the image gets the program's folder, and nothing else",
+    "ARG": "its default is put in where the file uses it",
+}
+"""Why an instruction is not taken over."""
+_CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|poetry) config\b")
+"""What may name an index for all that is installed below."""
+_SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction. line: its first. text: its rest; a backslash and a line break stay. heredocs:
+    the first line and the text of each document in it."""
+
+    line: int
+    name: str
+    text: str
+    heredocs: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def joined(self) -> str:
+        """The rest of the instruction, in one line."""
+        return " ".join(self.text.replace("\\\n", " ").split())
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.joined}"
+
+
+@dataclass
+class _Stage:
+    """A stage. variables: the values of ARG and ENV. elsewhere: why its packages come from another
+    index, "" where they do not. copied: the files that it copies, by their names there."""
+
+    name: str
+    base: str
+    parent: _Stage | None
+    variables: dict[str, str] = field(default_factory=dict)
+    elsewhere: str = ""
+    copied: dict[str, list[str]] = field(default_factory=dict)
+    said: list[Statement] = field(default_factory=list)
+
+    def options(self) -> tuple[installers.Option, ...]:
+        return installers.of_environment(self.variables)
+
+
+def read(text: str, file: str) -> Iterator[Statement]:
+    """Yield what a Dockerfile says. file: its name, for a person."""
+    shared, stages, before = dict[str, str](), list[_Stage](), list[Statement]()
+    for instruction in instructions(text):
+        where = f"{file}:{instruction.line}"
+        if instruction.name == "FROM":
+            stages.append(_stage(instruction, where, stages, shared))
+        elif instruction.name == "ARG" and not stages:
+            shared |= _argument(instruction, shared, {})
+            before.append(_unread(instruction, where))
+        else:
+            stages = stages or [_Stage("", "", None)]
+            stages[-1].said += _said(instruction, file, stages[-1], shared)
+    last = stages[-1] if stages else None
+    chain = []
+    while last:
+        chain.append(last)
+        last = last.parent
+    yield from before
+    for stage in stages:
+        if stage in chain:
+            yield from stage.said
+        else:
+            why = f"the last stage does not build on {stage.name or 'this stage'}"
+            yield from (statement.aside(why) for statement in stage.said)
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """Yield the instructions of a Dockerfile."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        first, kept = number + 1, list[str]()
+        while number < len(lines):
+            line = lines[number].rstrip()
+            number += 1
+            if line.lstrip().startswith("#") or not line.strip():
+                if not kept:
+                    first = number + 1
+                    continue
+                kept.append("")  # what is continued goes on behind it
+                continue
+            kept.append(line.removesuffix("\\"))
+            if not line.endswith("\\"):
+                break
+        if not kept:
+            continue
+        name, _, rest = "\\\n".join(kept).lstrip().partition(" ")
+        heredocs = []
+        for match in re.finditer(r"<<-?\s*([\"']?)(\w+)\1", rest):
+            begins, document = number + 1, list[str]()
+            while number < len(lines) and lines[number].strip() != match[2]:
+                document.append(lines[number])
+                number += 1
+            number += 1
+            heredocs.append((begins, "\n".join(document)))
+        yield Instruction(first, name.upper(), rest.strip(), tuple(heredocs))
+
+
+def _stage(
+    instruction: Instruction, where: str, stages: Sequence[_Stage], shared: dict[str, str]
+) -> _Stage:
+    """Return the stage that a FROM begins."""
+    words = [word for word in instruction.joined.split() if not word.startswith("--")]
+    base = _expanded(words[0] if words else "", shared)
+    name = words[2] if len(words) > 2 else ""
+    parent = next((each for each in stages if each.name.lower() == base.lower() and base), None)
+    why = f"builds on the stage {base}" if parent else _NO_FIELD["FROM"]
+    said = Statement(where, str(instruction), "note" if parent else "image", (base,), why)
+    if parent is None:
+        return _Stage(name, base, None, said=[said])
+    inherited = (dict(parent.variables), parent.elsewhere, dict(parent.copied))
+    return _Stage(name, base, parent, *inherited, [said])
+
+
+def _said(
+    instruction: Instruction, file: str, stage: _Stage, shared: dict[str, str]
+) -> Iterator[Statement]:
+    """Yield what an instruction of a stage says, and note what it decides for those below it."""
+    where, name = f"{file}:{instruction.line}", instruction.name
+    if name == "RUN":
+        yield from _run(instruction, file, stage)
+    elif name == "ENV":
+        text = instruction.joined
+        pairs = _words(text) if "=" in text.partition(" ")[0] else [text.replace(" ", "=", 1)]
+        for pair in pairs:
+            variable, _, value = pair.partition("=")
+            value = _expanded(value, stage.variables)
+            stage.variables[variable] = value
+            said = Statement(where, f"{variable}={value}", "variable", (variable, value))
+            yield replace(said, why=installers.MACHINE) if _of_pip(variable) else said
+    elif name == "ARG":
+        stage.variables |= _argument(instruction, stage.variables, shared)
+        yield _unread(instruction, where)
+    elif name in {"CMD", "ENTRYPOINT"}:
+        words = _strings(instruction.joined) or tuple(_words(instruction.joined))
+        yield Statement(where, str(instruction), "program", words)
+    else:
+        if name in {"COPY", "ADD"}:
+            _copies(instruction, stage)
+        yield _unread(instruction, where)
+        for line, text in instruction.heredocs:
+            for number, each in enumerate(text.splitlines(), line):
+                if each.strip():
+                    yield Statement(f"{file}:{number}", each.strip(), why=_NO_FIELD["COPY"])
+
+
+def _copies(instruction: Instruction, stage: _Stage) -> None:
+    """Note where the files that a COPY names come from."""
+    words = _strings(instruction.joined) or tuple(instruction.joined.split())
+    words = tuple(_expanded(word, stage.variables) for word in words if not word.startswith("--"))
+    if "--from=" in instruction.text:
+        return
+    for source in words[:-1]:
+        stage.copied.setdefault(PurePosixPath(source).name, []).append(source)
+        stage.copied.setdefault(PurePosixPath(words[-1]).name, []).append(source)
+        if _CONFIGURES.search(source):
+            stage.elsewhere = f"{source} may name another index: PyPI may have another package"
+
+
+def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[Statement]:
+    """Yield what a RUN says: what it installs, and what else it does."""
+    text, line = instruction.text, instruction.line
+    mounts = re.findall(r"--(?:mount|network|security)=\S+", text.partition("&&")[0])
+    for mount in mounts:  # lines stay, so that each command has its own
+        text = text.replace(mount, "", 1)
+        given = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
+        if "source" in given and "target" in given and "from" not in given:
+            name = PurePosixPath(given["target"]).name
+            stage.copied.setdefault(name, []).append(given["source"])
+    hidden = any(re.search(r"type=secret.*(PIP_|UV_)", mount) for mount in mounts)
+    documents = instruction.heredocs
+    if hidden or any(map(_CONFIGURES.search, (instruction.text, *dict(documents).values()))):
+        why = "the build may name another index: PyPI may have another package of this name"
+        stage.elsewhere = stage.elsewhere or why
+    if words := _strings(instruction.joined):
+        yield from _command(words, f"{file}:{line}", stage)
+        return
+    if documents:
+        text = re.sub(r"<<-?\s*([\"']?)\w+\1", "", text)
+    scripts = [(line, text)]
+    if documents and all(_SHELLS.fullmatch(word) for word in text.split()):
+        scripts = list(documents)  # the document is the script
+    elif documents:
+        for begins, document in documents:
+            for number, each in enumerate(document.splitlines(), begins):
+                if each.strip():
+                    why = "no step of the factory does this"
+                    yield Statement(f"{file}:{number}", each.strip(), why=why, beside=True)
+    for begins, script in scripts:
+        script = _expanded(script, stage.variables)
+        for number, command in shell.commands(script, begins):
+            for said in _command(command, f"{file}:{number}", stage):
+                yield _at_its_line(said, file, number, script.split("\n")[number - begins :])
+
+
+def _at_its_line(said: Statement, file: str, number: int, lines: Sequence[str]) -> Statement:
+    """Return the same with the line that it stands in, where its command has several."""
+    if said.kind in {"note", "program"} and not said.text.startswith("-"):
+        return said
+    word = next(iter(said.text.removeprefix("apt ").split()), "")
+    there = (line for line, text in enumerate(lines, number) if word in text)
+    return replace(said, where=f"{file}:{next(there, number)}")
+
+
+def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Statement]:
+    """Yield what one command says."""
+    while words and (words[0] in {"sudo", "then", "do", "else", "!", "{"}):
+        words = words[1:]
+    if len(words) > 2 and _SHELLS.fullmatch(words[0]) and re.fullmatch(r"-\w*c", words[1]):
+        for _, inner in shell.commands(words[2], 1):
+            yield from _command(inner, where, stage)
+        return
+    assigned = dict(word.split("=", 1) for word in words if re.match(r"\w+=", word))
+    if words[:1] == ("export",) or len(assigned) == len(words):
+        stage.variables |= assigned
+    while words and re.match(r"\w+=", words[0]):
+        words = words[1:]
+    words = _behind(words, "conda", "run")
+    text = " ".join(words)
+    install = installers.parse(words)
+    if install is not None:
+        options = (*stage.options(), *installers.of_environment(assigned))
+        reasons = (installers.foreign(option) for option in options)
+        elsewhere = stage.elsewhere or next(filter(None, reasons), "")
+        for option in options:
+            if option.name in {"--constraint", "--constraints"} and option.value:
+                install = replace(install, options=(*install.options, option))
+        for said in installers.statements(install, where, elsewhere):
+            yield _placed(said, stage)
+    elif words and _DEBIAN.fullmatch(words[0]) and "install" in words:
+        yield from _debian(words, where)
+    elif _NEEDLESS.match(text):
+        yield Statement(where, text, why="an image of locked packages has no use for it")
+    elif text:  # it may install what pyproject.toml asks for
+        why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
+        said = Statement(where, f"RUN {text}", why="no step of the factory does this", beside=True)
+        yield replace(said, foreign=bool(why), words=(why,))
+
+
+def _behind(words: tuple[str, ...], *start: str) -> tuple[str, ...]:
+    """Return the command that `conda run -n NAME` starts; else the words."""
+    if words[: len(start)] != start:
+        return words
+    rest = list(words[len(start) :])
+    while rest and rest[0].startswith("-"):
+        takes = rest[0] in {"-n", "--name", "-p", "--prefix", "--cwd"}
+        rest = rest[2:] if takes else rest[1:]
+    return tuple(rest)
+
+
+def _placed(said: Statement, stage: _Stage) -> Statement:
+    """Return the same, with the places where a file that it names may lie in the repository."""
+    if said.kind not in {"requirements", "constraints"}:
+        return said
+    path = PurePosixPath(said.words[0].removeprefix("./").removeprefix("/app/"))
+    copies = stage.copied.get(path.name, ())
+    below = [f"{copy.rstrip('/')}/{path.name}" for each in stage.copied.values() for copy in each]
+    own = () if path.is_absolute() else (str(path),)
+    return replace(said, words=tuple(dict.fromkeys((*own, *copies, path.name, *below))))
+
+
+def _debian(words: tuple[str, ...], where: str) -> Iterator[Statement]:
+    """Yield the Debian packages of a command of apt; its options take no name of a package."""
+    names, rest = list[str](), iter(words[1:])
+    for word in rest:
+        if word in {"-t", "--target-release", "-o", "--option", "-c", "--config-file"}:
+            next(rest, None)
+        elif not word.startswith("-") and word != "install":
+            names.append(word)
+    for name in names:
+        yield Statement(where, f"apt {name}", "apt", (name,))
+
+
+def _unread(instruction: Instruction, where: str) -> Statement:
+    why = _NO_FIELD.get(instruction.name, "image.yaml has no field for it")
+    return Statement(where, str(instruction), why=why, beside=True)
+
+
+def _argument(
+    instruction: Instruction, variables: dict[str, str], shared: dict[str, str]
+) -> dict[str, str]:
+    """Return the defaults that an ARG gives."""
+    found = dict[str, str]()
+    for word in _words(instruction.joined):
+        name, equals, value = word.partition("=")
+        if equals:
+            found[name] = _expanded(value, {**variables, **found})
+        elif name in shared:
+            found[name] = shared[name]
+        elif installers.of_environment({name: ""}):  # whoever builds it gives it
+            found[name] = f"${name}"
+    return found
+
+
+def _of_pip(variable: str) -> bool:
+    return variable.startswith(("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND"))
+
+
+def _expanded(text: str, variables: dict[str, str]) -> str:
+    """Return a text with the values of the variables that are known; the others stay."""
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1] or match[3], match[2]
+        return variables.get(name) or (match[0] if default is None else default)
+
+    return re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
+
+
+def _strings(text: str) -> tuple[str, ...]:
+    """Return the words of a JSON list; () for another text."""
+    try:
+        value: Any = json.loads(text)
+    except ValueError:
+        return ()
+    return tuple(map(str, value)) if isinstance(value, list) else ()
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()

@@ -1,0 +1,364 @@
+"""What a repository's statements come to: each one is taken over, or named with the reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from packaging.utils import canonicalize_name
+from pydantic_core import PydanticCustomError
+
+from builder.config import fields
+from builder.config.image_yaml import ROOT
+from builder.config.stack import OWN_PYTHON
+from builder.core import confidential, project
+from builder.facts import frameworks
+from builder.facts.frameworks import Framework
+from builder.init import bases
+from builder.init.statements import Statement
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+_LOCKED: Final = (
+    *("nvidia-cu", "nvidia-nccl", "nvidia-nv", "libtpu", "tensorflow-io-gcs"),
+    *("jaxlib", "jax-cuda"),
+)
+_NOT_DEBIAN: Final = {
+    re.compile(r"(python3?([.]\d+)?(-(pip|dev|venv|distutils|setuptools|wheel|full))?|"
+               r"python-is-python3|ca-certificates)$"): "every image has it",
+    re.compile(r"cuda|nvidia|lib(cuda|cudnn|nccl|nvinfer|cublas|cusparse|cufft|nvjitlink)|tensorrt"
+               r"|datacenter-gpu"): "of NVIDIA's archive: an image has CUDA from locked wheels",
+}  # fmt: skip
+"""Packages that are not taken of an archive, by how their names begin or what they are, and why."""
+_INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
+_LAUNCHER: Final = re.compile(
+    r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|-[uBO]+|--[\w-]+=\S*)"
+)
+"""What stands before the program that a command starts."""
+_LINUX: Final = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "os_name": "posix",
+}
+GOT, BESIDE, IMPORTED = range(3)
+"""What a wish for a framework was read from: what the image gets, what lies beside it (an extra,
+another stage), what the program imports."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A line that asks for a framework. specifier: the releases that it allows. requirement:
+    whether pip would install it; otherwise the line only tells that the framework is used.
+    rank: GOT, BESIDE or IMPORTED."""
+
+    where: str
+    text: str
+    specifier: SpecifierSet
+    requirement: bool
+    rank: int = GOT
+
+
+@dataclass
+class Findings:
+    """What a repository's files say. pythons: those that it may have, the preferred one first.
+    frameworks: what asks for each, by the key of image.yaml. companions: what is released together
+    with some framework, by its name, each with its place. taken, left: a line each, with file and
+    line number."""
+
+    pythons: tuple[str, ...] = tuple(OWN_PYTHON)
+    frameworks: dict[str, list[Wish]] = field(default_factory=dict)
+    requirements: dict[str, str] = field(default_factory=dict)
+    companions: dict[str, list[tuple[str, Requirement]]] = field(default_factory=dict)
+    apt: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, str] | None = None
+    taken: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def leave(self, where: str, what: str, why: str) -> None:
+        """Note a line that is not taken over; one that looks like a secret by its first word."""
+        if confidential.secret_in(what.encode(), configuration=True, variables=True):
+            what = f"{' '.join(re.split('[ =]', what)[:2])} ***"
+        begins, ends = f"{where}: ", f": {why}"
+        if self.left and self.left[-1].startswith(begins) and self.left[-1].endswith(ends):
+            begins = f"{self.left.pop().removesuffix(ends)}, "  # more of the same line
+        self.left.append(f"{begins}{what}{ends}")
+
+    def read(self, statements: Iterable[Statement], root: Path) -> None:
+        """Take over what statements say; bounds and locks count for what all of them ask for."""
+        later = list[Statement]()
+        for said in statements:
+            if said.kind in {"bound", "locked"}:
+                later.append(said)
+            elif said.kind in {"requirement", "conda"}:
+                self._package(said)
+            elif said.kind == "image":
+                self._image(said)
+            elif said.why:
+                self._leave(said)
+            elif said.kind == "note":
+                self.taken.append(f"{said.where}: {said.text}")
+            elif said.kind == "python":
+                self._python(said)
+            elif said.kind == "apt":
+                self._apt(said)
+            elif said.kind == "variable":
+                self._variable(said)
+            elif said.kind == "program" and self.start(said.words, root, said.where):
+                continue
+            else:
+                self._leave(said, "starts no module of this repository by itself")
+        for said in later:
+            if said.kind == "locked":
+                self._locked(said)
+            else:
+                self._bound(said)
+
+    # --- packages ---------------------------------------------------------------------------------
+
+    def _package(self, said: Statement) -> None:
+        """Take a package over, or note why not; a framework is a wish for it in any case."""
+        text = said.words[0]
+        match = re.match(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)", text)
+        name = canonicalize_name(match[1]) if match else ""
+        parsed, problem = parsed_of(text)
+        if parsed and parsed.marker and not said.beside:
+            linux = {**_LINUX, "python_version": self.pythons[0]}
+            if not parsed.marker.evaluate(linux):
+                what = f"its marker leaves out Linux, or Python {self.pythons[0]}"
+                self.leave(said.where, text, what)
+                return
+        own = self._asks(name, said, text)
+        if own and not said.beside and said.kind == "requirement":
+            return  # the choice of its release says what came of the line
+        if name in _every_companion() and parsed and said.kind == "requirement" and not said.beside:
+            self.companions.setdefault(name, []).append((said.where, parsed))
+        elif said.why or problem or parsed is None:
+            self.leave(said.where, said.text, said.why or problem)
+        elif name.startswith(_LOCKED):
+            self.leave(said.where, text, "the factory locks what belongs to its framework")
+        elif name in _INSTALLERS or text == "setuptools":
+            self.leave(said.where, text, "installs packages, and an image's are there")
+        else:
+            self.require(parsed, said.where)
+
+    def require(self, parsed: Requirement, where: str) -> None:
+        """Take a requirement over, together with an earlier one of the same name."""
+        name = canonicalize_name(parsed.name)
+        before = parsed_of(self.requirements.get(name, ""))[0]
+        if before and str(before) != str(parsed):
+            exact = [
+                {bound.version for bound in each.specifier if bound.operator == "=="}
+                for each in (before, parsed)
+            ]
+            if all(exact) and exact[0] != exact[1]:
+                self.leave(where, str(parsed), f"{before} was taken before")
+                return
+            parsed.specifier &= before.specifier
+            parsed.extras |= before.extras
+            parsed.marker = None
+        self.requirements[name] = str(parsed)
+        self.taken.append(f"{where}: {parsed}")
+
+    def _bound(self, said: Statement) -> None:
+        """Let a bound hold for what is asked for by name; note one of anything else."""
+        parsed, problem = parsed_of(said.words[0])
+        name = canonicalize_name(parsed.name) if parsed else ""
+        if parsed is None or said.why:
+            self.leave(said.where, said.text, said.why or problem)
+        elif name in self.companions:
+            self.companions[name].append((said.where, parsed))
+        elif self._asks(name, said, said.text) and self.frameworks:
+            return
+        elif name in self.requirements:
+            parsed.marker = None
+            self.require(parsed, said.where)
+        else:
+            why = "bounds what nothing here asks for: write it as `requirements` where it is needed"
+            self.leave(said.where, said.text, why)
+
+    def _locked(self, said: Statement) -> None:
+        """Take the version of a lock for what other files ask for."""
+        parsed, _ = parsed_of(said.words[0])
+        name = canonicalize_name(parsed.name) if parsed else ""
+        asked = [wish.rank for wish in self.frameworks.get(_framework(name), [])]
+        if parsed is None:
+            return
+        if asked:
+            wish = Wish(said.where, said.text, parsed.specifier, min(asked) == GOT, min(asked))
+            self.frameworks[_framework(name)].append(wish)
+        elif said.foreign and name in self.requirements:
+            del self.requirements[name]
+            self.leave(said.where, said.text, f"{said.why}; it is not taken")
+        elif re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", self.requirements.get(name, "")):
+            self.requirements[name] = said.text
+            self.taken.append(f"{said.where}: {said.text}")
+
+    # --- frameworks -------------------------------------------------------------------------------
+
+    def _asks(self, name: str, said: Statement, text: str) -> bool:
+        """Note a package that is a framework, or needs one. Return whether it is one."""
+        for framework in frameworks.every():
+            own = name in framework.distributions or (
+                said.kind == "conda" and name in framework.aliases
+            )
+            if own or name in framework.needed_by:
+                specifier = _specifier(text, name) if own else ""
+                self.wish(framework, said, specifier, own and said.kind != "conda")
+                return own
+        return False
+
+    def _image(self, said: Statement) -> None:
+        """Note the base of a stage, and the framework that its name tells."""
+        found = bases.of(said.words[0])
+        if found and found[1]:
+            minor = found[1].count(".") == 1
+            self.wish(found[0], said, f"=={found[1]}{'.*' if minor else ''}", False)
+        elif found:
+            self.wish(found[0], said, "", False)
+        python = re.fullmatch(r"(?:.*/)?python:(3\.\d+)[\w.-]*", said.words[0])
+        if python and python[1] in self.pythons and not said.beside:
+            self.pythons = tuple(dict.fromkeys((python[1], *self.pythons)))
+            self.taken.append(f"{said.where}: Python {python[1]}, where the framework runs on it")
+        self.leave(said.where, said.text, said.why)
+
+    def wish(
+        self, framework: Framework, said: Statement, specifier: str, requirement: bool
+    ) -> None:
+        """Note a wish for a framework."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        try:
+            allowed = SpecifierSet(re.sub(r"\+[\w.]+|(?<===)=", "", specifier))
+        except InvalidSpecifier:  # it says nothing of a release
+            allowed = SpecifierSet()
+        rank = BESIDE if said.beside or said.kind == "bound" else GOT
+        made = Wish(said.where, said.text, allowed, requirement and rank == GOT, rank)
+        self.frameworks.setdefault(framework.name, []).append(made)
+
+    def _leave(self, said: Statement, why: str = "") -> None:
+        """Note a statement that no field takes, and the frameworks that it mentions."""
+        self.leave(said.where, said.text, said.why or why)
+        for framework in frameworks.every():
+            found = list(_mentions(framework.name).finditer(said.text))
+            for match in sorted(found, key=lambda each: not (each[2] or each[4]))[:1]:
+                name, bound = (match[1] or match[3]).lower(), match[2] or match[4] or ""
+                own = name in framework.distributions | framework.aliases
+                version = f"=={bound.lstrip('= ')}" if re.match(r"[=\d]", bound) else bound
+                self.wish(framework, said.aside(why or said.why), version if own else "", False)
+
+    # --- the other fields -------------------------------------------------------------------------
+
+    def _python(self, said: Statement) -> None:
+        """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images
+        have one of them."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        wanted = said.words[0]
+        exact = re.fullmatch(r"=*\s*(3\.\d+)[\d.*]*", wanted)
+        try:
+            allowed = SpecifierSet(f"=={exact[1]}.*" if exact else wanted)
+        except InvalidSpecifier:
+            allowed = SpecifierSet("<0")
+        if pythons := tuple(each for each in self.pythons if f"{each}.0" in allowed):
+            self.pythons = pythons
+            self.taken.append(f"{said.where}: Python {' or '.join(pythons)}")
+        else:
+            self.leave(said.where, f"Python {wanted}", f"images have {' or '.join(self.pythons)}")
+
+    def _apt(self, said: Statement) -> None:
+        """Take Debian packages over."""
+        for name in said.words:
+            whys = (why for pattern, why in _NOT_DEBIAN.items() if pattern.match(name))
+            if why := next(whys, ""):
+                self.leave(said.where, f"apt {name}", why)
+            elif re.fullmatch(r"[a-z0-9][a-z0-9+.-]+", name):
+                self.apt.append(name)
+                self.taken.append(f"{said.where}: apt {name}")
+            else:
+                self.leave(said.where, name, "is no plain name of a Debian package")
+
+    def _variable(self, said: Statement) -> None:
+        """Take a variable of the environment over, if an image may set it."""
+        from pydantic import TypeAdapter, ValidationError
+
+        name, value = said.words
+        try:
+            TypeAdapter(dict[fields.Variable, fields.Text]).validate_python({name: value})
+        except ValidationError as error:
+            why = (error.errors()[0].get("ctx") or {}).get("what", "an image cannot set it")
+            self.leave(said.where, said.text, str(why))
+            return
+        if confidential.secret_in(said.text.encode(), configuration=True, variables=True):
+            self.leave(said.where, name, "looks like a secret: a job names it (docs/jobs.md)")
+        else:
+            self.environment[name] = value
+            self.taken.append(f"{said.where}: {name}={value}")
+
+    def start(self, words: tuple[str, ...], root: Path, where: str) -> bool:
+        """Take the program over that a command starts: `python -m NAME` or `python FILE.py`."""
+        while words and _LAUNCHER.fullmatch(words[0]):
+            words = words[1:]
+        by_name = words[:1] == ("-m",)
+        start = re.sub(r"^(\./|/(app|workspace|src|code)/)", "", ([*words, ""][by_name]))
+        steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
+        plain = start.isascii() and all(map(str.isidentifier, steps))
+        if not plain or not project.is_module(root.joinpath(*steps)):
+            return False
+        package, module = (steps[0], start) if by_name else ("/".join(steps[:-1]), steps[-1])
+        if not (root / steps[0]).is_dir():
+            package = ROOT
+        self.program = (package, module)
+        self.taken.append(f"{where}: the program {module} in {package or ROOT}/")
+        return True
+
+
+def parsed_of(text: str) -> tuple[Requirement | None, str]:
+    """Return a requirement; None and the reason for what cannot be locked."""
+    from packaging.requirements import Requirement
+
+    try:
+        return (Requirement(fields.requirement(text)), "") if text else (None, "")
+    except PydanticCustomError as error:
+        return None, str((error.context or {}).get("what", error))
+
+
+def _specifier(text: str, name: str) -> str:
+    """Return the versions that a text allows, which may be no requirement: a wheel, a variable."""
+    parsed = parsed_of(re.sub(r"(\d)\+[\w.]+", r"\1", text))[0]
+    if parsed:
+        return str(parsed.specifier)
+    wheel = re.search(rf"{re.escape(name)}-(\d[\d.]*\d)", text)
+    return f"=={wheel[1]}" if wheel else ""
+
+
+def _framework(name: str) -> str:
+    """Return the key of the framework that a distribution is; "" for none."""
+    every = (each.name for each in frameworks.every() if name in each.distributions)
+    return next(every, "")
+
+
+@cache
+def _mentions(name: str) -> re.Pattern[str]:
+    """Return a pattern of what mentions a framework in a text: its name and perhaps a version, or a
+    wheel's file."""
+    framework = frameworks.of(name)
+    names = framework.distributions | framework.aliases | framework.needed_by
+    longest = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.compile(
+        rf"(?<![\w./@:=-])({longest})(?![\w-])(?:\[[^\]]*\])?\s*([=<>~!]=?=?\s*\d[\w.*]*)?"
+        rf"|(?:^|/)({'|'.join(framework.distributions)})-(\d[\d.]*\d)",
+        re.IGNORECASE,
+    )
+
+
+@cache
+def _every_companion() -> frozenset[str]:
+    return frozenset[str]().union(*(framework.companions for framework in frameworks.every()))

@@ -1,0 +1,483 @@
+"""What the files that name packages say: requirements, pyproject.toml, locks, conda, pixi, cog."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.utils import canonicalize_name
+
+from builder.core import yamlfile
+from builder.core.errors import InputError
+from builder.init import installers
+from builder.init.statements import Statement
+
+ADD: Final = "add what a job needs of it"
+_CONDA: Final = "a conda package: name it as a Python or Debian one"
+PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
+_WITH_SOURCES: Final = ("poetry", "pdm")
+_DEPENDENCIES: Final = re.compile(
+    r"(?:.*[-_])?dependencies|dependency-groups|dev-packages|requires"
+)
+"""The keys of tables and lists that hold dependencies, in any tool's table."""
+
+
+# --- lists of requirements ------------------------------------------------------------------------
+
+
+def requirements(text: str, file: str, elsewhere: str = "") -> Iterator[Statement]:
+    """Yield what a requirements file says. elsewhere: why what it names comes from another index,
+    "" where it does not; the file's own options count for all of it."""
+    entries = []
+    for number, line in _logical(text):
+        entry = re.sub(r"\s+--hash=\S+", "", re.sub(r"(^|\s)#.*", "", line)).strip()
+        if entry:
+            entries.append((f"{file}:{number}", entry))
+    for _, entry in entries:
+        if entry.startswith("-"):
+            for option in _options(entry).options:
+                elsewhere = elsewhere or installers.foreign(option)
+    for where, entry in entries:
+        if entry.startswith("-"):
+            for said in installers.statements(_options(entry), where, elsewhere):
+                yield _beside(said, file)
+        else:
+            yield from requirement(entry, where, elsewhere)
+
+
+def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[Statement]:
+    """Yield what a requirement says; options may follow it, as conda's files have them."""
+    name, *options = re.split(r"\s+(?=-{1,2}[a-z])", entry)
+    for each in options:
+        for option in _options(each).options:
+            elsewhere = elsewhere or installers.foreign(option)
+            yield Statement(where, str(option), why=installers.MACHINE)
+    yield installers.argument(name, where).from_elsewhere(elsewhere)
+
+
+def constraints(text: str, file: str) -> Iterator[Statement]:
+    """Yield the bounds of a constraints file."""
+    for said in requirements(text, file):
+        yield replace(said, kind="bound") if said.kind == "requirement" else said
+
+
+def _options(entry: str) -> installers.Install:
+    words = ["pip", "install", *entry.split(None, 1)]
+    return installers.parse(words) or installers.Install((), ())
+
+
+def _beside(said: Statement, file: str) -> Statement:
+    """Return the same; a file that it names lies beside the one that names it."""
+    if said.kind in {"requirements", "constraints"}:
+        return replace(said, words=((Path(file).parent / said.words[0]).as_posix(),))
+    return said
+
+
+def _logical(text: str) -> Iterator[tuple[int, str]]:
+    """Yield each logical line with its first number; a backslash continues it, comments go."""
+    kept, first = "", 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("#"):
+            continue
+        first = first or number
+        kept += line.rstrip()
+        if kept.endswith("\\"):
+            kept = kept[:-1] + " "
+            continue
+        if kept.strip():
+            yield first, kept
+        kept, first = "", 0
+    if kept.strip():
+        yield first, kept
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Table:
+    """A file of tables. where: `file:line` of each text in it, in the order of the file."""
+
+    file: str
+    text: str
+    value: dict[str, Any]
+    seen: dict[str, int] = field(default_factory=dict)
+
+    def where(self, entry: str) -> str:
+        """Return where a text stands; a text that stands twice is asked for twice."""
+        lines = self.text.splitlines()
+        start = self.seen.get(entry, 0)
+        for number in (*range(start, len(lines)), *range(start)):
+            if entry in lines[number].replace('\\"', '"'):
+                self.seen[entry] = number + 1
+                return f"{self.file}:{number + 1}"
+        return self.file
+
+    def said(self, entry: str, what: str, why: str) -> Statement:
+        return Statement(self.where(entry), what, why=why, beside=True)
+
+
+def tables(text: str) -> dict[str, Any]:
+    """Return the tables of a text; {} for one that is no TOML."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _table(text: str, file: str, parse: Callable[[str], Any]) -> _Table:
+    """Return a file's mapping. Raises InputError for other text."""
+    try:
+        value = parse(text)
+    except ValueError as error:
+        raise InputError(f"{file}: {error}", "mend the file, or move it away") from None
+    return _Table(file, text, value if isinstance(value, dict) else {})
+
+
+def pyproject(text: str, file: str) -> Iterator[Statement]:
+    """Yield what pyproject.toml says: its project, poetry's dependencies, and every other list of
+    dependencies, which an image does not get."""
+    table = _table(text, file, tomllib.loads)
+    project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
+    uv = _mapping(tool.get("uv"))
+    every, elsewhere = indexes(tool), _sources(uv)
+    if wanted := str(project.get("requires-python") or ""):
+        yield Statement(table.where("requires-python"), wanted, "python", (wanted,))
+    for entry in _strings(project.get("dependencies")):
+        said = Statement(table.where(entry), entry, "requirement", (entry,))
+        asked = canonicalize_name(re.split(r"[^\w.-]", entry, maxsplit=1)[0])
+        yield said.from_elsewhere(elsewhere.get(asked, every))
+    for name in _mapping(project.get("scripts")):
+        yield table.said(name, f"the script {name}", "name its module as `program`")
+    poetry = _mapping(tool.get("poetry"))
+    for name, value in _mapping(poetry.get("dependencies")).items():
+        yield _poetry(table, name, value).from_elsewhere(every)
+    for name in ("scripts", "extras"):
+        if name in poetry:
+            yield table.said(f"tool.poetry.{name}", f"tool.poetry.{name}", ADD)
+    for name in uv:
+        if name not in {"sources", "index"}:
+            yield table.said(name, f"tool.uv.{name}", ADD)
+    for entry in _strings(project.get("dynamic")):
+        if entry == "dependencies":
+            dynamic = _mapping(_mapping(tool.get("setuptools")).get("dynamic"))
+            files = _mapping(dynamic.get("dependencies")).get("file") or ()
+            for each in [files] if isinstance(files, str) else files:
+                where = table.where(str(each))
+                yield Statement(where, f"dependencies of {each}", "requirements", (str(each),))
+            if not files:
+                yield table.said("dynamic", f"dynamic {entry}", ADD)
+    rest = {**table.value, "project": {**project, "dependencies": []}}
+    if poetry:
+        rest["tool"] = {**tool, "poetry": {**poetry, "dependencies": {}}}
+    yield from _listed(table, (), rest)
+
+
+def indexes(tool: Mapping[str, Any]) -> str:
+    """Return why packages that name no source come from elsewhere than PyPI, as the tables of uv,
+    poetry and pdm say it; "" where they do not."""
+    uv = _mapping(tool.get("uv"))
+    for name in ("index-url", "extra-index-url", "find-links", "no-index"):
+        for value in _strings(uv.get(name)) or _strings([uv.get(name, "")]):
+            if value and (why := installers.foreign(installers.Option(f"--{name}", value))):
+                return why
+    sources = [uv.get("index"), *(_mapping(tool.get(each)).get("source") for each in _WITH_SOURCES)]
+    listed = [each for group in sources if isinstance(group, list) for each in group]
+    for index in filter(None, map(_mapping, listed)):
+        named = index.get("explicit") or index.get("priority") == "explicit"
+        if not named and (why := _index(index)):
+            return why
+    return ""
+
+
+def own_names(pyproject: str, setup_cfg: str, setup_py: str) -> frozenset[str]:
+    """Return what a repository's own package is called, by the texts of these files."""
+    table = tables(pyproject)
+    poetry = _mapping(_mapping(table.get("tool")).get("poetry"))
+    names = [_mapping(table.get("project")).get("name"), poetry.get("name")]
+    names += re.findall(r"^name\s*=\s*([\w.-]+)", setup_cfg, re.MULTILINE)
+    names += re.findall(r"\bname\s*=\s*[\"']([\w.-]+)", setup_py)
+    return frozenset(str(canonicalize_name(name)) for name in names if isinstance(name, str))
+
+
+def _index(index: Mapping[str, Any]) -> str:
+    return installers.foreign(installers.Option("--index", str(index.get("url") or PYPI_URL)))
+
+
+def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
+    """Return why a package comes from another place than PyPI, by its name (tool.uv.sources)."""
+    indexes = uv.get("index")
+    urls = {
+        str(index.get("name")): _index(index)
+        for index in (indexes if isinstance(indexes, list) else ())
+        if isinstance(index, dict)
+    }
+    found = dict[str, str]()
+    for name, source in _mapping(uv.get("sources")).items():
+        reasons = [
+            urls.get(str(each["index"]), "")
+            if isinstance(each, dict) and "index" in each
+            else "tool.uv.sources takes it from elsewhere"
+            for each in (source if isinstance(source, list) else [source])
+        ]
+        found[str(canonicalize_name(name))] = next(filter(None, reasons), "")
+    return found
+
+
+def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[Statement]:
+    """Yield the dependencies in all tables below one, which an image does not get."""
+    inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if inside and (isinstance(inner, str) or _is_version(inner)):
+                entry = f"{key}{bounds(str(_version(inner)))}"
+                yield _of(table, path, key, entry)
+            else:
+                yield from _listed(table, (*path, key), inner)
+    elif inside and isinstance(value, list):
+        for entry in value:
+            if isinstance(entry, str):
+                yield _of(table, path, entry, entry)
+
+
+def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> Statement:
+    """Return a dependency of a table that an image does not get."""
+    extra = path[:2] == ("project", "optional-dependencies")
+    named = f"the extra {path[-1]}" if extra else ".".join(path)
+    if path[0] == "build-system":
+        why = "builds the package; an image has no compiler"
+    else:
+        why = f"belongs to {named}: {ADD}"
+    return Statement(table.where(key), entry, "requirement", (entry,), why, beside=True)
+
+
+def _is_version(value: Any) -> bool:
+    return isinstance(value, dict) and bool(
+        value.keys() & {"version", "extras", "git", "path", "url", "index"}
+    )
+
+
+def _version(value: Any) -> str:
+    return str(value.get("version") or "") if isinstance(value, dict) else str(value)
+
+
+def _poetry(table: _Table, name: str, value: Any) -> Statement:
+    """Return a dependency of poetry's table, or of a Pipfile."""
+    options = value if isinstance(value, dict) else {"version": value}
+    extras, version, where = _strings(options.get("extras")), options.get("version"), ""
+    where = table.where(name)
+    if name == "python":
+        return Statement(where, str(version), "python", (bounds(str(version)),))
+    if not isinstance(version, str) or options.keys() - {"version", "extras"}:
+        text = f"{name} {json.dumps(value, default=str)}"
+        entry = f"{name}{bounds(version)}" if isinstance(version, str) else name
+        why = "write it as a requirement"
+        return Statement(where, text, "requirement", (entry,), why)
+    extra = f"[{','.join(extras)}]" if extras else ""
+    entry = f"{name}{extra}{bounds(version)}"
+    return Statement(where, entry, "requirement", (entry,))
+
+
+def bounds(version: str) -> str:
+    """Return poetry's or conda's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
+    version = version.strip()
+    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\w.]*", version):
+        return f">={version[1:]},=={match[1] or match[2]}.*"
+    if re.fullmatch(r"=?\d[\w.*]*", version):  # conda's =1.2 is any 1.2
+        any_of = version.startswith("=") and not version.endswith("*")
+        return f"=={version.removeprefix('=')}{'.*' if any_of else ''}"
+    return version.removeprefix("*")
+
+
+def pipfile(text: str, file: str) -> Iterator[Statement]:
+    """Yield what a Pipfile says."""
+    table = _table(text, file, tomllib.loads)
+    sources = table.value.get("source")
+    options = (
+        installers.Option("--index-url", str(source.get("url")))
+        for source in (sources if isinstance(sources, list) else ())
+        if isinstance(source, dict)
+    )
+    elsewhere = next(filter(None, map(installers.foreign, options)), "")
+    if version := _mapping(table.value.get("requires")).get("python_version"):
+        yield Statement(table.where("python_version"), str(version), "python", (str(version),))
+    for name, value in _mapping(table.value.get("packages")).items():
+        yield _poetry(table, name, value).from_elsewhere(elsewhere)
+    yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
+
+
+def pixi(text: str, file: str) -> Iterator[Statement]:
+    """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
+    table = _table(text, file, tomllib.loads)
+    for name, value in _mapping(table.value.get("dependencies")).items():
+        yield _conda(f"{name}{bounds(_version(value))}", table.where(name))
+    for name, value in _mapping(table.value.get("pypi-dependencies")).items():
+        yield _poetry(table, name, value)
+    rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
+    yield from _listed(table, (), rest)
+
+
+def lock(text: str, file: str) -> Iterator[Statement]:
+    """Yield the versions of uv.lock, poetry.lock or pdm.lock: of what other files ask for, they are
+    taken."""
+    packages = _table(text, file, tomllib.loads).value.get("package")
+    for package in packages if isinstance(packages, list) else ():
+        if isinstance(package, dict):
+            pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
+            source = _mapping(package.get("source"))
+            url = source.get("registry") or (source.get("url") if "reference" in source else "")
+            if url and "type" not in source:
+                why = _index({"url": url})
+            else:
+                why = f"{file} has it from elsewhere" if source else ""
+            yield Statement(file, pin, "locked", (pin,)).from_elsewhere(why)
+
+
+# --- Python ---------------------------------------------------------------------------------------
+
+
+def setup_py(text: str, file: str) -> Iterator[Statement]:
+    """Yield the requirements that setup.py lists by themselves; it is read, and never run."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        yield Statement(file, "the file", why=f"is no Python that can be read: {ADD}")
+        return
+    literals = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    asked = [
+        keyword
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+        if keyword.arg in {"install_requires", "extras_require", "python_requires"}
+    ]
+    for keyword in asked:
+        value: ast.expr = keyword.value
+        if isinstance(value, ast.Name):
+            value = literals.get(value.id, value)
+        extra = keyword.arg == "extras_require"
+        texts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
+        keys = {id(key) for node in ast.walk(value) if isinstance(node, ast.Dict)
+                for key in node.keys}  # fmt: skip
+        kinds = (ast.List, ast.Tuple, ast.Dict, ast.Constant)
+        if not isinstance(value, kinds):
+            what = f"{keyword.arg} is computed"
+            yield Statement(f"{file}:{keyword.value.lineno}", what, why=ADD)
+            continue
+        for node in texts:
+            if id(node) in keys or not isinstance(node.value, str):
+                continue
+            where, entry = f"{file}:{node.lineno}", node.value
+            if keyword.arg == "python_requires":
+                yield Statement(where, entry, "python", (entry,))
+                continue
+            said = installers.argument(entry, where)
+            yield said.aside(f"belongs to an extra: {ADD}") if extra else said
+
+
+def setup_cfg(text: str, file: str) -> Iterator[Statement]:
+    """Yield the requirements of setup.cfg."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        yield Statement(file, "the file", why=f"cannot be read: {ADD}")
+        return
+    table = _Table(file, text, {})
+    listed = parser.get("options", "install_requires", fallback="")
+    for entry in filter(None, map(str.strip, listed.splitlines())):
+        yield from requirement(entry, table.where(entry))
+    for extra in (
+        parser.options("options.extras_require")
+        if parser.has_section("options.extras_require")
+        else ()
+    ):
+        listed = parser.get("options.extras_require", extra)
+        for entry in filter(None, map(str.strip, listed.splitlines())):
+            for said in requirement(entry, table.where(entry)):
+                yield said.aside(f"belongs to the extra {extra}: {ADD}")
+
+
+# --- conda and cog --------------------------------------------------------------------------------
+
+
+def conda(text: str, file: str) -> Iterator[Statement]:
+    """Yield what conda's environment.yml says."""
+    document = yamlfile.parse(text, file)
+    content = document.value if isinstance(document.value, dict) else {}
+    for key in content:
+        if key != "dependencies":
+            what = f"{key}: {json.dumps(content[key])}"
+            yield Statement(f"{file}:{document.line(key)}", what, why="belongs to conda")
+    entries = content.get("dependencies")
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
+        where = f"{file}:{document.line('dependencies', number)}"
+        if isinstance(entry, dict):
+            for inner, text_ in enumerate(_strings(entry.get("pip"))):
+                at = f"{file}:{document.line('dependencies', number, 'pip', inner)}"
+                if text_.startswith("-"):
+                    yield from installers.statements(_options(text_), at)
+                else:
+                    yield from requirement(text_, at)
+        elif match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", str(entry)):
+            version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
+            yield Statement(where, f"Python {match[1]}", "python", (version,))
+        else:
+            yield _conda(str(entry), where)
+
+
+def _conda(entry: str, where: str) -> Statement:
+    """Return a package of conda: `pytorch::pytorch=2.1=py3.9_cuda11.7*`."""
+    name = re.sub(r"^\S+::", "", entry)
+    match = re.fullmatch(r"([\w.-]+)\s*([=<>!~][^=\s]*=?[^=\s]*)?.*", name)
+    if match and match[1] in {"pip", "python"}:
+        return Statement(where, entry, why="every image has it")
+    version = bounds((match[2] or "") if match else "")
+    words = (f"{match[1]}{version}",) if match else (name,)
+    return Statement(where, entry, "conda", words, _CONDA)
+
+
+def cog(text: str, file: str) -> Iterator[Statement]:
+    """Yield what cog.yaml says."""
+    document = yamlfile.parse(text, file)
+    content = _mapping(document.value)
+    build = _mapping(content.get("build"))
+    for key, value in build.items():
+        where = f"{file}:{document.line('build', key)}"
+        if key == "python_version":
+            yield Statement(where, f"Python {value}", "python", (str(value),))
+        elif key == "python_packages":
+            for number, entry in enumerate(_strings(value)):
+                yield from requirement(entry, f"{file}:{document.line('build', key, number)}")
+        elif key == "python_requirements":
+            yield Statement(where, str(value), "requirements", (str(value),))
+        elif key == "system_packages":
+            names = tuple(_strings(value))
+            yield Statement(where, f"apt {' '.join(names)}", "apt", names)
+        else:
+            why = "every image for a GPU has it" if key == "gpu" else "the factory has no such step"
+            yield Statement(where, f"build.{key}: {json.dumps(value)}", why=why, beside=True)
+    for key in content.keys() - {"build"}:
+        what = f"{key}: {json.dumps(content[key])}"
+        yield Statement(f"{file}:{document.line(key)}", what, why="belongs to cog")
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: Any) -> list[str]:
+    return [str(entry) for entry in value] if isinstance(value, list) else []

@@ -1,0 +1,45 @@
+"""What one line of a repository's files says, before anybody judges it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+# fmt: off
+Kind = Literal[
+    "requirement", "requirements", "bound", "constraints", "locked", "conda", "apt", "variable",
+    "python", "program", "image", "note",
+]
+# fmt: on
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One thing that a file says.
+
+    where: the file and the line. text: as a person reads it. kind: a requirement, a bound of one or
+    a locked version; the file of requirements or of bounds that a line names; a package of conda,
+    Debian packages, a variable, a version of Python, the command that starts the program, a
+    published image; or a note, which no field takes.
+    words: what the kind is about; of a file the places where it may lie, the likeliest first; of a
+    foreign note why it installs from elsewhere.
+    why: why it cannot be taken, "" where it can. beside: it is not what the image gets, so that a
+    framework in it counts only where nothing else names one. foreign: it is installed from
+    another index than PyPI, so that only a framework and its companions are what their names say.
+    """
+
+    where: str
+    text: str
+    kind: Kind = "note"
+    words: tuple[str, ...] = ()
+    why: str = ""
+    beside: bool = False
+    foreign: bool = False
+
+    def aside(self, why: str) -> Statement:
+        """Return the same, said of something that the image does not get."""
+        return replace(self, why=self.why or why, beside=True)
+
+    def from_elsewhere(self, why: str) -> Statement:
+        """Return the same, installed from elsewhere for the reason `why`, if there is one."""
+        return replace(self, why=self.why or why, foreign=True) if why else self
