@@ -208,7 +208,7 @@ def real(name: str, version: str, device: str, root: Path = ELSEWHERE) -> Verdic
     ("wheel", "version", "root", "expected"),
     [
         ("nvidia-cudnn-cu12", "9.28.0.42", ELSEWHERE, "missing native native native"),
-        ("nvidia-cudnn-cu12", "9.10.2.21", ROOT, "native native native native"),
+        ("nvidia-cudnn-cu12", "9.10.2.21", ROOT, "native older_minor native native"),
         ("nvidia-cudnn-cu12", "9.24.0.43", ROOT, "missing native native native"),
         ("nvidia-curand", "10.4.5.25", ELSEWHERE, "missing native native native"),  # of CUDA 13
         ("nvidia-cusparselt-cu12", "0.8.1", ELSEWHERE, "not_used not_used native native"),
