@@ -34,6 +34,13 @@ def builder(
     return done
 
 
+def git(folder: Path, *words: str) -> str:
+    """Run git in `folder`, as somebody; its output."""
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *words]
+    done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
 @contextmanager
 def team(root: Path, target: str, engine: Engine) -> Iterator[Path]:
     """Make a repository of a team's own: a target on the CPU, the trainer, no templates.

@@ -84,8 +84,10 @@ def verify(
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})
     with reporter() as shown:
-        judge = judge_of(suites.IMAGE if suite else None)
-        image = check(reference, chosen, judge=judge, on_event=shown.on_event)
+        judge = judge_of(suites.IMAGE) if suite else None
+        image = check(
+            reference, chosen, root(), judge=judge, of_target=not suite, on_event=shown.on_event
+        )
     say(f"{image.reference}: proven on {image.receipt.device}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
     for result in image.receipt.checks:
@@ -152,9 +154,9 @@ def promote(
         )
     with reporter() as shown:
         if tag is None:
-            moved = tags.rollback(reference, chosen, on_event=shown.on_event)
+            moved = tags.rollback(reference, chosen, root(), on_event=shown.on_event)
         else:
-            moved = tags.promote(reference, tag, chosen, on_event=shown.on_event)
+            moved = tags.promote(reference, tag, chosen, root(), on_event=shown.on_event)
     before = f" (was {moved.previous or 'new'})" if moved.moved else ""
     say(f"{moved.tag} -> {moved.reference}{before}")
 

@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -115,6 +116,10 @@ ObjectName = Annotated[
         "write a-z, 0-9 and -, at most 63: trainer; it is not Google's address",
     ),
 ]
+Age = Annotated[
+    str, matches(r"[1-9][0-9]{0,3}[hdw]", "an age", "write hours, days or weeks: 12h, 30d, 4w")
+]
+_HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
 Context = Annotated[
     str, matches(r"\S+", "a context", "write the name of one: kubectl config get-contexts")
 ]
@@ -220,13 +225,20 @@ class TrustSettings(FileModel):
     key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
     receipts count, by public key or identity; none asks for no signature. trusted_root,
     signing_config: the files that say which Sigstore is trusted and which one signs; None takes
-    Sigstore's public one.
+    Sigstore's public one. max_age: how old a receipt may be that counts; None for any age.
     """
 
     key: str | None = None
     prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
+    max_age: Age | None = Field(default=None, examples=["30d"])
     trusted_root: str | None = None
     signing_config: str | None = None
+
+    @property
+    def oldest(self) -> timedelta | None:
+        """How old a receipt may be; None for any age."""
+        age = self.max_age
+        return timedelta(hours=int(age[:-1]) * _HOURS[age[-1]]) if age else None
 
     @model_validator(mode="after")
     def _judges(self) -> TrustSettings:

@@ -29,6 +29,7 @@ from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
     from builder.engine import Engine
+    from builder.pipeline.asked import Asked
     from builder.pipeline.verify import Verification
 
 Notes = tuple[str, ...]
@@ -122,8 +123,7 @@ def pushed_image(
     Where [trust] names keys, every image needs a receipt that one of them signed. Raises
     InputError, OutsideError for a missing image, CheckFailed for one that is not proven.
     """
-    from builder.pipeline import verify
-    from builder.prove import suites
+    from builder.pipeline import asked, verify
 
     name, is_target = job.image, job.image in image_yaml.targets(root)
     if is_target and not settings.registry:
@@ -131,13 +131,12 @@ def pushed_image(
             f"{name} is on this machine only: no registry is named",
             f"{_REGISTRY}, then builder image {name} --push",
         )
-    # the suite of this target, whatever image bears its name there
-    suite = suites.of_spec(image_yaml.load(root, name)) if is_target else None
     image, _ = local_image(root, job, settings)
+    wanted = asked.of(root, image.reference, settings)
+    where = wanted.reference
     if is_target or settings.trust.prove:
-        verified = verify.verify(name, settings, judge=verify.judge_of(suite), on_event=on_event)
-        return _verified(image, verified), ()
-    where = registry.parse(name)
+        verified = verify.proof(wanted, settings, on_event=on_event)
+        return _verified(image, verified), _moved(wanted)
     try:
         with registry.Registry(where.host) as client:
             manifest = client.manifest(where.repository, where.target)
@@ -148,6 +147,7 @@ def pushed_image(
         raise
     if manifest is None:
         raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
+    wanted.check(manifest.digest)
     reference = str(where.at(manifest.digest))
     notes: Notes = () if where.digest else (f"{name} is {manifest.digest} now",)
     image, label = Image(reference, manifest.digest), labels.get(ACCELERATOR)
@@ -156,10 +156,21 @@ def pushed_image(
         one_host = frameworks.is_known(framework) and frameworks.of(framework).one_host
         image = replace(image, accelerator=label, one_host=one_host)
         try:
-            image = _verified(image, verify.verify(reference, settings, on_event=on_event))
+            proof = verify.proof(wanted.at(manifest.digest), settings, on_event=on_event)
+            image = _verified(image, proof)
         except CheckFailed as error:
             notes += (f"{error.message}: that it is for {label} is what its label says",)
-    return image, notes
+    return image, (*notes, *_moved(wanted))
+
+
+def _moved(wanted: Asked) -> Notes:
+    """Say where the registry's tag leads, if git leads it elsewhere: git's image is sent."""
+    if not wanted.locked:
+        return ()
+    with registry.Registry(wanted.named.host) as client:
+        there = wanted.moved(client)
+    what = f"{wanted.named} leads to {there} now; images/pushed.lock names what is sent"
+    return (what,) if there else ()
 
 
 def packaged_image(

@@ -75,7 +75,10 @@ class ProvenPackage:
         self, settings: Settings, engine: Engine, on_event: OnEvent = ignore
     ) -> push.PushedImage:
         """Push the image with its base and its receipt. Raises OutsideError, CheckFailed."""
-        return push.push_target(self.root, settings, engine, self.target, on_event=on_event)
+        project = self.root.parents[len(PACKAGES.parts)]
+        return push.push_target(
+            self.root, settings, engine, self.target, on_event=on_event, project=project
+        )
 
 
 def find(text: str) -> PythonProgram:

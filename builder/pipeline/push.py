@@ -36,6 +36,7 @@ from builder.pipeline.verify import attach
 from builder.prove import suites
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
+from builder.trust import pushed
 
 if TYPE_CHECKING:
     from builder.engine import Engine
@@ -90,8 +91,10 @@ def push_target(
     target: str,
     tags: Sequence[str] = (),
     on_event: OnEvent = ignore,
+    project: Path | None = None,
 ) -> PushedImage:
-    """Push the image that the last build of a target made, with its base and its receipt.
+    """Push the image that the last build of a target made, with its base and its receipt, and write
+    its tags into images/pushed.lock. project: whose file that is, `root` by default.
 
     Raises InputError where nothing was built, CheckFailed without a receipt for that very image.
     """
@@ -103,7 +106,7 @@ def push_target(
         )
     accelerator = accelerators.find(image_yaml.load(root, target).accelerator)
     check_runs_on(image.labels, accelerator.compute_capability, target)
-    return push(
+    result = push(
         engine,
         LocalImage(record.reference, record.digest, image.image_id, image.labels),
         proof.receipt_of(root, target),
@@ -113,6 +116,9 @@ def push_target(
         contents=functools.partial(signing.contents, root, record, __version__),
         on_event=prefixed(target, on_event),
     )
+    for tag in (*tags, target):  # the tag of a version is one of the target's images
+        pushed.record(project or root, registry.parse(result.repository).tagged(tag), result.digest)
+    return result
 
 
 def push(

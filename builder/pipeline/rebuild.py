@@ -17,14 +17,14 @@ from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.image import base, layers_lock, program
 from builder.image.content_store import ContentStore
-from builder.pipeline import make, repository
-from builder.pipeline.verify import single
+from builder.pipeline import asked, make, repository
+from builder.pipeline.asked import Asked
 
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.engine import Engine
     from builder.image.layer import AssembledImage
-    from builder.registry import Manifest, Reference
+    from builder.registry import Manifest
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def rebuild(
 
     Raises InputError for a target that is not assembled here, OutsideError, CheckFailed.
     """
-    image = repository.resolve(reference, settings)
+    image = asked.of(root, reference, settings)
     target = make.prepare(root, name or _target_of(root, image))
     if target.base is None or not target.image.config:
         raise InputError(
@@ -58,26 +58,25 @@ def rebuild(
             "name an image that the factory assembles",
         )
     with (
-        repository.opened(image, on_event, f"rebuild {image}") as client,
+        repository.opened(image.named, on_event, f"rebuild {image.named}") as client,
         tempfile.TemporaryDirectory(prefix="rebuild-") as folder,
     ):
-        manifest = single(client, image)
+        image.require(client)
+        manifest = image.manifest(client)
         store, lock = ContentStore(Path(folder)), layers_lock.read(Path(folder) / "layers.lock")
         available = base.look_up([target.base], store, settings, lock, fresh=True)
         (below,) = base.assemble([target.base], available, store, settings, lock, engine, on_event)
         made = program.assemble(target.image, below, store)
         difference = "" if made.digest == manifest.digest else _difference(manifest, made)
-    return Rebuilt(str(image), target.name, manifest.digest, made.digest, difference)
+    return Rebuilt(str(image.named), target.name, manifest.digest, made.digest, difference)
 
 
-def _target_of(root: Path, image: Reference) -> str:
+def _target_of(root: Path, image: Asked) -> str:
     """Return the target that a tag names. Raises InputError where it names none."""
-    names = sorted(image_yaml.targets(root), key=len, reverse=True)
-    for name in names:
-        if image.tag == name or (image.tag or "").startswith(f"{name}-"):
-            return name
+    if name := asked.longest(image.named.tag or "", image_yaml.targets(root)):
+        return name
     raise InputError(
-        f"{image}: its tag names no target of this project", "name it: --target TARGET"
+        f"{image.named}: its tag names no target of this project", "name it: --target TARGET"
     )
 
 

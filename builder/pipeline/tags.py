@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.core import git
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.pipeline import repository
-from builder.pipeline.verify import judge_of, of_any_version, proven
+from builder.pipeline import asked, repository
+from builder.pipeline.verify import of_any_version, proven
 from builder.registry import Manifest, Reference, Registry
-from builder.trust import policy, provenance
+from builder.trust import policy, provenance, pushed
+from builder.trust.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -47,38 +48,66 @@ def tags_for(target: str, release: str, root: Path, extra: tuple[str, ...] = ())
 
 
 def promote(
-    reference: str, tag: str, settings: Settings, *, on_event: OnEvent = ignore
+    reference: str,
+    tag: str,
+    settings: Settings,
+    root: Path | None = None,
+    *,
+    on_event: OnEvent = ignore,
 ) -> Promotion:
     """Move a tag of an image's repository to this image, if it is proven.
 
-    Raises what `verify` raises.
+    root: the project, whose images/pushed.lock gets the tag. Raises what `verify` raises, and
+    CheckFailed for a tag of another target.
     """
-    image = repository.resolve(reference, settings)
-    to, trusted = image.tagged(tag), policy.of(settings.trust)
-    with repository.opened(image, on_event, f"promote {to}") as client:
-        _, manifest = proven(client, image, judge_of(), trusted)
-        return move(client, to, manifest)
+    image = asked.of(root, reference, settings)
+    to = image.named.tagged(tag)
+    with repository.opened(to, on_event, f"promote {to}") as client:
+        image.require(client)
+        verified, manifest = proven(client, image, None, policy.of(settings.trust))
+        if problem := asked.of(root, str(to), settings).problem(verified.receipt):
+            raise CheckFailed(
+                f"{verified.reference} cannot become {to}: {problem}", "name another tag"
+            )
+        return _led(client, to, manifest, root)
 
 
-def rollback(tag: str, settings: Settings, *, on_event: OnEvent = ignore) -> Promotion:
+def rollback(
+    tag: str, settings: Settings, root: Path | None = None, *, on_event: OnEvent = ignore
+) -> Promotion:
     """Move a tag to the image that it led to before; the next call undoes that.
 
-    The image must have its receipt. A receipt with older versions of the checks is enough, so that
-    newer checks do not close the way back.
+    The image is the one that images/pushed.lock has, else that of `<tag>-previous`. It must have
+    its receipt. A receipt with older versions of the checks is enough, so that newer checks do not
+    close the way back; nor does its age, where git has the image.
     """
     to = repository.resolve(tag, settings)
     if to.digest or not to.tag:
         raise InputError(f"{tag!r} is not a tag, and only a tag goes back", "name the tag alone")
-    trusted = policy.of(settings.trust)
+    wanted, rules = asked.of(root, str(to), settings), policy.of(settings.trust)
     with repository.opened(to, on_event, f"back {to}") as client:
-        previous = client.head(to.repository, previous_tag(to.tag))
-        if previous in (None, client.head(to.repository, to.tag)):
+        before = pushed.of(root).get(str(to), ()) if root else ()
+        if before:
+            rules = Policy(rules.trusted)
+            now, previous = before[0], next(iter(before[1:]), None)
+        else:
+            now = client.head(to.repository, to.tag) or ""
+            previous = client.head(to.repository, previous_tag(to.tag))
+        if previous in (None, now):
             raise OutsideError(
                 f"{to}: nothing says where it led before",
                 f"name the image that it should lead to: builder promote DIGEST {to.tag}",
             )
-        _, manifest = proven(client, to.at(str(previous)), of_any_version, trusted)
-        return move(client, to, manifest)
+        image = wanted.at(str(previous))
+        return _led(client, to, proven(client, image, of_any_version, rules)[1], root)
+
+
+def _led(client: Registry, to: Reference, manifest: Manifest, root: Path | None) -> Promotion:
+    """Move a tag, and write that down."""
+    promotion = move(client, to, manifest)
+    if root is not None:
+        pushed.record(root, to, manifest.digest)
+    return promotion
 
 
 def move(client: Registry, to: Reference, manifest: Manifest) -> Promotion:

@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 from builder import registry
-from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.pipeline import repository
+from builder.pipeline import asked, repository
+from builder.pipeline.asked import Asked
 from builder.prove import receipts, suites
 from builder.prove.image import ACCELERATOR
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
 from builder.registry import Manifest, Reference, Registry, referrers
 from builder.trust import policy
-from builder.trust.attestations import Trusted
-from builder.trust.policy import ListedReceipt
+from builder.trust.policy import ListedReceipt, Policy
 
 RECEIPT_TYPE: Final = "application/vnd.training-image-factory.receipt.v1+json"
 
@@ -50,20 +51,35 @@ class Verification:
 def verify(
     reference: str,
     settings: Settings,
+    root: Path | None = None,
     *,
     judge: Judge | None = None,
+    of_target: bool = True,
     on_event: OnEvent = ignore,
 ) -> Verification:
     """Verify an image in a registry against the receipt that refers to it.
 
-    reference: a whole one, or a tag or digest of the project's own repository. judge:
-    whether a receipt proves it; by default by the suite that the image's own label names. Raises
-    CheckFailed where the image is not proven, OutsideError where there is none.
+    reference: a whole one, or a tag or digest of the project's own repository. root: the project,
+    whose images/pushed.lock says where its tags lead. judge: whether a receipt proves the image; by
+    default by the suite of the target that the tag names, else of the image's own label. of_target:
+    whether the receipt has to be of that target. Raises CheckFailed where the image is not proven
+    or not the one that git names, OutsideError where there is none.
     """
-    image = repository.resolve(reference, settings)
-    trusted = policy.of(settings.trust)
-    with repository.opened(image, on_event, f"verify {image}") as client:
-        return proven(client, image, judge or judge_of(), trusted)[0]
+    wanted = asked.of(root, reference, settings)
+    if not of_target:
+        wanted = Asked(wanted.named, wanted.digests, wanted.locked)
+    rules = policy.of(settings.trust)
+    with repository.opened(wanted.named, on_event, f"verify {wanted.named}") as client:
+        wanted.require(client)
+        return proven(client, wanted, judge, rules)[0]
+
+
+def proof(wanted: Asked, settings: Settings, on_event: OnEvent = ignore) -> Verification:
+    """Return the image that was asked for, verified, wherever the registry's tag leads that git
+    leads to it. Raises what `verify` raises."""
+    rules = policy.of(settings.trust)
+    with repository.opened(wanted.named, on_event, f"verify {wanted.named}") as client:
+        return proven(client, wanted, None, rules)[0]
 
 
 def attach(client: Registry, image: Reference, manifest: Manifest, receipt: Receipt) -> str:
@@ -88,31 +104,39 @@ def judge_of(suite: Suite | None = None) -> Judge:
     return lambda receipt, names, labels: (suite or suites.of_image(labels)).holds(receipt, names)
 
 
-def of_any_version(receipt: Receipt, names: Sequence[str], _: Mapping[str, str]) -> Validity:
+def of_any_version(receipt: Receipt, names: Sequence[str], labels: Mapping[str, str]) -> Validity:
     """Judge a receipt by the checks that it holds, whatever their version."""
+    needed = suites.of_image(labels).name
+    if receipt.suite != needed or not receipt.checks:
+        return Validity(False, f"the receipt is of the suite {receipt.suite}, not {needed}")
     return receipts.valid_for(receipt, names, {})
 
 
 def proven(
-    client: Registry, image: Reference, judge: Judge, trusted: Sequence[Trusted]
+    client: Registry, wanted: Asked, judge: Judge | None, rules: Policy
 ) -> tuple[Verification, Manifest]:
     """Return the image with the newest receipt that proves it, and its manifest.
 
-    trusted: where there are any, only receipts that one of them signed count. Raises what
-    `verify` raises.
+    judge: None judges by the suite of the target, or of the image's label. rules: whose receipts
+    count, and how old they may be. Raises what `verify` raises.
     """
-    manifest = single(client, image)
+    image, manifest = wanted.reference, wanted.manifest(client)
     labels = client.labels(image.repository, manifest)
     listed = (
-        policy.signed_receipts(client, image.repository, manifest.digest, trusted)
-        if trusted
+        policy.signed_receipts(client, image.repository, manifest.digest, rules.trusted)
+        if rules.trusted
         else _unsigned(client, image.repository, manifest.digest)
     )
     problems = []
     for entry in listed:
         problem = entry.problem
         if entry.receipt is not None:
-            problem = _problem(entry.receipt, manifest, labels, judge)
+            judged = judge or judge_of(wanted.suite_of(entry.receipt))
+            problem = (
+                _problem(entry.receipt, manifest, labels, judged)
+                or wanted.problem(entry.receipt)
+                or rules.refusal(entry.receipt, datetime.now(UTC))
+            )
             if not problem:
                 verification = Verification(
                     reference=str(image.at(manifest.digest)),
@@ -126,26 +150,11 @@ def proven(
                 return verification, manifest
         problems.append(problem)
     reason = problems[0] if problems else "no receipt refers to it"  # that of the newest
-    sign = " --key KEY" if trusted else ""
+    sign = " --key KEY" if rules.trusted else ""
     raise CheckFailed(
-        f"{image} ({manifest.digest}) is not proven: {reason}",
+        f"{wanted.named} ({manifest.digest}) is not proven: {reason}",
         f"do not use it; prove and push it again: builder smoke TARGET, builder push TARGET{sign}",
     )
-
-
-def single(client: Registry, image: Reference) -> Manifest:
-    """Return the manifest of one image. Raises OutsideError for none, CheckFailed for an index."""
-    manifest = client.manifest(image.repository, image.target)
-    if manifest is None:
-        raise OutsideError(
-            f"{image}: {image.host} has no such image", "correct the reference, or push it first"
-        )
-    if manifest.is_index:
-        raise CheckFailed(
-            f"{image} is a list of images ({manifest.media_type}), and only one can be verified",
-            "name one image by its digest",
-        )
-    return manifest
 
 
 def _unsigned(client: Registry, repository: str, image: str) -> Iterator[ListedReceipt]:
@@ -168,8 +177,6 @@ def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], judge
         return error.message
     if not validity:
         return validity.reason
-    if policy.is_of_the_future(receipt, datetime.now(UTC)):
-        return f"its receipt is of the future: {receipt.made_at}"
     labelled = labels.get(ACCELERATOR, receipt.accelerator)
     if labelled != receipt.accelerator:
         return f"its label says {labelled}, its receipt {receipt.accelerator}"

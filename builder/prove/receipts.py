@@ -13,9 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StrictStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    StrictStr,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass as validated
 
 from builder import __version__
@@ -79,6 +87,17 @@ class CheckResult(_Frozen):
         return self.not_there or str(self.seen.get("note", ""))
 
 
+def _time(text: str) -> datetime:
+    """Return a time in ISO 8601, in UTC where it names no zone. Raises ValueError."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _dated(text: str) -> str:
+    _time(text)
+    return text
+
+
 class Receipt(_Frozen):
     """The checks that one image went through.
 
@@ -96,10 +115,15 @@ class Receipt(_Frozen):
     image_id: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
     inputs: str
     made_by: str
-    made_at: str
+    made_at: Annotated[str, AfterValidator(_dated)]
     device: str
     suite: str
     checks: tuple[CheckResult, ...] = Field(strict=False)
+
+    @property
+    def time(self) -> datetime:
+        """When it was made."""
+        return _time(self.made_at)
 
     @property
     def passed(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from builder.core.errors import InputError
@@ -19,8 +19,29 @@ from builder.trust import attestations, dsse, keys
 from builder.trust.attestations import Trusted
 from builder.trust.identities import OidcIdentity
 
-_CLOCKS: Final = 600.0
-"""Seconds that the clocks of two machines may differ by."""
+_CLOCKS: Final = timedelta(minutes=10)
+"""What the clocks of two machines may differ by."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which receipts count.
+
+    trusted: those whose signature they need; () asks for none. max_age: None for any age.
+    """
+
+    trusted: tuple[Trusted, ...] = ()
+    max_age: timedelta | None = None
+
+    def refusal(self, receipt: Receipt, now: datetime) -> str:
+        """Return why the time of a receipt does not count; "" where it does."""
+        age = now - receipt.time
+        if age < -_CLOCKS:
+            return f"its receipt is of the future: {receipt.made_at}"
+        if self.max_age is not None and age > self.max_age + _CLOCKS:
+            days = self.max_age / timedelta(days=1)
+            return f"its receipt of {receipt.made_at} is older than [trust] max_age, {days:g} days"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -36,15 +57,15 @@ class ListedReceipt:
     signer: str = ""
 
 
-def of(trust: TrustSettings) -> tuple[Trusted, ...]:
-    """Return whose receipts count; () asks for no signature. Raises InputError for an unusable
-    key."""
-    return tuple(
+def of(trust: TrustSettings) -> Policy:
+    """Return which receipts count. Raises InputError for an unusable key."""
+    trusted = tuple(
         OidcIdentity(name.identity, name.issuer, trust.trusted_root)
         if isinstance(name, Identity)
         else keys.read_public(name)
         for name in trust.prove
     )
+    return Policy(trusted, trust.oldest)
 
 
 def signed_receipts(
@@ -65,12 +86,3 @@ def signed_receipts(
     yield from (ListedReceipt(None, problem) for problem in listed.problems)
     if not listed.verified and not listed.problems:
         yield ListedReceipt(None, "no signed receipt is attached to it")
-
-
-def is_of_the_future(receipt: Receipt, now: datetime) -> bool:
-    """Return whether a receipt was made later than now, whatever clocks differ by."""
-    try:
-        made_at = datetime.fromisoformat(receipt.made_at)
-        return (made_at - now).total_seconds() > _CLOCKS
-    except (ValueError, TypeError):
-        return False

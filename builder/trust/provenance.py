@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from builder.core import git
+from builder.trust import pushed
 
 BUILD_TYPE: Final = "urn:training-image-factory:build:v1"
 
@@ -82,7 +83,8 @@ def source_of(root: Path) -> GitSource | None:
 
 def is_clean(root: Path) -> bool:
     """Return whether the project's files are as in the commit."""
-    return git.ask(root, "status", "--porcelain", "--", ".") == ""
+    others = f":(exclude){pushed.FILE}"  # a push writes it
+    return git.ask(root, "status", "--porcelain", "--", ".", others) == ""
 
 
 def _run(environ: Mapping[str, str]) -> tuple[str, str]:

@@ -131,7 +131,7 @@ _ANSWERS: tuple[dict[str, Any], ...] = (
      "rootfs": {"diff_ids": ["sha256:1"]}, "history": [{"created_by": "x"}]},
     {"token": "abc", "expires_in": 300},
     {"schema_version": 1, "target": "v100", "accelerator": "V100", "reference": "x", "suite": "x",
-     "image_id": f"sha256:{'a' * 64}", "inputs": "x", "made_by": "x", "made_at": "x",
+     "image_id": f"sha256:{'a' * 64}", "inputs": "x", "made_by": "x", "made_at": "2026-01-01",
      "device": "CPU", "checks": [{"name": "size", "version": 1, "passed": True, "seconds": 1.0}]},
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from builder.core.settings import KubernetesSettings, Settings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import images, machines
 from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.pipeline import verify
+from builder.pipeline import tags, verify
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Registry
 from tests.jobs import jobfiles
@@ -142,6 +142,44 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
         repository.sign(made, ours.signer)
         image, notes = images.pushed_image(here, job, trusting)
     assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())
+
+
+@pytest.mark.network
+def test_a_moved_tag_sends_no_other_image_than_git_names(
+    here: Path, server: RegistryServer, tmp_path: Path
+) -> None:
+    ours, where = signing.pair(tmp_path, "ours"), registry.parse(f"{server.host}/team/moved")
+    with Registry(server.host) as there:
+        repository = signing.Repository(there, where)
+        settings = repository.settings(ours)
+        old, new = (repository.signed(ours, text, text) for text in ("old", "new"))
+        other = repository.signed(ours, "other", "other", target="v100-torch")
+
+        def sent(name: str, how: Settings) -> tuple[str | None, bool, images.Notes]:
+            job = jobfiles.job(f"image: {name}\n{BASE}")
+            image, notes = images.pushed_image(here, job, how)
+            assert image.reference == f"{where.name}@{image.digest}"
+            return image.digest, image.proven, notes
+
+        there.put_manifest(where.repository, "v100", other)
+        for name in ("v100", f"{where.name}:v100"):
+            with pytest.raises(CheckFailed, match="for the target 'v100-torch', not for v100"):
+                sent(name, settings)
+        for image in (old, new):
+            tags.promote(image.digest, "v100", settings, here)
+        assert sent("v100", settings) == (new.digest, True, ())
+        for moved in (old, other):
+            there.put_manifest(where.repository, "v100", moved)
+            for name in ("v100", f"{where.name}:v100"):
+                for how in (settings, repository.settings()):
+                    digest, proven, notes = sent(name, how)
+                    assert digest == new.digest
+                    assert proven == (how is settings or name == "v100")
+                    assert f"leads to {moved.digest} now" in notes[-1]
+            there.put_manifest(where.repository, "v100-2.20.0", other)
+            for how in (settings, repository.settings()):
+                with pytest.raises(CheckFailed, match="knows no such image"):
+                    sent(f"{where.name}:v100-2.20.0", how)
 
 
 def test_a_registry_that_only_the_service_reaches_is_not_asked(

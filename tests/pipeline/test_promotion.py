@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.pipeline.tags import previous_tag, promote, rollback, tags_for
 from builder.prove import suites
+from tests.commands import git
 from tests.emulators.registry_faults import Fault, faulty
 from tests.pipeline.pushing import NEWER
 from tests.trust.signing import Pair, Repository
@@ -18,18 +18,12 @@ network = pytest.mark.network
 
 
 def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> None:
-    def git(*arguments: str) -> str:
-        command = ["git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments]
-        return subprocess.run(
-            command, cwd=tmp_path, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
     assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
-    git("init", "-q")
+    git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("1")
-    git("add", ".")
-    git("commit", "-qm", "x")
-    commit = git("rev-parse", "--short=12", "HEAD")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+    commit = git(tmp_path, "rev-parse", "--short=12", "HEAD")
     assert tags_for("v100", "2.21.0", tmp_path, ("mine",)) == (
         f"v100-2.21.0-{commit}",
         "mine",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,15 @@ from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image import content_store
 from builder.image.layer import assemble
-from builder.pipeline.push import LocalImage, PushedImage, push
+from builder.pipeline import records
+from builder.pipeline.push import LocalImage, PushedImage, push, push_target
+from builder.pipeline.records import ImageRecord
 from builder.pipeline.verify import verify
+from builder.prove import receipts
 from builder.prove.image import ACCELERATOR
 from builder.prove.receipts import CheckResult
+from builder.trust import pushed as pushed_lock
+from tests.commands import ROOT
 from tests.emulators.registry_faults import Fault, faulty
 from tests.image.layers import layer
 from tests.pipeline.pushing import REQUIRED, Build, other_engine, proof, results
@@ -83,6 +89,30 @@ def test_image_base_and_receipt_arrive_under_every_tag_and_go_there_once(
     assert verified.receipt == proof(image)
     assert verified.receipt_digest == result.receipt
     assert verified.labels == {ACCELERATOR: "V100"}
+
+
+def test_a_push_writes_down_where_it_led_the_tags_that_move(
+    engine: Engine, build: Build, repository: Repository, tmp_path: Path
+) -> None:
+    for folder in ("images/v100", "trainer"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    led: list[str] = []
+    for text in ("a", "b"):
+        image = build(text)
+        record = ImageRecord(
+            target="v100", reference=image.reference, digest=image.digest, image_id=image.image_id,
+            inputs="", base=None, base_digest=None, base_origin="", root="", compressed_bytes=1,
+            unpacked_bytes=1, budget_bytes=None, packages=(), phases={}, engine="",
+            framework="tensorflow", release="2.21.0",
+        )  # fmt: skip
+        records.write(tmp_path, record)
+        receipts.write(proof(image), records.folder(tmp_path, "v100") / receipts.FILE)
+        result = push_target(tmp_path, repository.settings(), engine, "v100", ("nightly",))
+        led.insert(0, result.digest)
+        assert "v100-2.21.0" in result.tags
+        names = (f"{repository.reference}:{tag}" for tag in ("nightly", "v100"))
+        assert pushed_lock.of(tmp_path) == dict.fromkeys(names, tuple(led))
+    assert verify("v100", repository.settings(), tmp_path).digest == led[0]
 
 
 def test_a_base_that_nobody_has_any_more_ends_a_push(

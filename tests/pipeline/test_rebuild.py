@@ -11,6 +11,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.image.content_store import ContentStore
 from builder.pipeline import rebuild
+from builder.pipeline.asked import Asked
 from builder.registry import Reference, Registry, manifest, parse
 from tests.commands import ROOT, builder
 from tests.image import layers
@@ -28,10 +29,10 @@ def test_the_first_layer_that_differs_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tag_names_the_target() -> None:
-    where = Reference("h", "training", "v100-2.21.0-abc")
+    where = Asked(Reference("h", "training", "v100-2.21.0-abc"))
     assert rebuild._target_of(ROOT, where) == "v100"
     with pytest.raises(InputError, match="names no target"):
-        rebuild._target_of(ROOT, Reference("h", "training", "nothing"))
+        rebuild._target_of(ROOT, Asked(Reference("h", "training", "nothing")))
 
 
 @pytest.mark.engine

@@ -83,8 +83,12 @@ class Repository:
     def proven(self, text: str = "hello", tag: str = "v100", **changes: object) -> Manifest:
         """Put an image with its receipt, unsigned."""
         made = self.image(text, tag)
-        attach(self.client, self.reference, made, receipt(made, **changes))
+        self.attach(made, **changes)
         return made
+
+    def attach(self, made: Manifest, **changes: object) -> None:
+        """Attach a receipt, unsigned."""
+        attach(self.client, self.reference, made, receipt(made, **changes))
 
     def signed(
         self, key: Pair, text: str = "hello", tag: str = "v100", **changes: object
