@@ -17,6 +17,8 @@ from builder.cli.registry import show_push
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
+    from builder.core.events import OnEvent
+    from builder.core.settings import Settings
     from builder.engine import Engine
     from builder.pipeline.export import Exported
     from builder.pipeline.make import Base, BuildOptions
@@ -56,7 +58,7 @@ def image(
         committed.lock_new(
             root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
         )
-        how = make.BuildOptions(where, shown.on_event)
+        how = _how(where, shown.on_event)
         made = make.make(root(), names, how, docker, proof.prove_once)
         pushed = [
             push_target(root(), where, docker(), name, tag or (), shown.on_event)
@@ -75,6 +77,17 @@ def image(
         show_push(image)
     if as_json:
         out([image_json(proven.record, proven.receipt) for proven in made])
+
+
+def _how(where: "Settings", on_event: "OnEvent", no_cache: bool = False) -> "BuildOptions":
+    """Return how images are built; what reads signatures is loaded where [trust] asks for it."""
+    from builder.pipeline.make import BuildOptions
+
+    if not where.trust.layers:
+        return BuildOptions(where, on_event, no_cache)
+    from builder.trust import rebuilders
+
+    return BuildOptions(where, on_event, no_cache, rebuilders.required)
 
 
 def _image_of_program(
@@ -145,7 +158,7 @@ def build(
         raise InputError("--dry-run says what a build onto the engine takes", fix)
     with reporter() as shown:
         docker = cache(lambda: connect(where, on_event=shown.on_event))
-        how = make.BuildOptions(where, shown.on_event, no_cache)
+        how = _how(where, shown.on_event, no_cache)
         if dry_run:
             prepared = [make.prepare(root(), name) for name in names]
             estimate = make.plan_load(prepared, how, docker()).estimate

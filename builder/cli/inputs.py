@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.cli.common import chosen, out, project, reporter, results, root, say, show
-from builder.cli.options import JSON, OSV, TARGET, TARGETS, flag, option
+from builder.cli.options import AGAINST, JSON, OSV, TARGET, TARGETS, flag, option
 from builder.core import files
 from builder.core.errors import CheckFailed
 
@@ -179,10 +179,12 @@ def explain(target: str = TARGET, as_json: bool = JSON) -> None:
 def check(
     advisories: bool = flag("--advisories", "Ask what is known against the locked packages."),
     osv: str | None = OSV,
+    against: str | None = AGAINST,
     as_json: bool = JSON,
 ) -> None:
     """Check that tables, targets, locks, jobs and schemas agree.
 
+    The lines of images/layers.lock are compared with the branch that this one goes into, too.
     With --advisories, ask OSV what is known against the locked packages instead. What could not be
     looked up is a failure (exit code 3); what is known against a package is one, too (4), unless
     image.yaml accepts it.
@@ -191,10 +193,17 @@ def check(
         _check_advisories(osv, as_json)
         return
     from builder.config import image_yaml
+    from builder.core import settings
     from builder.jobs import checks, cost
-    from builder.pipeline import committed
+    from builder.pipeline import committed, layer_lines
 
-    problems = (*committed.problems(root()), *checks.committed(root()), *cost.gaps())
+    trust = settings.load(root()).trust
+    problems = (
+        *committed.problems(root()),
+        *layer_lines.problems(root(), trust, against),
+        *checks.committed(root()),
+        *cost.gaps(),
+    )
     results(as_json, problems, problems)
     if problems:
         raise CheckFailed("not everything agrees", "see the lines above")

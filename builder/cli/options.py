@@ -40,6 +40,11 @@ REFERENCE = argument("A reference, or a tag of the registry.", default=...)
 ALL = flag("--all", "Every target.")
 JSON = flag("--json", "Write JSON to stdout.")
 REGISTRY = option("HOST/PATH of the repository; overrides builder.toml.")
+AGAINST = option(
+    "The branch that images/layers.lock is compared with (default: origin's).",
+    "--against",
+    envvar="BUILDER_AGAINST",
+)
 OSV = option("The address of OSV's API, or of a mirror of it.")
 ENGINE = option("auto, machine or private.")
 PROGRAM = option(

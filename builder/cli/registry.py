@@ -10,10 +10,21 @@ import typer
 
 from builder.cli.common import out, reporter, root, say, settings
 from builder.cli.console import duration, size
-from builder.cli.options import ENGINE, JSON, REFERENCE, REGISTRY, TARGETS, argument, flag, option
+from builder.cli.options import (
+    AGAINST,
+    ENGINE,
+    JSON,
+    REFERENCE,
+    REGISTRY,
+    TARGETS,
+    argument,
+    flag,
+    option,
+)
 from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
+    from builder.core.settings import Settings
     from builder.pipeline.push import PushedImage
 
 
@@ -104,20 +115,35 @@ def verify(
 
 
 def rebuild(
-    reference: str = REFERENCE,
-    target: str | None = option("Its target; else its tag names it."),
+    reference: str | None = argument("An image of the registry; none: the new layers.", "REF"),
+    target: str | None = option("REF's target; else its tag names it."),
+    everything: bool = flag("--all", "Every layer of images/layers.lock, not the new ones."),
+    against: str | None = AGAINST,
+    sign: bool = flag("--sign", "Sign the lines of the layers that were made."),
+    key: str | None = option("Sign with this key."),
     registry: str | None = REGISTRY,
     engine: str | None = ENGINE,
     as_json: bool = JSON,
 ) -> None:
-    """Build an image of a registry again, and compare.
+    """Make layers again, from locked packages alone, and compare.
 
-    Every layer is made from locked packages. Exit code 4 names the first layer that differs.
+    \b
+    builder rebuild          the layers that this branch adds to images/layers.lock
+    builder rebuild --all    every layer of the file
+    builder rebuild v100     an image of the registry
+
+    Exit code 4 names the first layer that differs. --sign writes into images/layers.signed/ that
+    this key's owner made them (docs/trust.md).
     """
     from builder.engine.discovery import connect
     from builder.pipeline import rebuild as again
 
-    chosen = settings(registry=registry, engine=engine)
+    chosen = settings(registry=registry, engine=engine, key=key)
+    if reference is None:
+        _rebuild_layers(everything, against, sign, chosen, as_json)
+        return
+    if everything or sign or against:
+        raise InputError("--all, --against and --sign are about layers, not REF", "leave out REF")
     with reporter() as shown:
         reached = partial(connect, chosen, on_event=shown.on_event)
         made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event)
@@ -130,6 +156,31 @@ def rebuild(
             f"check out the commit that it was built from; else do not use it: {made.target}",
         )
     say(f"{made.reference}: built again, the same digest {made.digest}")
+
+
+def _rebuild_layers(
+    everything: bool, against: str | None, sign: bool, chosen: "Settings", as_json: bool
+) -> None:
+    """Run `builder rebuild` without an image."""
+    from builder.engine.discovery import connect
+    from builder.image import layers_lock
+    from builder.pipeline import layer_lines, signing
+    from builder.trust import rebuilders
+
+    signer = signing.signer_of(chosen.trust) if sign else None
+    lock = layers_lock.of(root())
+    keys = frozenset(lock.layers) if everything else layer_lines.new(root(), against)
+    with reporter() as shown:
+        reached = partial(connect, chosen, on_event=shown.on_event)
+        made = layer_lines.make(root(), keys, chosen, reached, shown.on_event)
+    for layer in made:
+        say(f"{lock.names[layer.key]}: made again, the same digest {layer.blob.digest}")
+    say(f"{len(made)} of {len(lock.layers)} layers made again")
+    folder = lock.path.parent / rebuilders.FOLDER
+    if signer and (path := rebuilders.sign(folder, made, signer)):
+        say(f"wrote {path.relative_to(root())}: commit it")
+    if as_json:
+        out([{"name": lock.names[layer.key], **asdict(layer)} for layer in made])
 
 
 def promote(

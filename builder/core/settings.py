@@ -225,7 +225,9 @@ class TrustSettings(FileModel):
     key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
     receipts count, by public key or identity; none asks for no signature. trusted_root,
     signing_config: the files that say which Sigstore is trusted and which one signs; None takes
-    Sigstore's public one. max_age: how old a receipt may be that counts; None for any age.
+    Sigstore's public one. max_age: how old a receipt may be that counts; None for any age. layers:
+    how many of `rebuilders` sign a line of images/layers.lock before its layer is taken from
+    elsewhere; 0 asks for none.
     """
 
     key: str | None = None
@@ -233,6 +235,8 @@ class TrustSettings(FileModel):
     max_age: Age | None = Field(default=None, examples=["30d"])
     trusted_root: str | None = None
     signing_config: str | None = None
+    layers: int = Field(default=0, ge=0)
+    rebuilders: Signers = Field(default=(), examples=[["keys/ci.pub", "keys/ours.pub"]])
 
     @property
     def oldest(self) -> timedelta | None:
@@ -244,6 +248,9 @@ class TrustSettings(FileModel):
     def _judges(self) -> TrustSettings:
         if "prove" in self.model_fields_set and not self.prove:
             raise refuse("prove names nobody", 'write prove = ["keys/prover.pub"]')
+        if self.layers > (count := len(set(self.rebuilders))):
+            what = f"layers asks for {self.layers} rebuilders, and {count} are named"
+            raise refuse(what, 'write rebuilders = ["keys/ci.pub", "keys/ours.pub"]')
         return self
 
 
@@ -384,7 +391,7 @@ def _texts() -> Iterator[str]:
     for name, field in Settings.model_fields.items():
         if name in TABLES:
             table: Any = field.annotation
-            lists = ("triggers", "prove")
+            lists = ("triggers", "prove", "layers", "rebuilders")
             yield from (f"{name}.{key}" for key in table.model_fields if key not in lists)
         else:
             yield name
@@ -400,8 +407,10 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
     def whole(name: str) -> str:
         return str(root / Path(name).expanduser())
 
-    signers = (whole(signer) if isinstance(signer, str) else signer for signer in trust.prove)
-    changes: dict[str, Any] = {"prove": tuple(signers)}
+    changes: dict[str, Any] = {
+        name: tuple(whole(one) if isinstance(one, str) else one for one in getattr(trust, name))
+        for name in ("prove", "rebuilders")
+    }
     for name in ("trusted_root", "signing_config"):
         if value := getattr(trust, name):
             changes[name] = whole(value)

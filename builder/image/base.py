@@ -49,7 +49,7 @@ def look_up(
     missing = {layer.key: layer for plan in plans for layer in plan.layers}
     if fresh:
         return Availability({}, {}, missing, remake=frozenset(missing))
-    known = {key: lock.layers[key] for key in missing if key in lock.layers}
+    known = {key: layer for key in missing if (layer := lock.known(key))}
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
     remake = frozenset(key for key in missing if key not in stored and store.knows(key))
     refused = tuple(missing[key].name for key in known if key in remake)
@@ -91,29 +91,31 @@ def assemble(
     OutsideError for what cannot be fetched or an engine that refuses, InputError for a lock that
     cannot be, CheckFailed for a layer that is made differently.
     """
-    if available.offered:
+    planned = {layer.key: layer for plan in plans for layer in plan.layers}
+    lost = frozenset[str]()
+    if offered := list(available.offered.values()):
         where = registry.parse(settings.repository)
         with registry.Registry(where.host) as client:
-            offered = list(available.offered.values())
-            registry_layers.fetch(client, where.repository, offered, store, on_event)
+            lost = registry_layers.fetch(client, where.repository, offered, store, on_event)
+    missing = lost | available.missing.keys()
     layers = {**available.stored, **available.offered}
+    layers = {key: layer for key, layer in layers.items() if key not in lost}
     for layer in layers.values():
         on_layer(layer)
     store = store.ignoring(available.remake)  # nothing else: another run may make it meanwhile
-    names = {layer.key: layer.name for plan in plans for layer in plan.layers}
 
     def on_made(layer: Layer) -> None:
-        lock.check(layer, names[layer.key])
+        lock.check(layer, planned[layer.key].name)
         on_layer(layer)
 
     maker = _Maker(store, settings, engine, on_event, on_made)
-    roots = {key: plan for plan in plans if (key := plan.layers[0].key) in available.missing}
+    roots = {key: plan for plan in plans if (key := plan.layers[0].key) in missing}
     with ThreadPoolExecutor(1) as thread, contextlib.ExitStack() as end:
         end.callback(maker.stop.set)  # whatever ends this, no rootfs is made any longer
         making = [thread.submit(maker.rootfs, plan) for plan in roots.values()]
         for platform, same in _by_platform(plans).items():
             wheel_plans = [layer for plan in same for layer in plan.wheels]
-            if group := [layer for layer in wheel_plans if layer.plan.key in available.missing]:
+            if group := [layer for layer in wheel_plans if layer.plan.key in missing]:
                 pins = [pin for layer in group for pin in layer.pins]
                 with (
                     maker.compiler(same[0]) as compiler,
@@ -125,8 +127,9 @@ def assemble(
         layers |= {(layer := future.result()).key: layer for future in making}
     images = []
     for plan in plans:
-        top = maker.environment(plan, layers[plan.layers[0].key])
-        layers[top.key] = lock.check(top, names[top.key])
+        name = plan.layers[-1].name
+        if (key := plan.layers[-1].key) not in layers:
+            layers[key] = lock.check(maker.environment(plan, layers[plan.layers[0].key]), name)
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))
         store.keep_image(plan.tag, images[-1])

@@ -33,16 +33,23 @@ _LINE: Final = re.compile(
 
 @dataclass
 class LayersLock:
-    """The committed layers. path: of the file. layers: by key. names: what people call them."""
+    """The committed layers. path: of the file. layers: by key. names: what people call them.
+    unsigned: the keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py).
+    """
 
     path: Path
     layers: dict[str, Layer]
     names: dict[str, str]
+    unsigned: frozenset[str] = frozenset()
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
+    def known(self, key: str) -> Layer | None:
+        """Return the layer of a key that may be taken from a cache or a registry."""
+        return None if key in self.unsigned else self.layers.get(key)
+
     def whole(self, plan: BasePlan) -> tuple[Layer, ...] | None:
-        """Return the layers of a base, the lowest first; None where one is not in the file."""
-        layers = [self.layers.get(planned.key) for planned in plan.layers]
+        """Return the layers of a base, the lowest first; None where one is not known."""
+        layers = [self.known(planned.key) for planned in plan.layers]
         return tuple(layer for layer in layers if layer) if all(layers) else None
 
     def check(self, layer: Layer, name: str) -> Layer:
@@ -83,16 +90,23 @@ class LayersLock:
     def write(self) -> None:
         """Write the file, sorted by name."""
         rows = sorted(self.layers.values(), key=lambda layer: (self.names[layer.key], layer.key))
-        files.write(self.path, _HEADER + "".join(_line(row, self.names[row.key]) for row in rows))
+        files.write(
+            self.path, _HEADER + "".join(f"{line_of(row)} {self.names[row.key]}\n" for row in rows)
+        )
 
 
 def read(path: Path) -> LayersLock:
     """Return what a file says; nothing where there is none. Raises InputError for another form."""
+    return parse(files.text_of(path) or "", path)
+
+
+def parse(text: str, path: Path) -> LayersLock:
+    """Return what the text of a file says. Raises InputError for another form."""
     layers: dict[str, Layer] = {}
     names: dict[str, str] = {}
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.startswith("#"):
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if not line.strip() or line.startswith("#"):
             continue
         if (match := _LINE.fullmatch(line)) is None or match[1] in layers:
             raise InputError(
@@ -110,9 +124,10 @@ def of(root: Path) -> LayersLock:
     return read(root / FILE)
 
 
-def _line(layer: Layer, name: str) -> str:
+def line_of(layer: Layer) -> str:
+    """Return the line of a layer, without its name."""
     kind = next(kind for kind, media in MEDIA_TYPES.items() if media == layer.blob.media_type)
     return (
         f"{layer.key} {kind} {layer.blob.digest} {layer.blob.size} {layer.diff_id} "
-        f"{layer.unpacked_bytes} {name}\n"
+        f"{layer.unpacked_bytes}"
     )

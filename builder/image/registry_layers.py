@@ -27,22 +27,29 @@ def fetch(
     layers: Sequence[Layer],
     store: ContentStore,
     on_event: OnEvent = ignore,
-) -> None:
+) -> frozenset[str]:
     """Bring layers of the repository into the store.
 
-    Raises CheckFailed where the registry has lost one or has other bytes; the store then has
-    nothing of it.
+    Returns the keys of those that the registry has lost, or has other bytes of: the store has
+    nothing of these, and a build makes them.
     """
+    lost: list[str] = []
 
     def get(layer: Layer, progress: Callable[[int], None]) -> None:
         with store.writing() as file:
-            registry.fetch(repository, layer.blob, file, progress)
+            try:
+                registry.fetch(repository, layer.blob, file, progress)
+            except CheckFailed as error:
+                fetching.log(f"{error.message}: it is made here")
+                lost.append(layer.key)
+                return
             store.keep(file, layer)
 
     sizes = [(layer, layer.blob.size) for layer in layers]
     with step(f"fetch {len(layers)} layers", on_event) as fetching:
         count = parallel.transfer(sizes, get, _AT_ONCE, fetching.progress)
         fetching.detail = f"{count / 1e6:.0f} MB"
+    return frozenset(lost)
 
 
 def publish(

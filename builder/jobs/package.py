@@ -29,6 +29,7 @@ from builder.image.apt import ContainerApt
 from builder.pipeline import make, proof, push, records
 from builder.prove import receipts
 from builder.prove.receipts import Receipt
+from builder.trust import rebuilders
 
 PACKAGES = Path("build") / "packages"
 ADDED_SIZE = 4_000_000_000
@@ -175,9 +176,11 @@ def _copy_locks(root: Path, target: str, home: Path, name: str) -> None:
         path.unlink()
     for path in source.glob("*.lock"):
         files.write(to / path.name, path.read_bytes())
-    for path in (*source.parent.glob("os-*.lock"), root / layers_lock.FILE):
+    images = source.parent
+    shared = (*images.glob("os-*.lock"), *images.glob(f"{rebuilders.FOLDER}/*.json"))
+    for path in (*shared, root / layers_lock.FILE):
         if path.is_file():
-            files.write(to.parent / path.name, path.read_bytes())
+            files.write(to.parent / path.relative_to(images), path.read_bytes())
     files.write(marker, lock)
 
 
@@ -202,7 +205,7 @@ def build(
         except InputError as error:
             raise _in_users_words(error, program, target) from None
         dockerfile.write(home, dockerfile.texts(home, dockerfile.load_all(home, [name])))
-        options = make.BuildOptions(settings, on_event)
+        options = make.BuildOptions(settings, on_event, signed=rebuilders.required)
         (made,) = make.make(home, [name], options, lambda: engine, proof.prove_once)
     return ProvenPackage(home, name, made.record, made.receipt, made.unchanged)
 

@@ -6,21 +6,27 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.config.schema import schema_text
-from builder.core import project
+from builder.core import git, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
-from builder.prove import wheels
+from builder.pipeline import records
+from builder.prove import receipts, wheels
+from builder.trust import rebuilders
 
 if TYPE_CHECKING:
     from builder.config.lockfile import Lock, Staleness
     from builder.config.locking import Apt
     from builder.config.stack import Stack
+
+
+MADE_HERE: Final = (f"{project.BUILD}/*/{records.RECORD}", f"{project.BUILD}/*/{receipts.FILE}")
+"""What `push` believes: it is of this machine, and comes with no commit."""
 
 
 def lock(
@@ -44,7 +50,9 @@ def lock(
             root, spec, stack, apt, upgrade, on_event, require, now, project.factory()
         )
     with contextlib.suppress(InputError):  # another target has no lock yet
-        layers_lock.of(root).drop(bases(root).values())
+        layers = layers_lock.of(root)
+        layers.drop(bases(root).values())
+        rebuilders.drop(layers)
 
 
 def _require(root: Path, stack: Stack, lock: Lock) -> None:
@@ -107,6 +115,8 @@ def problems(root: Path) -> tuple[str, ...]:
                     f"{layers_lock.FILE}: no line for {missing[0].name} of {name}: builder build "
                     f"{name} --base-only writes it"
                 )
+    for name in (git.ask(root, "ls-files", "--", *MADE_HERE) or "").splitlines():
+        problems.append(f"{name}: what a build made on one machine, in git: git rm --cached {name}")
     schema = root / image_yaml.IMAGES / "schema.json"
     if schema.is_file() and schema.read_text() != schema_text():
         problems.append("images/schema.json: not today's schema; write it with builder schema")

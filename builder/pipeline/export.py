@@ -75,7 +75,7 @@ def bases_to_registry(
     for tag, target in targets.items():
         to = where.tagged(tag)
         with Registry(where.host) as client:
-            committed = target.committed_base
+            committed = _base_of(target, options)
             image = committed and base_in_registry(client, to, committed)
             blobs = image.layers if image else ()
             if not image or not all(
@@ -124,6 +124,11 @@ def to_layout(
     return (Exported(str(folder), image.digest),)
 
 
+def _base_of(target: Target, options: BuildOptions) -> AssembledImage | None:
+    """Return the base that may be taken from a registry; None where lines or signatures lack."""
+    return base.committed(target.base, options.known(target.layers)) if target.base else None
+
+
 def _assemble(
     target: Target, options: BuildOptions, engine: Connect, on_event: OnEvent
 ) -> AssembledImage:
@@ -131,7 +136,7 @@ def _assemble(
     assert target.base
     plans, store, lock = [target.base], content_store.of_this_machine(), target.layers
     with step("plan", on_event) as planning:
-        available = base.look_up(plans, store, options.settings, lock)
+        available = base.look_up(plans, store, options.settings, options.known(lock))
         report_plan(planning, plans, available)
     return base.assemble(plans, available, store, options.settings, lock, engine, on_event)[0]
 
@@ -145,10 +150,11 @@ def _put_onto_base(
     if target.base:
         at = where.tagged(target.base.tag)
         with Registry(to.host) as client:
-            committed = target.committed_base
+            committed = _base_of(target, options)
             image = committed and base_in_registry(client, at, committed)
             if image is None:
-                lacks = "the registry does not have" if committed else "images/layers.lock lacks"
+                lacks = "images/layers.lock lacks lines or signatures of"
+                lacks = "the registry does not have" if committed else lacks
                 raise OutsideError(
                     f"{at}: {lacks} the base",
                     f"push it once: builder build {target.name} --base-only --to-registry",

@@ -23,7 +23,7 @@ from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import hash_of
 from builder.core.project import templates_of
-from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.core.settings import LOCAL_REPOSITORY, Settings, TrustSettings
 from builder.facts import frameworks
 from builder.image import content_store, dockerfile, layers_lock, program
 from builder.image.layer import Compression
@@ -87,13 +87,28 @@ Prove = Callable[[Path, "Engine", Target, ImageRecord, OnEvent], "tuple[Receipt,
 where no receipt holds (builder/pipeline/proof.py)."""
 
 
+Signed = Callable[[LayersLock, TrustSettings], LayersLock]
+"""Returns the lines with those `unsigned` that too few rebuilders signed
+(builder/trust/rebuilders.py)."""
+
+
 @dataclass(frozen=True)
 class BuildOptions:
-    """How images are built. no_cache: make every layer again."""
+    """How images are built. no_cache: make every layer again. signed: whoever sets `layers` of
+    [trust] brings it.
+    """
 
     settings: Settings
     on_event: OnEvent = ignore
     no_cache: bool = False
+    signed: Signed | None = None
+
+    def known(self, lock: LayersLock) -> LayersLock:
+        """Return the lines whose layers may be taken from elsewhere, by [trust]."""
+        if not self.settings.trust.layers:
+            return lock
+        assert self.signed
+        return self.signed(lock, self.settings.trust)
 
 
 def prepare(root: Path, name: str) -> Target:
@@ -233,15 +248,14 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
     store = content_store.of_this_machine()
     loaded: dict[str, Base] = {}
     plans = {target.base.hash: target.base for target in targets if target.base}
+    lock = options.known(targets[0].layers)
     for hash_, plan in list(plans.items()):
-        image = None if options.no_cache else base.committed(plan, targets[0].layers)
+        image = None if options.no_cache else base.committed(plan, lock)
         name = f"{LOCAL_REPOSITORY}:{plan.tag}"
         if image and loading.present(engine, image, name):
             loaded[hash_] = Base(name, image, "engine")
             del plans[hash_]
-    available = base.look_up(
-        plans.values(), store, options.settings, targets[0].layers, options.no_cache
-    )
+    available = base.look_up(plans.values(), store, options.settings, lock, options.no_cache)
     return LoadPlan(loaded, plans, available)
 
 

@@ -43,6 +43,13 @@ def key_of(trust: TrustSettings) -> SigningKey | None:
     return keys.read_private(trust.key) if trust.key and trust.key != KEYLESS else None
 
 
+def signer_of(trust: TrustSettings) -> Signer:
+    """Return whoever signs by [trust]. Raises InputError where it names nobody."""
+    if trust.key is None:
+        raise InputError("no key is named to sign with", "name one: --key FILE.key, or keyless")
+    return key_of(trust) or keyless.signer(trust, os.environ)
+
+
 def contents(root: Path, record: ImageRecord, version: str) -> Contents:
     """Return what can be attested of the image that the last build of a target made.
 

@@ -25,6 +25,9 @@ RECEIPT: Final = "urn:training-image-factory:receipt:v1"
 """Predicate type of a receipt: which checks the image passed (builder/prove/receipts.py)."""
 SBOM: Final = "https://cyclonedx.org/bom"
 """Predicate type of a bill of materials (builder/trust/sbom.py)."""
+LAYERS: Final = "urn:training-image-factory:layers:v1"
+"""Predicate type of lines of images/layers.lock that were made again
+(builder/trust/rebuilders.py)."""
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
 """Predicate type of what an image was built from (builder/trust/provenance.py)."""
 

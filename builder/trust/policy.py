@@ -59,13 +59,17 @@ class ListedReceipt:
 
 def of(trust: TrustSettings) -> Policy:
     """Return which receipts count. Raises InputError for an unusable key."""
-    trusted = tuple(
+    return Policy(signers(trust, trust.prove), trust.oldest)
+
+
+def signers(trust: TrustSettings, names: Sequence[str | Identity]) -> tuple[Trusted, ...]:
+    """Return the keys and identities of these names. Raises InputError for an unusable key."""
+    return tuple(
         OidcIdentity(name.identity, name.issuer, trust.trusted_root)
         if isinstance(name, Identity)
         else keys.read_public(name)
-        for name in trust.prove
+        for name in names
     )
-    return Policy(trusted, trust.oldest)
 
 
 def signed_receipts(
