@@ -13,8 +13,8 @@ from builder.config import image_yaml
 from builder.core.errors import CheckFailed, OutsideError
 from builder.core.settings import Settings
 from builder.facts import accelerators
-from builder.prove import suites
 from builder.pipeline import repository
+from builder.prove import suites
 from builder.prove.receipts import Receipt
 from builder.prove.suite import Suite
 from builder.registry import Manifest, Reference, Registry

@@ -11,10 +11,10 @@ import pytest
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
 from builder.core.settings import Settings
-from builder.prove import suites
 from builder.pipeline import asked, image_receipt, rebuild
 from builder.pipeline.tags import promote, rollback
 from builder.pipeline.verify import verify
+from builder.prove import suites
 from builder.registry import Manifest, Reference
 from builder.trust import provenance, pushed
 from tests.commands import ROOT, git
