@@ -9,22 +9,22 @@ from __future__ import annotations
 import base64
 import contextlib
 import functools
-import ipaddress
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urljoin, urlsplit
 
+from builder.core import addresses
+from builder.core.addresses import Address
 from builder.core.errors import InputError, OutsideError
 
 if TYPE_CHECKING:
     import urllib3
-
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 REDIRECTS: Final = 5
 """How many redirects of one request are followed."""
@@ -67,6 +67,7 @@ class Client:
     _pools: dict[tuple[str, str | None, bool], urllib3.PoolManager] = field(
         default_factory=dict, init=False
     )
+    _peers: dict[str, Address] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +89,7 @@ class Client:
         body: bytes | Iterable[bytes] | None = None,
         follow: bool = False,
         wait: float | None = None,
+        named_by: str = "",
     ) -> urllib3.BaseHTTPResponse:
         """Return the answer of any status, whose body the caller reads (`body_of`).
 
@@ -95,6 +97,7 @@ class Client:
         sent as Basic. A redirect to another host gets no Authorization header: the addresses that
         registries redirect to carry their own. A body in pieces needs a Content-Length among
         `headers`. wait: seconds to wait for the answer's headers, where `read` is too short.
+        named_by: the address whose answer named this one, as a redirect does; "" for none.
         Raises urllib3's HTTPError where there is no answer, InputError for a proxy that cannot be
         used, OutsideError for a redirect to plain http, into a private network, or in a circle.
         """
@@ -109,23 +112,28 @@ class Client:
             bare, login = without_login(url)
             if login:
                 sent["Authorization"] = f"Basic {login}"
-            response = self._pool(bare).request(
-                method,
-                bare,
-                headers=sent,
-                body=body,
-                redirect=False,
-                retries=False,
-                timeout=timeout,
-                preload_content=False,
-                decode_content=False,
-            )
+            way = _Way(bare, named_by, self._peers)
+            way.check()
+            before = _WAY.set(way)
+            try:
+                response = self._pool(bare).request(
+                    method,
+                    bare,
+                    headers=sent,
+                    body=body,
+                    redirect=False,
+                    retries=False,
+                    timeout=timeout,
+                    preload_content=False,
+                    decode_content=False,
+                )
+            finally:
+                _WAY.reset(before)
             target = joined(url, response.headers.get("Location") or "")
             if not (follow and target and response.status in MOVED):
                 return response
             response.close()
-            check_redirect(bare, target)
-            url = target
+            named_by, url = bare, target
             if origin(url) != origin(bare):
                 sent.pop("Authorization", None)
         raise _endless(url, f"{REDIRECTS} redirects")
@@ -140,6 +148,7 @@ class Client:
         body: bytes | Iterable[bytes] | None = None,
         follow: bool = False,
         wait: float | None = None,
+        named_by: str = "",
     ) -> Answer:
         """Return what `request` does, with a body of at most `most` bytes, within DEADLINE.
 
@@ -147,7 +156,7 @@ class Client:
         """
         data = bytearray()
         with self.request(
-            method, url, headers=headers, body=body, follow=follow, wait=wait
+            method, url, headers=headers, body=body, follow=follow, wait=wait, named_by=named_by
         ) as response:
             for piece in body_of(response, url, DEADLINE, decode=True):
                 data += piece
@@ -241,6 +250,13 @@ def _pool_classes() -> dict[str, Any]:
 
     def bounded(pool: Any) -> Any:
         class Connection(pool.ConnectionCls):  # type: ignore[misc]
+            def request(self, *arguments: Any, **options: Any) -> Any:
+                if self.sock is None:
+                    self.connect()
+                if (way := _WAY.get()) and not self.proxy:
+                    way.connected(self.sock.getpeername()[0])
+                return super().request(*arguments, **options)
+
             def getresponse(self) -> Any:
                 shut_down = functools.partial(self.sock.shutdown, socket.SHUT_RD)
                 with _Limit(self.timeout, shut_down) as limit:
@@ -318,39 +334,54 @@ def origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").rstrip("."), port
 
 
-def check_redirect(url: str, target: str) -> None:
-    """Raise OutsideError where `target`, which the host of `url` names, is in plain http instead of
-    https, or leads from a public host into a network that only this machine can see."""
-    (scheme, host, port), (new_scheme, new_host, new_port) = origin(url), origin(target)
-    hidden = []
-    if host != new_host:
-        old, new = _addresses(host, port), _addresses(new_host, new_port)
-        inside = any(map(_is_private, old))
-        hidden = [
-            address
-            for address in new - old
-            if address.is_link_local or (_is_private(address) and not inside)
-        ]
-    if hidden or (scheme == "https" != new_scheme):
-        where = f"the private address {hidden[0]}" if hidden else f"{new_host} in plain text"
-        raise OutsideError(
+@dataclass(frozen=True)
+class _Way:
+    """What one request may connect to. url: what the caller asked for. named_by: the address whose
+    host named it, "" for the caller's own. peers: host -> the address that it had at last."""
+
+    url: str
+    named_by: str
+    peers: dict[str, Address]
+
+    def check(self) -> None:
+        """Raise OutsideError where an answer leads to plain http instead of https, or from a public
+        host into a network that only this machine can see."""
+        if not self.named_by:
+            return
+        (scheme, old, _), (new_scheme, host, port) = origin(self.named_by), origin(self.url)
+        if scheme == "https" != new_scheme:
+            raise self._refused(f"{host} in plain text")
+        for address in addresses.of(host, port) if host != old else ():
+            self._check(address)
+
+    def connected(self, text: str) -> None:
+        """Take the address that the host had, which a name server may have changed since the check.
+        Raises OutsideError as `check` does."""
+        address = addresses.parse(text)
+        if self.named_by:
+            self._check(address)
+        self.peers[origin(self.url)[1]] = address
+
+    def _check(self, address: Address) -> None:
+        _, host, port = origin(self.named_by)
+        if host == origin(self.url)[1]:
+            return
+        old = {self.peers[host]} if host in self.peers else addresses.of(host, port)
+        inside = bool(old) and all(map(addresses.is_hidden, old))
+        hidden = addresses.is_hidden(address) and not inside
+        if address not in old and (hidden or addresses.tells_secrets(address)):
+            raise self._refused(f"the private address {address}")
+
+    def _refused(self, where: str) -> OutsideError:
+        host = origin(self.named_by)[1]
+        return OutsideError(
             f"{host} redirects to {where}",
             f"do not trust this answer: look who answers for {host}",
         )
 
 
-def _addresses(host: str, port: int) -> set[_Address]:
-    """Return the addresses of a host; none where only a proxy knows them."""
-    try:
-        answers = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return set()
-    listed = [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
-    return {getattr(address, "ipv4_mapped", None) or address for address in listed}
-
-
-def _is_private(address: _Address) -> bool:
-    return address.is_private
+_WAY: ContextVar[_Way | None] = ContextVar("way", default=None)
+"""The way of the request that this thread makes."""
 
 
 def without_login(url: str) -> tuple[str, str]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlencode, urlsplit
 
-from builder.core import web
 from builder.core.errors import OutsideError
 from builder.core.web import Answer, joined
 from builder.registry import decoding
@@ -80,7 +79,9 @@ class Authorization:
                 f"{self.host} wants credentials sent to {realm or 'no address'}, in plain text",
                 "ask the registry's owner for a token service with TLS",
             )
-        web.check_redirect(f"{'http' if loopback else 'https'}://{self.host}", realm)
+        send = functools.partial(
+            self._send, named_by=f"{'http' if loopback else 'https'}://{self.host}"
+        )
         actions = "pull" if right == "read" else "pull,push"
         scope = words.get("scope") or f"repository:{repository}:{actions}"
         most = decoding.LARGEST_MESSAGE
@@ -92,13 +93,13 @@ class Authorization:
                 "client_id": "training-image-factory",
             }
             headers = {"Content-Type": "application/x-www-form-urlencoded"}
-            response = self._send(
+            response = send(
                 "POST", realm, headers=headers, body=urlencode(form).encode(), most=most
             )
         else:
             headers = {"Authorization": f"Basic {known.basic}"} if known else {}
             url = f"{realm}{'&' if address.query else '?'}{urlencode(query)}"
-            response = self._send("GET", url, headers=headers, most=most)
+            response = send("GET", url, headers=headers, most=most)
         if not 200 <= response.status < 300:
             raise self.refused(repository, right)
         token = decoding.token(response.data)

@@ -115,13 +115,17 @@ class Requests:
                 f"{self.host} wants this sent in plain text, to {refusals.shown(url)}",
                 "tell the registry its own address with https (X-Forwarded-Proto of its proxy)",
             )
-        if not own:
-            web.check_redirect(self.address, url)
+        named_by = "" if own else self.address
 
         def ask() -> Answer:
             known = self._authorization.header(repository, right) if own else {}
             return self.call(
-                method, url, headers=headers | known, body=body, follow=method == "GET"
+                method,
+                url,
+                headers=headers | known,
+                body=body,
+                follow=method == "GET",
+                named_by=named_by,
             )
 
         response = ask()
@@ -174,14 +178,23 @@ class Requests:
         body: bytes | FileBody | None = None,
         follow: bool = False,
         most: int = decoding.LARGEST,
+        named_by: str = "",
     ) -> Answer:
-        """Send a request. Raises TransientError where another attempt may succeed."""
+        """Send a request. named_by: as of `web.Client.request`. Raises TransientError where another
+        attempt may succeed."""
         from urllib3.exceptions import HTTPError
 
         wait = _SETTLES if isinstance(body, FileBody) else None
         try:
             response = self._http.answer(
-                method, url, headers=headers, body=body, follow=follow, most=most, wait=wait
+                method,
+                url,
+                headers=headers,
+                body=body,
+                follow=follow,
+                most=most,
+                wait=wait,
+                named_by=named_by,
             )
         except HTTPError as error:
             raise refusals.broken(error, url) from None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import socket
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from urllib3.exceptions import HTTPError
 
-from builder.core import web
+from builder.core import addresses, web
 from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.retry import Retry
 from builder.core.web import Client, proxy_of
@@ -77,31 +78,89 @@ def test_redirects_are_followed_to_an_end_and_credentials_not_to_another_host() 
 def test_a_redirect_leads_neither_to_plain_http_nor_into_a_private_network(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hosts = {"registry.example": "203.0.113.5", "storage.example": "198.51.100.7"}
-    hosts |= {"metadata.example": "169.254.169.254", "inside.example": "10.0.0.8"}
-    hosts |= {"intranet.example": "10.0.0.9", "mapped.example": "::ffff:169.254.169.254"}
+    hosts = {"registry.example": ["93.184.216.34"], "storage.example": ["151.101.1.1"]}
+    hosts |= {"metadata.example": ["169.254.169.254"], "inside.example": ["10.0.0.8"]}
+    hosts |= {"intranet.example": ["10.0.0.9"], "both.example": ["93.184.216.34", "10.0.0.9"]}
 
-    def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
-        return [(0, 0, 0, "", (hosts.get(host, host), 443))]
+    def resolved(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, 443)) for address in hosts.get(host, [host])]
 
-    monkeypatch.setattr(web.socket, "getaddrinfo", addresses)
-    monkeypatch.setattr(web, "_is_private", lambda address: address.packed[0] in (10, 127))
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
     for place, target, reason in (
-        ("https://registry.example/a", "https://storage.example/a", ""),
-        ("https://registry.example/a", "http://registry.example/a", "in plain text"),
-        ("https://registry.example/a", "https://metadata.example/", "169.254.169.254"),
-        ("https://registry.example/a", "https://127.0.0.1/", "private address 127.0.0.1"),
-        ("https://registry.example/a", "https://inside.example/", "private address 10.0.0.8"),
-        ("https://intranet.example/a", "https://inside.example/", ""),
-        ("https://intranet.example/a", "https://metadata.example/", "169.254.169.254"),
-        ("https://intranet.example/a", "https://mapped.example/", "169.254.169.254"),
+        ("registry.example", "https://storage.example/a", ""),
+        ("registry.example", "http://registry.example/a", "in plain text"),
+        ("registry.example", "https://metadata.example/", "private address 169.254.169.254"),
+        ("registry.example", "https://127.0.0.1/", "private address 127.0.0.1"),
+        ("registry.example", "https://inside.example/", "private address 10.0.0.8"),
+        ("both.example", "https://inside.example/", "private address 10.0.0.8"),
+        ("intranet.example", "https://inside.example/", ""),
+        ("intranet.example", "https://metadata.example/", "private address 169.254.169.254"),
+        ("intranet.example", "https://100.100.100.200/", "private address 100.100.100.200"),
     ):
+        way = web._Way(target, f"https://{place}/a", {})
         if reason:
             with pytest.raises(OutsideError, match=reason):
-                web.check_redirect(place, target)
+                way.check()
         else:
-            web.check_redirect(place, target)
+            way.check()
     assert web.origin("https://Registry.Example:443/x") == web.origin("https://registry.example")
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("93.184.216.34", False),
+        ("2606:2800:220:1::1", False),
+        ("64:ff9b::93.184.216.34", False),
+        ("2002:5db8:d822::1", False),
+        *(
+            (text, True)
+            for text in (
+                "10.0.0.1", "127.0.0.1", "0.0.0.0", "169.254.169.254", "192.168.1.1", "100.64.0.1",
+                "100.127.255.254", "192.0.0.192", "192.0.0.9", "198.18.0.1", "192.0.2.1",
+                "224.0.0.1", "239.255.255.250", "255.255.255.255", "240.0.0.1",
+                "::", "::1", "::127.0.0.1", "::169.254.169.254", "::ffff:10.0.0.1",
+                "64:ff9b::169.254.169.254", "64:ff9b::a00:1", "64:ff9b:1::1", "2002:a9fe:a9fe::1",
+                "2002:7f00:1::", "2001::1", "2001:db8::1", "100::1", "fc00::1", "fd00:ec2::254",
+                "fe80::1", "fe80::1%eth0", "fec0::1", "ff02::1", "ff0e::1", "4000::1",
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_an_address_is_hidden_however_it_is_written(text: str, hidden: bool) -> None:
+    address = addresses.parse(text)
+    assert addresses.is_hidden(address) == hidden
+    secret = ("169.254.", "a9fe", "192.0.0.192", "ec2", "fe80")
+    assert addresses.tells_secrets(address) == any(part in text for part in secret)
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A name server gives a public address first, and a private one to whoever connects."""
+    known, asked = socket.getaddrinfo, list[str]()
+
+    def resolved(host: str, port: int, *more: Any, **options: Any) -> Any:
+        if host != "moves.example":
+            return known(host, port, *more, **options)
+        asked.append(host)
+        there = "93.184.216.34" if len(asked) == 1 else "127.0.0.2"
+        return known(there, port, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(addresses, "is_hidden", lambda address: str(address) == "127.0.0.2")
+    with socket.create_server(("127.0.0.2", 0)) as inside:
+        place = f"http://moves.example:{inside.getsockname()[1]}/secret"
+        answers = {"/away": (307, {"Location": place}, b"")}
+        with serving(answers) as server, Client(proxied=False) as client:
+            with pytest.raises(
+                OutsideError, match=r"redirects to the private address 127\.0\.0\.2"
+            ):
+                client.request("GET", f"{server.address}/away", follow=True)
+            assert len(asked) == 2, "once for the check, once for the connection"
+            connection, _ = inside.accept()
+            with connection:
+                assert connection.recv(100) == b"", "nothing was sent"
 
 
 def test_the_proxy_that_the_environment_names() -> None:

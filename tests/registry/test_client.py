@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -19,6 +19,7 @@ from builder.reading import images
 from builder.registry import Descriptor, Manifest, Registry, client, referrers
 from builder.registry.authorization import Authorization
 from builder.registry.manifests import OCI_MANIFEST
+from builder.registry.requests import Requests
 from tests.clock import replace_pauses
 from tests.emulators import tls
 from tests.emulators.answers import Handler, serving
@@ -148,10 +149,8 @@ def test_a_token_service_has_tls_and_is_not_inside_of_this_machines_network(
     def addresses(host: str, *_: object, **__: object) -> list[tuple[object, ...]]:
         return [(0, 0, 0, "", ("8.8.8.8" if host == "registry.example" else host, 443))]
 
-    def send(*_: object, **__: object) -> NoReturn:
-        raise AssertionError("it was asked")
-
     monkeypatch.setattr(socket, "getaddrinfo", addresses)
+    send = Requests("registry.example").call
     with pytest.raises(OutsideError, match=reason):
         Authorization("registry.example", send).answer([f'Bearer realm="{realm}"'], "x", "read")
 
