@@ -113,8 +113,10 @@ def main(program: Callable[[], object] | None = None) -> NoReturn:
                 raise end.__context__ from None
             sys.stdout.flush()
             raise
+    except _Terminated:
+        _leave(128 + signal.SIGTERM, "stopped")
     except KeyboardInterrupt:
-        _leave(130, "stopped")
+        _leave(128 + signal.SIGINT, "stopped")
     except BrokenPipeError:
         _leave(141)
     except Exception as error:
@@ -134,9 +136,13 @@ def _program() -> Callable[[], object]:
     return app
 
 
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM has come."""
+
+
 def _stop(*_: object) -> NoReturn:
     """End by a signal as by Ctrl-C: whatever has something to remove removes it."""
-    raise KeyboardInterrupt
+    raise _Terminated
 
 
 def _explained(error: Exception) -> tuple[int, list[str]]:

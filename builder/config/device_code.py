@@ -64,7 +64,7 @@ def read(root: Path, only: Collection[str] | None = None) -> Read:
 
 @cache
 def _content(text: str) -> Mapping[str, Any]:
-    content = json.loads(text)
+    content = files.parsed(json.loads, text)
     if content["schema"] != _SCHEMA:
         raise KeyError("schema")
     return dict(content["wheels"])

@@ -164,7 +164,7 @@ def read(root: Path, target: str) -> Lock:
     """Return the committed lock of a target. Raises InputError where it is missing or damaged."""
     folder = root / image_yaml.IMAGES / target
     with _refused(root, target):
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = files.parsed(json.loads, (folder / FILE).read_text(encoding="utf-8"))
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in content["files"]}
     return parse(root, target, content, texts)
 
@@ -287,7 +287,7 @@ def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple
         return Staleness(image_yaml.shown(folder / name), why, f"run builder lock {spec.name}")
 
     try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        content = files.parsed(json.loads, (folder / FILE).read_text(encoding="utf-8"))
         texts = {
             name: (folder / name).read_text(encoding="utf-8", errors="replace")
             for name in content["files"]

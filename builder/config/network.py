@@ -32,6 +32,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from builder.core import web
 from builder.core.display import address
 from builder.core.errors import InputError
+from builder.core.files import parsed
 
 if TYPE_CHECKING:
     from builder.core.web import Client
@@ -259,8 +260,8 @@ def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, 
     settings: dict[str, object] = {}
     for file in filter(Path.is_file, files):
         try:
-            settings |= tomllib.loads(file.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            settings |= parsed(tomllib.loads, file.read_text())
+        except (OSError, ValueError) as error:
             raise _unreadable(file, error) from None
     return settings
 

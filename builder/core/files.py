@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import fcntl
 import hashlib
 import io
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Final, TypeVar
 
 from builder.core.errors import OutsideError
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 EPOCH = 315532800
 """Date of every file in an image, in seconds since 1970: 1980-01-01, the earliest of a zip file."""
@@ -99,8 +104,22 @@ def remove_older(paths: Iterable[Path], seconds: float) -> None:
 
 
 def opened(path: Path) -> io.BufferedReader:
-    """Open a file for reading that is no link, so that nobody leads it elsewhere meanwhile."""
-    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb")  # noqa: PTH123
+    """Open a regular file for reading, so that nobody leads it elsewhere meanwhile, or lets it
+    wait. Raises OSError for a link, a folder, a pipe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return open(handle, "rb")  # noqa: PTH123
+
+
+def parsed(parse: Callable[[T], V], data: T) -> V:
+    """Return what `json.loads` or `tomllib.loads` makes of data from outside. Raises ValueError,
+    also for what is nested too deeply."""
+    try:
+        return parse(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def text_of(path: Path) -> str | None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from builder.core import filemodel
+from builder.core import filemodel, files
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
@@ -298,8 +298,8 @@ class BuilderToml(Document):
         path = root / MARKER
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         try:
-            return cls(tomllib.loads(text), _lines(text))
-        except tomllib.TOMLDecodeError as error:
+            return cls(files.parsed(tomllib.loads, text), _lines(text))
+        except ValueError as error:
             at = re.search(r"at line (\d+)", str(error))  # else it is "at end of document"
             place = f"{MARKER}:{at[1] if at else len(text.splitlines()) or 1}"
             raise InputError(

@@ -28,6 +28,8 @@ OWNER: Final = "training-image-factory.owner"
 
 LONGEST: Final = 1 << 16
 """Bytes of a line, after which the next one begins: a program may print no line break."""
+TEMPORARY: Final = "training-rootfs"
+"""The repository of the images that live as long as one run."""
 
 _REMOVALS: Final = 3
 """How often a removal is tried: the engine refuses some while another one is under way."""
@@ -84,15 +86,40 @@ _KINDS: Final[Mapping[str, Mapping[str, bool]]] = {
 
 
 def _labelled(api: Any, label: str) -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    """Yield kind, name and labels of what carries a label.
+    """Yield kind, name and labels of what the factory gave a label.
 
-    Each kind is listed when those before it were handled.
+    Each kind is listed when those before it were handled. A person's image may carry the same
+    labels, and so do the containers that somebody starts from it: neither is ours.
     """
     for kind in _KINDS:
         every = {"all": True} if kind == "container" else {}
         listed = getattr(api, f"{kind}s")(filters={"label": [label]}, **every)
         for resource in (listed["Volumes"] or ()) if kind == "volume" else listed:
-            yield kind, resource["Name" if kind == "volume" else "Id"], resource["Labels"] or {}
+            labels = resource["Labels"] or {}
+            if kind == "image" and not _is_temporary(resource):
+                continue
+            if kind == "container" and _inherits(api, resource["ImageID"], labels):
+                continue
+            yield kind, resource["Name" if kind == "volume" else "Id"], labels
+
+
+def _is_temporary(image: Mapping[str, Any]) -> bool:
+    """Return whether an image has no other name than the factory gives those for one run."""
+    names = {*(image.get("RepoTags") or ()), *(image.get("RepoDigests") or ())}
+    ours = (f"{TEMPORARY}:", f"{TEMPORARY}@", "<none>")
+    return all(name.removeprefix("localhost/").startswith(ours) for name in names)
+
+
+def _inherits(api: Any, image: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a container has its owner from a person's image."""
+    from docker.errors import DockerException
+
+    try:
+        found = api.inspect_image(image)
+    except DockerException:  # it is gone: so is whoever could tell
+        return False
+    own = (found.get("Config") or {}).get("Labels") or {}
+    return own.get(OWNER) == labels.get(OWNER) and not _is_temporary(found)
 
 
 def sweep(client: docker.DockerClient, kind: str) -> None:

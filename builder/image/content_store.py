@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 
 from builder.core import files
 from builder.engine import containers
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from builder.image.plan import BasePlan
 
 T = TypeVar("T")
+
+_ENTRY: Final = 16 << 20
+"""Bytes of an entry that are read."""
+_UNFINISHED: Final = 7 * 24 * 3600.0
+"""Seconds after which a file counts as left, also by a machine that shares the cache."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,10 @@ class ContentStore:
         """Remove what killed runs left."""
         for path in self.folder.glob(".new.*"):
             owner = path.name.removeprefix(".new.").rpartition(".")[0].replace(",", ":")
-            if containers.is_gone(owner):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run was faster
+                old = path.lstat().st_mtime < time.time() - _UNFINISHED
+                if old or containers.is_gone(owner):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
@@ -144,8 +151,10 @@ class ContentStore:
 
 
 def of_this_machine() -> ContentStore:
-    """Return the content store in the user's cache."""
-    return ContentStore(files.cache_home() / "layers")
+    """Return the content store in the user's cache, without what killed runs left."""
+    store = ContentStore(files.cache_home() / "layers")
+    store.sweep()
+    return store
 
 
 def base_layers(plan: BasePlan, known: Mapping[str, Layer]) -> list[dict[str, Any]]:
@@ -174,7 +183,8 @@ def base_layers(plan: BasePlan, known: Mapping[str, Layer]) -> list[dict[str, An
 def _read(path: Path, parse: Callable[[Any], T], touch: bool = True) -> T | None:
     """Return what a cache entry holds; None where it is missing or damaged."""
     try:
-        entry = parse(json.loads(path.read_bytes()))
+        with files.opened(path) as file:
+            entry = parse(files.parsed(json.loads, file.read(_ENTRY)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     with contextlib.suppress(OSError):  # the cache may be someone else's to write

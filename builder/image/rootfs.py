@@ -47,7 +47,7 @@ INSTALL_FOLDER: Final = "debs"
 
 KIND: Final = "training-image-factory.rootfs"
 """The label of the containers and images that a rootfs is made with."""
-REPOSITORY: Final = "training-rootfs"
+REPOSITORY: Final = containers.TEMPORARY
 
 _ENVIRONMENT: Final = (
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -112,8 +112,8 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
         path = folder / "pyproject.toml"
         if (text := files.text_of(path)) is not None:
             try:
-                table = tomllib.loads(text).get("project", {})
-            except tomllib.TOMLDecodeError as error:
+                table = files.parsed(tomllib.loads, text).get("project", {})
+            except ValueError as error:
                 raise InputError(f"{path}: not TOML: {error}", "mend the file") from None
             dependencies = table.get("dependencies", []) if isinstance(table, dict) else None
             if not isinstance(dependencies, list):

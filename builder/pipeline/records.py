@@ -68,11 +68,12 @@ def write(root: Path, record: ImageRecord) -> None:
 def read(root: Path, target: str) -> ImageRecord | None:
     """Return what the last build of a target made; None for none, or where its file is damaged."""
     try:
-        content = json.loads((folder(root, target) / RECORD).read_text(encoding="utf-8"))
+        text = (folder(root, target) / RECORD).read_text(encoding="utf-8")
+        content = files.parsed(json.loads, text)
         content.pop("over_budget")
         content["packages"] = tuple((name, size) for name, size in content["packages"])
         return ImageRecord(**content)
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from builder.core import web
+from builder.core import files, web
 from builder.core.errors import InputError, OutsideError
 from builder.registry.names import login_command
 
@@ -47,7 +47,7 @@ def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Crede
     path = docker_config(environ)
     try:
         warnings.filterwarnings("ignore", "docker-credential-")  # its error says the same
-        content = {"auths": {}, **json.loads(path.read_bytes())}
+        content = {"auths": {}, **files.parsed(json.loads, path.read_bytes())}
         config = auth.load_config(config_dict=content)
         helper = config.get_credential_store(host)
         entry = config.resolve_authconfig(host) or {}

@@ -112,7 +112,7 @@ def read_private(path: str, environ: Mapping[str, str] = os.environ) -> SigningK
     try:
         der = _unsealed(_text(path), path, environ.get(PASSWORD, ""))
         key = serialization.load_der_private_key(der, None)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         raise InputError(
             f"{path}: this is no private key that the factory reads", _MAKE_A_PAIR
         ) from None
@@ -160,7 +160,7 @@ def _sealed(private: ec.EllipticCurvePrivateKey, password: str) -> str:
 def _unsealed(text: str, source: str, password: str) -> bytes:
     """Return the PKCS #8 in a sealed key. Raises InputError for the wrong password."""
     pem = _PEM.search(text)
-    content = json.loads(base64.b64decode(pem[1] if pem else ""))
+    content = files.parsed(json.loads, base64.b64decode(pem[1] if pem else ""))
     kdf, cipher = content["kdf"], content["cipher"]
     box = SecretBox(_stretched(password, base64.b64decode(kdf["salt"]), kdf["params"]))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import ssl
 import subprocess
 import sys
@@ -207,3 +208,18 @@ def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
             for event in events:
                 shown.on_event(event)
         assert capsys.readouterr().err == lines
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_command_with_its_own_code(number: signal.Signals, code: int) -> None:
+    program = "print('up', flush=True) or time.sleep(60)"
+    words = [
+        sys.executable,
+        "-c",
+        f"import time; from builder import cli; cli.main(lambda: {program})",
+    ]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr and process.stdout.readline() == b"up\n"
+        process.send_signal(number)
+        assert b"stopped" in process.stderr.read()
+    assert process.returncode == code

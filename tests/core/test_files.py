@@ -1,14 +1,21 @@
 """Files that are written whole, and locks between processes."""
 
+import base64
+import json
 import os
 import subprocess
 import sys
+import textwrap
 import threading
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from builder.core import files
+from builder.core import files, settings
+from builder.core.errors import InputError
+from builder.pipeline import records
+from builder.trust import keys
 
 
 def test_a_file_is_written_whole_or_not_at_all(
@@ -59,3 +66,27 @@ def test_a_lock_makes_other_processes_wait_or_fail_at_once(tmp_path: Path) -> No
     assert other.communicate(timeout=30)[0] == "in\n"
     with files.locked(path, wait=False):
         pass
+
+
+def test_what_is_nested_too_deeply_is_no_data_and_no_bug_of_ours(tmp_path: Path) -> None:
+    """Each reader of a file says so in its own words."""
+    deep = "[" * 100_000
+    for parse in (json.loads, tomllib.loads):
+        with pytest.raises(ValueError, match=r"nested too deeply|Expecting|Invalid"):
+            files.parsed(parse, f"a = {deep}" if parse is tomllib.loads else deep)
+    key = tmp_path / "deep.key"
+    sealed = textwrap.fill(base64.b64encode(deep.encode()).decode(), 64)
+    key.write_text(
+        f"-----BEGIN ENCRYPTED SIGSTORE PRIVATE KEY-----\n{sealed}\n"
+        "-----END ENCRYPTED SIGSTORE PRIVATE KEY-----\n"
+    )
+    with pytest.raises(InputError, match="no private key that the factory reads"):
+        keys.read_private(str(key))
+    (tmp_path / "builder.toml").write_text(f"registry = {deep}")
+    with pytest.raises(InputError, match=r"builder\.toml:\d+: not TOML: it is nested too deeply"):
+        settings.load(tmp_path)
+    record = records.folder(tmp_path, "v100") / records.RECORD
+    record.parent.mkdir(parents=True)
+    for text in (deep, '"x"', "[]"):
+        record.write_text(text)
+        assert records.read(tmp_path, "v100") is None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from docker.errors import NotFound
 
-from builder.engine import Engine, containers
+from builder.engine import BuildRequest, Engine, buildx, containers
 
 
 def test_an_owner_is_a_process_of_this_machine_and_gone_when_it_ended() -> None:
@@ -131,3 +134,42 @@ def test_a_sweep_removes_what_an_ended_process_owned_and_nothing_else(engine: En
         process.wait()
         for resource in (kind, f"{kind}-other"):
             assert containers.remove(engine.client, resource) == []
+
+
+@pytest.mark.engine
+def test_labels_that_a_persons_image_carries_make_nothing_ours(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Somebody pulls an image whose author wrote our labels into it, and starts it."""
+    kind = f"training-image-factory.test-{os.getpid()}-image"
+    process = subprocess.Popen(["true"])
+    process.wait()
+    gone = {kind: "x", containers.OWNER: f"{socket.gethostname()}:{process.pid}:1"}
+    api, name = engine.client.api, f"persons-{os.getpid()}:1"
+    lines = [f'LABEL {label}="{value}"' for label, value in gone.items()]
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "Dockerfile").write_text("\n".join(["FROM scratch", "COPY file /file", *lines]))
+    temporary = f"{containers.TEMPORARY}:{os.getpid()}"
+    buildx.build(engine, BuildRequest(tmp_path / "Dockerfile", tmp_path, (name,)))
+    theirs = api.create_container(name, ["/file"])["Id"]
+    made = api.create_container(name, ["/file"], labels=containers.labels(kind, "alive"))["Id"]
+    left = api.create_container(
+        name,
+        ["/file"],
+        labels={**gone, kind: "y"} | {containers.OWNER: f"{socket.gethostname()}:{process.pid}:2"},
+    )["Id"]
+    try:
+        containers.sweep(engine.client, kind)
+        there = {each["Id"] for each in api.containers(all=True)}
+        assert {theirs, made} <= there and left not in there
+        assert engine.image(name), "nor is the image removed"
+        api.remove_container(theirs)
+        api.remove_container(made)
+        api.tag(name, containers.TEMPORARY, str(os.getpid()))
+        api.remove_image(name)
+        containers.sweep(engine.client, kind)
+        assert engine.image(temporary) is None, "one that only we name so is ours"
+    finally:
+        for image in (name, temporary):
+            with contextlib.suppress(NotFound):
+                api.remove_image(image, force=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -103,3 +105,43 @@ def test_what_another_user_may_have_written_is_not_used(
     home.chmod(0o777)
     with pytest.raises(OutsideError, match="another user may write to this cache"):
         content_store.of_this_machine()
+
+
+def test_an_empty_line_and_a_byte_order_mark_say_nothing(tmp_path: Path, layer: Layer) -> None:
+    lock = layers_lock.read(tmp_path / "layers.lock")
+    lock.check(layer, "a")
+    text = lock.path.read_text()
+    for written in (f"\ufeff{text}", f"\n{text}\n \n", text.replace("\n", "\r\n")):
+        lock.path.write_bytes(written.encode())
+        assert layers_lock.read(lock.path) == lock
+
+
+def test_a_pipe_in_the_cache_is_no_layer(tmp_path: Path, layer: Layer) -> None:
+    store = ContentStore(tmp_path / "store")
+    for path in (store.path(layer), store._entry(layer.key)):
+        kept = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        assert store.find(layer.key) is None
+        path.unlink()
+        path.write_bytes(b"[" * 100_000)
+        assert store.find(layer.key) is None
+        path.write_bytes(kept)
+    assert store.find(layer.key) == layer
+
+
+def test_what_killed_runs_left_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of this machine at once, of another one that shares the cache after a week."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = content_store.of_this_machine().folder
+    folder.mkdir(parents=True)
+    here, mine = socket.gethostname(), content_store.of_this_machine().unfinished
+    left = {name: folder / f".new.{name}.x" for name in (f"{here},4194305,1", "old,1,1", "new,1,1")}
+    running = folder / f"{mine}x"
+    for path in (*left.values(), running):
+        path.touch()
+    os.utime(left["old,1,1"], (0, 0))
+    content_store.of_this_machine()
+    assert set(folder.glob(".new.*")) == {left["new,1,1"], running}
