@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
-from builder.core.errors import OutsideError
+from builder.core.errors import InputError, OutsideError
 
 T = TypeVar("T")
 V = TypeVar("V")
+
+LARGEST: Final = 16 << 20
+"""Bytes of a person's file that are read."""
 
 EPOCH = 315532800
 """Date of every file in an image, in seconds since 1970: 1980-01-01, the earliest of a zip file."""
@@ -123,12 +126,19 @@ def parsed(parse: Callable[[T], V], data: T) -> V:
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a person's file, None where there is none. PowerShell writes UTF-16."""
+    """Return the text of a person's file, None where there is none. PowerShell writes UTF-16.
+
+    Raises InputError for more than LARGEST bytes.
+    """
     if not path.is_file():
         return None
     with path.open("rb") as file:
-        wide = file.read(2) in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    return path.read_text(encoding="utf-16" if wide else "utf-8-sig", errors="replace")
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise InputError(f"{path}: more than {LARGEST >> 20} MiB of text", "write a smaller file")
+    wide = data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
+    text = data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads text
 
 
 def cache_home() -> Path:

@@ -21,19 +21,17 @@ _OVERLAP: Final = 4096
 
 
 def inside(root: Path, path: Path) -> None:
-    """Raise InputError, by name, for what is no regular file of the project: a link out of it, a
-    pipe. A file that is not there is no link, and passes."""
+    """Raise InputError, by name, for what is no regular file of the project: a link out of it, also
+    of one of its folders, a pipe. A file that is not there is no link, and passes."""
     shown, real = path.relative_to(root).as_posix(), path.resolve()
-    if not real.exists():
-        if path.is_symlink():
-            raise InputError(f"{shown}: is a link to a file that is not there", "remove the link")
-        return
+    if not real.exists() and path.is_symlink():
+        raise InputError(f"{shown}: is a link to a file that is not there", "remove the link")
     if not real.is_relative_to(root.resolve()):
         raise InputError(
             f"{shown}: is a link to a file outside of the project",
             "copy the file into the project: what is not in it cannot be rebuilt from it",
         )
-    if not real.is_dir() and not stat.S_ISREG(real.stat().st_mode):
+    if real.exists() and not real.is_dir() and not stat.S_ISREG(real.stat().st_mode):
         raise InputError(f"{shown}: is no regular file", "remove it, or put a file in its place")
 
 

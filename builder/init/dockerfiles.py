@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from builder.core import files
 from builder.init import installers, shell
 from builder.init.statements import Statement
 
@@ -339,7 +340,7 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 def _strings(text: str) -> tuple[str, ...]:
     """Return the words of a JSON list; () for another text."""
     try:
-        value: Any = json.loads(text)
+        value: Any = files.parsed(json.loads, text)
     except ValueError:
         return ()
     return tuple(map(str, value)) if isinstance(value, list) else ()

@@ -19,7 +19,7 @@ from builder.config import network, uv
 from builder.config.pins import dump
 from builder.config.stack import GLIBC
 from builder.config.uv import Platform
-from builder.core import files, project
+from builder.core import files, outgoing, project
 from builder.core.errors import InputError, OutsideError
 from builder.init.findings import Findings
 
@@ -37,6 +37,7 @@ def bring(root: Path, findings: Findings, force: bool = False) -> list[Path]:
     somebody else, OutsideError where the index cannot be reached.
     """
     locked = root / BUILDER_REQUIREMENTS
+    outgoing.inside(root, locked)
     there = sorted(locked.parent.glob(WHEEL))
     kept = there[-1] if there and not force else None
     if kept and locked.is_file():

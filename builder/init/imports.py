@@ -106,7 +106,7 @@ def _reached(root: Path, program: tuple[str, str]) -> Iterator[Path]:
     waiting, seen = [_file(roots, module)], set[Path]()
     while waiting and len(seen) < _MOST:
         path = waiting.pop(0)
-        if path is None or path in seen:
+        if path is None or path in seen or not path.resolve().is_relative_to(root.resolve()):
             continue
         seen.add(path)
         yield path

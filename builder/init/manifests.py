@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from packaging.utils import canonicalize_name
 
-from builder.core import yamlfile
+from builder.core import files, yamlfile
 from builder.core.errors import InputError
 from builder.init import installers
 from builder.init.statements import Statement
@@ -127,15 +127,15 @@ class _Table:
 def tables(text: str) -> dict[str, Any]:
     """Return the tables of a text; {} for one that is no TOML."""
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return files.parsed(tomllib.loads, text)
+    except ValueError:
         return {}
 
 
 def _table(text: str, file: str, parse: Callable[[str], Any]) -> _Table:
     """Return a file's mapping. Raises InputError for other text."""
     try:
-        value = parse(text)
+        value = files.parsed(parse, text)
     except ValueError as error:
         raise InputError(f"{file}: {error}", "mend the file, or move it away") from None
     return _Table(file, text, value if isinstance(value, dict) else {})

@@ -16,7 +16,7 @@ from packaging.version import Version
 from builder.config import compatibility, image_yaml, lockfile
 from builder.config.fields import NEWEST
 from builder.config.image_yaml import ImageSpec
-from builder.core import files, project
+from builder.core import files, outgoing, project
 from builder.core.errors import InputError
 from builder.facts import accelerators, frameworks
 from builder.facts.frameworks import Framework
@@ -67,6 +67,7 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
         image_yaml.parse(written[yaml], yaml, root)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
+        outgoing.inside(root, path)
         text = files.text_of(path)
         if ignore == ".dockerignore" and not (root / project.DOCKERFILE).exists():
             continue
@@ -76,6 +77,8 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
             written[path] = "\n".join([*(text or "").splitlines(), IGNORED, ""])
         else:
             findings.leave(ignore, f"has no line {IGNORED}", "add it, or give --force")
+    for path in written:  # a folder of the repository may be a link to elsewhere
+        outgoing.inside(root, path)
     changed = {path: text for path, text in written.items() if files.text_of(path) != text}
     return Proposal(name, changed, values, findings)
 

@@ -37,6 +37,8 @@ _READERS: Final[dict[str, Reader]] = {
     "pdm.lock": manifests.lock,
 }
 """The files at the root of a repository that say what its image gets."""
+_DEEPEST: Final = 50
+"""How many requirements files may name each other in a row."""
 _BESIDE: Final[dict[str, Reader]] = {
     "*[Dd]ockerfile*": dockerfiles.read,
     "docker*/**/*[Dd]ockerfile*": dockerfiles.read,
@@ -97,12 +99,12 @@ class _Reading:
         self.seen = set[str]()
         self.elsewhere = dict[str, str]()
         names = ("pyproject.toml", "setup.cfg", "setup.py")
-        self.own = manifests.own_names(*(text_of(root / name) or "" for name in names))
+        self.own = manifests.own_names(*(self._text(name) or "" for name in names))
 
     def statements(self) -> Iterator[Statement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
-        if why := manifests.indexes({"uv": manifests.tables(text_of(self.root / "uv.toml") or "")}):
+        if why := manifests.indexes({"uv": manifests.tables(self._text("uv.toml") or "")}):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
@@ -138,8 +140,13 @@ class _Reading:
 
     def _said(self, name: str, reader: Reader) -> Iterator[Statement]:
         """Yield what a file says, unless it was read before."""
-        text = text_of(self.root / name) if self._inside(name) and name not in self.seen else None
+        if name in self.seen:
+            return
+        text = self._text(name)
         if text is None:
+            if not self._inside(name):
+                self.seen.add(name)
+                yield Statement(name, "the file", why="it lies outside of the repository")
             return
         self.seen.add(name)
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
@@ -149,7 +156,7 @@ class _Reading:
             else:
                 yield each.from_elsewhere(why) if each.kind == "requirement" else each
 
-    def _followed(self, said: Iterable[Statement]) -> Iterator[Statement]:
+    def _followed(self, said: Iterable[Statement], depth: int = 0) -> Iterator[Statement]:
         """Yield statements; one that names a file gives way to what that file says."""
         for each in said:
             if each.kind not in {"requirements", "constraints"} or each.beside:
@@ -161,6 +168,8 @@ class _Reading:
                 yield Statement(each.where, each.text, why="it lies outside of the repository")
             elif not there:
                 yield Statement(each.where, each.text, why="there is no such file")
+            elif depth > _DEEPEST:
+                yield Statement(each.where, each.text, why=f"{_DEEPEST} files name each other")
             else:
                 reader = manifests.constraints
                 if each.kind == "requirements":
@@ -169,11 +178,15 @@ class _Reading:
                 yield Statement(each.where, each.text)
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
-                yield from self._followed(self._said(name, reader))
+                yield from self._followed(self._said(name, reader), depth + 1)
 
     def _is_own(self, requirement: str) -> bool:
         match = re.match(r"[\w.-]+", requirement)
         return match is not None and canonicalize_name(match[0]) in self.own
+
+    def _text(self, name: str) -> str | None:
+        """Return the text of a file of the repository; None for none, or a link out of it."""
+        return text_of(self.root / name) if self._inside(name) else None
 
     def _inside(self, name: str) -> bool:
         return (self.root / name).resolve().is_relative_to(self.root.resolve())

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.config import compatibility, image_yaml, lockfile, locking
-from builder.core import files, project
+from builder.core import files, outgoing, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
@@ -107,9 +107,11 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
     above = () if program.flat else (program.folder.parent,)
     for folder in (program.folder, *above):
         path = folder / image_yaml.REQUIREMENTS
+        outgoing.inside(folder, path)
         if (text := files.text_of(path)) is not None:
             return text, str(path)
         path = folder / "pyproject.toml"
+        outgoing.inside(folder, path)
         if (text := files.text_of(path)) is not None:
             try:
                 table = files.parsed(tomllib.loads, text).get("project", {})
