@@ -11,7 +11,7 @@ import pytest
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
 from builder.core.settings import Settings
-from builder.pipeline import asked, image_receipt, rebuild
+from builder.pipeline import asked, rebuild
 from builder.pipeline.tags import promote, rollback
 from builder.pipeline.verify import verify
 from builder.prove import suites
@@ -154,7 +154,7 @@ def test_no_way_back_leads_to_less_than_the_image_needs(
     """What `builder prove --push-receipt` signed is no proof of a target."""
     settings = repository.settings(ours)
     repository.signed(ours, "now", "v100")
-    theirs = repository.signed(ours, "x", "v100-previous", suite=image_receipt.SUITE)
+    theirs = repository.signed(ours, "x", "v100-previous", suite=suites.IMAGE.name)
     with pytest.raises(CheckFailed, match="of the suite image, not trainer"):
         rollback("v100", settings, project)
     t4 = repository.signed(ours, "t4", "v100-previous", **T4)
