@@ -7,6 +7,7 @@ compared with it, and the layer of a new line is made again, from packages alone
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from builder.core import git
-from builder.core.errors import CheckFailed
+from builder.core.errors import CheckFailed, InputError
 from builder.core.settings import Settings, TrustSettings
 from builder.image import base, layers_lock
 from builder.image.content_store import ContentStore
@@ -68,6 +69,18 @@ def problems(root: Path, trust: TrustSettings, against: str | None = None) -> It
                     f"{FILE}: {lock.names[key]}: the key {key} has {layer.blob.digest}, and"
                     f" {known.blob.digest} in {commit[:12]}: what a line says never changes"
                 )
+    with contextlib.suppress(InputError):  # a lock that is not there: builder lock --check
+        yield from _misnamed(root, lock)
+    if unsigned := rebuilders.required(lock, trust).unsigned:
+        first = min(lock.names[key] for key in unsigned)
+        yield (
+            f"{FILE}: {len(unsigned)} lines, such as that of {first}, are signed by fewer than"
+            f" {trust.layers} rebuilders: builder rebuild --sign, on another machine"
+        )
+
+
+def _misnamed(root: Path, lock: LayersLock) -> Iterator[str]:
+    """Yield the lines that no target needs, or that have the name of another layer."""
     names = defaultdict[str, set[str]](set)
     for plan in committed.bases(root).values():
         for planned in plan.layers:
@@ -77,12 +90,6 @@ def problems(root: Path, trust: TrustSettings, against: str | None = None) -> It
             yield f"{FILE}: {name}: no target needs the key {key}: builder lock drops its line"
         elif name not in names[key]:
             yield f"{FILE}: the key {key} is of {min(names[key])}, not of {name}"
-    if unsigned := rebuilders.required(lock, trust).unsigned:
-        first = min(lock.names[key] for key in unsigned)
-        yield (
-            f"{FILE}: {len(unsigned)} lines, such as that of {first}, are signed by fewer than"
-            f" {trust.layers} rebuilders: builder rebuild --sign, on another machine"
-        )
 
 
 def new(root: Path, against: str | None = None) -> frozenset[str]:
