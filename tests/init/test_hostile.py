@@ -53,7 +53,8 @@ def test_nothing_outside_is_read(here: Path, name: str) -> None:
         (here / name).symlink_to(target)
         look(here, findings := Findings())
         said = "\n".join([*findings.left, *findings.taken])
-        assert f"{name}: the file: it lies outside of the repository" in said
+        if target.is_file():
+            assert f"{name}: the file: it lies outside of the repository" in said
         assert "root:" not in said
     (here / name).unlink()
     os.mkfifo(here / name)
