@@ -11,6 +11,10 @@ BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --dist loadscope --numprocesses
 
+VARIABLES := GPU PUSH REGISTRY LONG_SECONDS FUZZ_FIRST VENV
+$(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(findstring command line,$(origin $(name))),\
+    $(error $(name) is none of make's variables here; known: $(VARIABLES))))
+
 .DEFAULT_GOAL := help
 .PHONY: help image images push test test-fast test-long check format lock requirements bench dist clean
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +102,12 @@ def test_a_command_that_is_shown_is_one(path: Path) -> None:
 def test_one_that_is_none_is_seen(text: str, reason: str) -> None:
     (call,) = shown(text)
     assert reason in " ".join(map(refusal, forms(call)))
+
+
+def test_make_refuses_a_variable_that_it_does_not_know() -> None:
+    """`make image gpu=h100` would build the default target."""
+    done = subprocess.run(
+        ["make", "-n", "image", "gpu=h100"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "gpu is none of make's variables here; known: GPU " in done.stderr

@@ -1,5 +1,5 @@
 """What comes from others and is trusted after a check: wheels, packages, caches, signed statements,
-the answers of a registry over real HTTP. Beside the faults of every kind, `bench.fuzz` counts here
+the answers of a registry over real HTTP. Beside the faults of every kind, `tests.fuzz` counts here
 what must never be: other content than was locked or signed, and accepted.
 """
 
