@@ -23,6 +23,7 @@ from builder.jobs.backends.protocol import (
     LogLine,
     OnLine,
     ReplicaStatus,
+    UnansweredError,
     refreshed,
 )
 from builder.jobs.machines import replica_names
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LATEST_LINES = 8
+MOST_PAUSES = 15
+"""Between two questions to a service that does not answer."""
 _SHAPES = (
     ("step", "{:.0f}"),
     ("steps", " of {:.0f}"),
@@ -43,13 +46,24 @@ COLUMNS = ("replica", "state", "step", "loss", "examples/s", "left", "restarts")
 def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], None]) -> JobStatus:
     """Write every line until the job has ended; lines that come a little later are written, too.
 
-    write: gets each line. pause: waits between two looks.
+    A service that does not answer is asked again, at longer and longer intervals: the job runs on,
+    and an upgrade takes minutes. What holds the job up is written when it changes. write: gets
+    each line. pause: waits between two looks.
     """
-    log = backend.logs(job)
+    log, told, looks = backend.logs(job), "", 0
     while True:
-        job = refreshed(backend, job)
-        for line in log.read():
-            write(line)
+        try:
+            job = refreshed(backend, job)
+            for line in log.read():
+                write(line)
+            looks, note = 0, job.error if job.active else ""
+        except UnansweredError as error:
+            looks, note = min(2 * looks + 1, MOST_PAUSES), f"{error.message}; asking again"
+        if note not in ("", told):
+            told = note
+            write(LogLine(datetime.now(UTC), SERVICE, "WARNING", note))
+        for _ in range(looks):
+            pause()
         pause()
         if not job.active:
             for line in log.read():

@@ -14,7 +14,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -72,6 +72,8 @@ class Objects:
     known: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     logs: dict[str, list[str]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
+    zone: tzinfo = UTC
+    """Of the nodes' clocks."""
 
     def get(self, resource: str, namespace: str, name: str) -> Object:
         with self.lock:
@@ -169,8 +171,9 @@ class Objects:
         self.put("pods", {**pod, "status": {"phase": phase, "containerStatuses": containers}})
 
     def say(self, pod: Object, text: str) -> None:
-        """Let a pod print a line."""
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z")
+        """Let a pod print a line. The stamp is containerd's: the node's own time."""
+        stamp = datetime.now(self.zone).isoformat().replace("+00:00", "Z")
+        stamp = re.sub(r"(\.\d{6})", r"\g<1>000", stamp)
         self.logs.setdefault(pod["metadata"]["uid"], []).append(f"{stamp} {text}")
 
     def fail(self, jobset: Object, job: str, reason: str, message: str) -> None:
@@ -210,6 +213,10 @@ class Faults:
     token: str | None = None
     missing: set[str] = field(default_factory=set)
     blind: bool = False
+    expired: int = 0
+    """How many tokens of lists have expired when they are used."""
+    nodes_away: set[str] = field(default_factory=set)
+    """Names of pods whose kubelet the API server cannot reach."""
 
 
 @dataclass
@@ -312,6 +319,9 @@ class _Handler(QuietHandler):
         selector = self.query.get("labelSelector", "")
         fitting = [] if self.faults.blind else self.objects.list(kind, namespace, selector)
         begin, limit = (int(self.query.get(name) or 0) for name in ("continue", "limit"))
+        if begin and self.faults.expired:
+            self.faults.expired -= 1
+            raise Refused(410, "Expired", "The provided continue parameter is too old")
         more = {"continue": str(begin + limit)} if begin + limit < len(fitting) else {}
         self.json({"metadata": more, "items": fitting[begin : begin + limit]})
 
@@ -333,7 +343,11 @@ class _Handler(QuietHandler):
         pod = self.objects.get("pods", namespace, name)
         since = self.query.get("sinceTime", "")
         lines = self.objects.logs.get(pod["metadata"]["uid"], [])
-        text = "".join(f"{line}\n" for line in lines if line[:19] >= since[:19])
+        if name in self.faults.nodes_away:
+            self.json({"message": "dial tcp 10.0.0.7:10250: connect: no route to host"}, 502)
+            return
+        first = datetime.fromisoformat(since) if since else None
+        text = "".join(f"{line}\n" for line in lines if not first or _second(line) >= first)
         self.reply(200, text.encode(), {"Content-Type": "text/plain"})
 
     def _review(self, review: Object) -> None:
@@ -341,3 +355,8 @@ class _Handler(QuietHandler):
         call = f"{attributes['verb']} {attributes['resource']}/{attributes.get('subresource', '')}"
         denied = any(re.search(pattern, call) for pattern in self.faults.forbidden)
         self.json({**review, "status": {"allowed": not denied}}, 201)
+
+
+def _second(line: str) -> datetime:
+    """The whole second of a line's stamp."""
+    return datetime.fromisoformat(line.partition(" ")[0]).replace(microsecond=0)

@@ -8,6 +8,7 @@ import os
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import yaml
 
 from builder.core.errors import OutsideError
 from builder.core.settings import KubernetesSettings as Cluster
-from builder.jobs import images, submission
+from builder.jobs import images, submission, watch
+from builder.jobs.backends.kubernetes import client
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.status import JOB as JOB_LABEL
 from builder.jobs.backends.protocol import LostAnswer
 from builder.jobs.ready import Image, Ready
 from tests.emulators import kubernetes as server
@@ -117,9 +120,12 @@ def test_a_job_in_a_queue_waits_and_is_cancelled_there(
     assert loopback.jobsets() == [] == loopback.objects.list("pods")
 
 
+@pytest.mark.parametrize("hours", [0, 9, -7])
 def test_a_log_that_grows_is_read_once_within_one_second(
-    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
+    hours: int, backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
 ) -> None:
+    """Whatever the node's own time is: at +9 hours, later lines were asked for from tomorrow on."""
+    loopback.objects.zone = timezone(timedelta(hours=hours))
     loopback.objects.script = lambda pod: Script((), None)
     job = send(backend, ready(JOB), tmp_path).job
     (pod,) = loopback.objects.list("pods")
@@ -135,6 +141,71 @@ def test_a_log_that_grows_is_read_once_within_one_second(
     assert lines == [*(f"line {number // 2}" for number in range(60)), "100%\r50%", "the end"]
     assert (last[-1].severity, last[-1].fields["event"]) == ("ERROR", "error")
     assert log.read() == ()
+
+
+def test_a_node_that_cannot_be_reached_is_told_once_and_hides_no_other(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
+) -> None:
+    loopback.objects.script = lambda pod: Script((), None)
+    job = send(backend, ready(CLUSTER), tmp_path).job
+    first, *others = loopback.objects.list("pods")
+    loopback.faults.nodes_away.add(first["metadata"]["name"])
+    for pod in others:
+        loopback.objects.say(pod, "well")
+    log = backend.logs(job)
+    told, *lines = sorted(log.read(), key=lambda line: line.text)
+    assert told.text.startswith("its log cannot be read now: ") and "no route" in told.text
+    assert [line.text for line in lines] == ["well"] * len(others)
+    assert log.read() == ()
+    loopback.faults.nodes_away.clear()
+    loopback.objects.say(first, "back")
+    assert [line.text for line in log.read()] == ["back"]
+
+
+def test_an_api_server_that_is_away_is_asked_again_and_that_is_said_once(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
+) -> None:
+    loopback.objects.script = lambda pod: Script((), None)
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = loopback.objects.list("pods")
+    looks, lines = iter(range(100)), list[str]()
+
+    def pause() -> None:
+        number = next(looks)
+        if number == 0:  # each read is tried four times
+            loopback.faults.bursts.append(("GET .*jobsets", 503, 12))
+        if number == 20:
+            loopback.objects.say(pod, "still here")
+            loopback.objects.fail(
+                loopback.jobsets()[0], pod["metadata"]["labels"][JOB_LABEL], "x", "y"
+            )
+
+    ended = watch.follow(backend, job, lambda line: lines.append(line.text), pause)
+    assert ended.state == "failed" and "still here" in lines
+    assert len([line for line in lines if line.endswith("asking again")]) == 1
+
+
+def test_a_pod_that_the_kubelet_turns_away_says_why(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path
+) -> None:
+    loopback.objects.script = lambda pod: Script((), None)
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = loopback.objects.list("pods")
+    status = {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node: 0 of 1 left"}
+    loopback.objects.put("pods", {**pod, "status": status})
+    loopback.objects.fail(loopback.jobsets()[0], pod["metadata"]["labels"][JOB_LABEL], "x", "y")
+    error = backend.get(job.name).error
+    assert error.startswith("chief-0 was not run: OutOfnvidia.com/gpu: Node: 0 of 1 left; ")
+
+
+def test_a_list_whose_token_expires_is_read_from_its_beginning(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAGE", 1)
+    texts = (f"{JOB}environment: {{N: '{n}'}}\n" for n in range(3))
+    names = {send(backend, ready(text), tmp_path).job.name for text in texts}
+    loopback.faults.expired = 1
+    assert {job.name for job in backend.list()} == names
 
 
 def test_a_long_list_is_read_page_by_page_and_another_namespace_has_its_own(

@@ -31,7 +31,11 @@ SERVICE = "service"
 """The replica's name of a line that the backend itself wrote."""
 
 
-class LostAnswer(OutsideError):
+class UnansweredError(OutsideError):
+    """The service does not answer now: it cannot be reached, or is too busy. It may later."""
+
+
+class LostAnswer(UnansweredError):
     """The connection broke during `submit`: the job may exist, or not."""
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from builder.core import web
 from builder.core.errors import InputError, OutsideError
-from builder.jobs.backends.protocol import LostAnswer
+from builder.jobs.backends.protocol import LostAnswer, UnansweredError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, ApiException, Configuration
@@ -99,6 +99,7 @@ PAGE: Final = 500
 _MAYBE_DONE: Final = (500, 502, 504)
 """After these the API server, or a proxy before it, may have done what it was asked for."""
 
+_EXPIRED: Final = 410
 _REPEATED: Final = "run the same command again: it finds the job if it was created"
 _CORRECT: Final = ("refused", "correct the job; builder job render --on kubernetes shows it")
 _REFUSALS: Final = {
@@ -122,6 +123,10 @@ class ClusterRefused(OutsideError):
     def __init__(self, message: str, fix: str, code: int, reason: str) -> None:
         super().__init__(message, fix)
         self.code, self.reason = code, reason
+
+
+class ClusterBusy(ClusterRefused, UnansweredError):
+    """The API server, or a proxy before it, does not answer now."""
 
 
 @dataclass
@@ -187,11 +192,18 @@ class Client:
         return self._object(self._send("GET", path, query))
 
     def items(self, path: str, **query: str) -> list[Object]:
-        """Return all objects of a list, page by page."""
+        """Return all objects of a list, page by page; from its beginning where its token expires
+        on the way (410: the pages are those of one moment, which the server forgets)."""
         items: list[Object] = []
         query["limit"] = str(PAGE)
         while True:
-            page = self.get(path, **query)
+            try:
+                page = self.get(path, **query)
+            except ClusterRefused as error:
+                if error.code != _EXPIRED or not query.pop("continue", ""):
+                    raise
+                items = []
+                continue
             items += page.get("items") or []
             query["continue"] = (page.get("metadata") or {}).get("continue") or ""
             if not query["continue"]:
@@ -246,7 +258,7 @@ class Client:
         except ApiException as error:
             if error.status:
                 raise self._refused(error, path) from None
-            raise self._unreachable(OutsideError, error.reason) from None  # of TLS
+            raise self._unreachable(UnansweredError, error.reason) from None  # of TLS
         except exceptions.HTTPError as error:
             cause = getattr(error, "reason", None) or error
             unsent = (
@@ -255,7 +267,7 @@ class Client:
                 exceptions.SSLError,
                 exceptions.ProxyError,
             )
-            kind = OutsideError if isinstance(cause, unsent) else LostAnswer
+            kind = UnansweredError if isinstance(cause, unsent) else LostAnswer
             raise self._unreachable(kind, cause) from error
         return bytes(answer.data)
 
@@ -288,7 +300,8 @@ class Client:
             fix = "install JobSet 0.10.1 or later there: docs/kubernetes.md"
         fix = fix.format(kubectl=self._kubectl, namespace=self.namespace)
         reason = str(status.get("reason") or "")
-        return ClusterRefused(f"{what}: {words}", fix, answer.status, reason)
+        kind = ClusterBusy if answer.status in _BUSY else ClusterRefused
+        return kind(f"{what}: {words}", fix, answer.status, reason)
 
 
 def _parsed(data: bytes) -> Object | None:

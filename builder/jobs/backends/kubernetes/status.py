@@ -6,6 +6,7 @@ labels of its JobSet, of its role and of its index.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,11 @@ class PodStatus:
     ended: str
     stuck: str
 
+    @property
+    def failed(self) -> bool:
+        """Whether the pod ended, and not well."""
+        return bool(self.code or (self.ended and self.code is None))
+
     @classmethod
     def read(cls, obj: Object) -> PodStatus:
         """Return what a pod's status says of the container with the program."""
@@ -57,6 +63,10 @@ class PodStatus:
         state = named.get(CONTAINER, {})
         terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
         code, how = terminated.get("exitCode"), ""
+        if code is None and status.get("phase") == "Failed" and status.get("reason"):
+            # The kubelet turned it away, or it was evicted: no container has a state.
+            message = f": {status['message']}" if status.get("message") else ""
+            how = f"{replica} was not run: {status['reason']}{message}"
         if code is not None:
             reason = f" ({status['reason']})" if status.get("reason") else ""
             how = f"{replica} ended with exit code {code}{reason}"
@@ -161,7 +171,7 @@ def _culprit(jobs: Iterable[Object], pods: Sequence[PodStatus]) -> PodStatus | N
     first."""
     failed = [job for job in jobs if _failure(job)]
     for job in sorted(failed, key=lambda job: str(_failure(job).get("lastTransitionTime", ""))):
-        ended = [pod for pod in pods if pod.job == job["metadata"]["name"] and pod.code]
+        ended = [pod for pod in pods if pod.job == job["metadata"]["name"] and pod.failed]
         if ended:
             return max(ended, key=lambda pod: str(pod.end))
     return None
@@ -191,6 +201,8 @@ def _time(text: object) -> datetime | None:
 # --- what it prints -------------------------------------------------------------------------------
 
 _SECOND: Final = len("2026-11-22T03:52:29")
+_OFFSET: Final = re.compile(r"(Z|[+-]\d\d:\d\d)$")
+"""The end of a stamp: containerd writes the time of its node."""
 
 
 @dataclass
@@ -199,13 +211,15 @@ class JobLog:
 
     The API server returns a log from a whole second on. So each read begins at the second of the
     last line, whose time has nanoseconds, and skips what stands before it and the line itself. A
-    pod that was deleted takes its log along: lines that were not read before are gone.
+    pod that was deleted takes its log along: lines that were not read before are gone. Of a pod
+    whose node does not answer, that is said once; the others' lines come.
     """
 
     client: Client
     namespace: str
     name: str
     _last: dict[str, str] = field(default_factory=dict)
+    _silent: set[str] = field(default_factory=set)
 
     def read(self) -> tuple[LogLine, ...]:
         """Return the lines since the last call, by time. Raises OutsideError."""
@@ -223,7 +237,7 @@ class JobLog:
         query = {"container": CONTAINER, "timestamps": "true"}
         uid = pod["metadata"]["uid"]
         if last := self._last.get(uid):
-            query["sinceTime"] = f"{last[:_SECOND]}Z"
+            query["sinceTime"] = _second_of(last)
         name = f"{pod['metadata']['name']}/log"
         path = self.client.path("v1", "pods", name, self.namespace)
         try:
@@ -231,10 +245,24 @@ class JobLog:
         except ClusterRefused as error:
             if error.code in (400, 404):  # it does not run yet, or was deleted meanwhile
                 return []
-            raise
+            if error.code < 500:
+                raise
+            said = uid in self._silent
+            self._silent.add(uid)
+            text = f"its log cannot be read now: {error.message}"
+            replica = PodStatus.read(pod).replica
+            return [] if said else [LogLine(datetime.now(UTC), replica, "WARNING", text)]
+        self._silent.discard(uid)
         lines = [line for line in text.split("\n") if line]
         if last in lines:
             lines = lines[lines.index(last) + 1 :]
         if lines:
             self._last[uid] = lines[-1]
         return list(LogLine.stamped(lines, PodStatus.read(pod).replica))
+
+
+def _second_of(line: str) -> str:
+    """Return the whole second of a line's stamp, with the offset of its node's clock."""
+    stamp = line.partition(" ")[0]
+    offset = _OFFSET.search(stamp)
+    return f"{stamp[:_SECOND]}{offset[1] if offset else 'Z'}"
