@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter
 
+from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.pruning.fatbin import Target
 from builder.devicecode.ptx import Directives
 
@@ -45,8 +46,8 @@ class Library:
     whole; then no verdict is drawn from its device code. stubs: sections whose containers hold no
     kernel, which nvcc leaves in a library without device code. pruned: whether entries were taken
     out of containers. sha256: in hex, "" where it was not taken. package, version: the distribution
-    that installed it, "" if no record names one. needed: the libraries that it is linked to. A lock
-    keeps neither of the last three.
+    that installed it, "" if no record names one. dynamic: what the loader reads of it, None for
+    nothing. A lock keeps none of the last three.
     """
 
     path: str
@@ -59,7 +60,7 @@ class Library:
     groups: tuple[Group, ...] = ()
     package: str = ""
     version: str = ""
-    needed: tuple[str, ...] = field(default=(), compare=False)
+    dynamic: Dynamic | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -83,7 +84,7 @@ def _json() -> TypeAdapter[Library]:
 
 def as_json(library: Library) -> dict[str, Any]:
     """Return the JSON-ready fields of a library that say something."""
-    left_out = {"package", "version", "needed"}
+    left_out = {"package", "version", "dynamic"}
     content: dict[str, Any] = _json().dump_python(
         library, mode="json", exclude=left_out, exclude_defaults=True
     )

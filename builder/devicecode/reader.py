@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import IO, Final
 
-from builder.devicecode import damage, linking
+from builder.devicecode import damage, dynamic
 from builder.devicecode.library import OTHER_FORMAT, Group, Library
 from builder.devicecode.pruning import elf
 from builder.devicecode.pruning.elf import Buffer
@@ -50,10 +50,10 @@ _BLOCK: Final = 1 << 20
 
 def read(data: Buffer, path: str) -> Library:
     """Return what one library's bytes carry. A malformed library is returned as broken."""
-    library = Library(path, len(data), sha256=hashlib.sha256(data).hexdigest())
+    digest = hashlib.sha256(data).hexdigest()
+    library = Library(path, len(data), sha256=digest, dynamic=dynamic.read(data))
     try:
         sections = elf.library_sections(data)
-        library = replace(library, needed=linking.needed(data, sections))
         present = tuple(containers(data))
         groups = _groups(data, present)
         stubs = _stub_sections(data, groups)

@@ -76,11 +76,12 @@ class Framework:
     is, which is copied into images for the guard (trainer/guard/framework.py); "" for none.
     optional: its libraries that one feature alone needs. module: a pattern of the compiled module,
     below site-packages, without which it is not imported. opened: takes the libraries of an image
-    for a GPU, and a function that tells whether one is there; yields a Defect for each that the
-    framework opens by name and the image lacks. one_bundle: whether it looks for certificates in
-    Debian's place alone. flags: a program that makes it read the flags of XLA_FLAGS; "" for a
-    framework without XLA. one_host: whether it trains on one host of a TPU alone. plugins: a second
-    folder of its libraries; "" for none.
+    for a GPU, and a function that says why one does not open ("is not in the image", "" where it
+    does), asked with its name and the beginning of the name of what opens it; yields a Defect for
+    each that the framework opens by name and does not get. one_bundle: whether it looks for
+    certificates in Debian's place alone. flags: a program that makes it read the flags of
+    XLA_FLAGS; "" for a framework without XLA. one_host: whether it trains on one host of a TPU
+    alone. plugins: a second folder of its libraries; "" for none.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Framework:
     devices: str = ""
     optional: tuple[OptionalLibrary, ...] = ()
     module: str = ""
-    opened: Callable[[Any, Callable[[str], bool]], Iterable[Any]] = lambda _libraries, _is_there: ()
+    opened: Callable[[Any, Callable[..., str]], Iterable[Any]] = lambda _libraries, _why_not: ()
     one_bundle: bool = False
     flags: str = ""
     one_host: bool = False

@@ -14,7 +14,7 @@ import posixpath
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, NamedTuple, cast
@@ -24,17 +24,19 @@ from pydantic import TypeAdapter
 from builder.core import confidential, files
 from builder.devicecode import (
     damage,
+    dynamic,
     inventory,
     library,
-    linking,
     ptx,
     reader,
     records,
 )
+from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.records import Record
+from builder.reading import kept
 from builder.reading import tars
 
 
@@ -61,7 +63,8 @@ class Layer:
     hides what had its name below. folders: those that the layer has an entry of. hooks: `.pth`
     files with the lines that every start of Python runs. libraries: as they were read, not yet
     compared with `records`, which may lie in another layer. secrets: path and kind of each, which
-    the layer keeps whatever a later one deletes.
+    the layer keeps whatever a later one deletes. programs: what the loader reads of interpreters.
+    texts: what checks read of files (kept.py).
     """
 
     diff_id: str
@@ -73,6 +76,8 @@ class Layer:
     libraries: tuple[Library, ...]
     records: Mapping[str, Record]
     secrets: tuple[tuple[str, str], ...]
+    programs: Mapping[str, Dynamic] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
 
 
 def read(packed: IO[bytes]) -> Layer:
@@ -80,6 +85,7 @@ def read(packed: IO[bytes]) -> Layer:
     digest, search = hashlib.sha256(), _SecretSearch()
     removed, emptied = set[str](), set[str]()
     present, folders, hooks = dict[str, Entry](), dict[str, Entry](), dict[str, str]()
+    programs, texts = dict[str, Dynamic](), dict[str, str]()
 
     def contents() -> Iterator[tuple[str, IO[bytes]]]:
         for member, content in archive:
@@ -92,10 +98,15 @@ def read(packed: IO[bytes]) -> Layer:
                 folders[str(path)] = _entry(member)
             else:
                 present[str(path)] = _entry(member)
-                if content and not LIBRARY_NAME.search(path.name):
+                if content and kept.PROGRAM.search(str(path)):
+                    if linked := reader.read_stream(content, str(path)).dynamic:
+                        programs[str(path)] = linked
+                elif content and not LIBRARY_NAME.search(path.name):
                     text = search.look_into(str(path), content, member.size)
                     if path.suffix == ".pth" and (lines := _RUN_BY_SITE.findall(text)):
                         hooks[str(path)] = b"\n".join(lines).decode("utf-8", "replace")
+                    if said := kept.text(str(path), text):
+                        texts[str(path)] = said
                     content = io.BytesIO(text)
                 if content:
                     yield str(path), content
@@ -112,6 +123,8 @@ def read(packed: IO[bytes]) -> Layer:
         libraries=libraries.libraries,
         records=libraries.records,
         secrets=search.secrets(),
+        programs=programs,
+        texts=texts,
     )
 
 
@@ -314,8 +327,8 @@ def _json() -> TypeAdapter[Layer]:
 
 
 _READERS: Final = (
-    *(confidential, damage, inventory, library),
-    *(linking, ptx, reader, records, tars),
+    *(confidential, damage, dynamic, inventory, kept, library),
+    *(ptx, reader, records, tars),
 )
 
 

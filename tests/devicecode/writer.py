@@ -110,14 +110,63 @@ def library(*containers: bytes, section: str = ".nv_fatbin", more: tuple[Part, .
     )
 
 
-def linked(*needed: str) -> bytes:
-    """A library without device code that is linked to these."""
-    names, entries = b"\0", b""
-    for name in needed:
-        entries += struct.pack("<qQ", 1, len(names))
-        names += name.encode() + b"\0"
-    parts = Part(".dynstr", names, type=3), Part(".dynamic", entries + bytes(16), type=6)
-    return elf(Part(".text", b"\x90" * 48, flags=0x6), *parts)
+def linked(
+    *needed: str,
+    soname: str = "",
+    runpath: str = "",
+    rpath: str = "",
+    undefined: tuple[str, ...] = (),
+    defined: tuple[str, ...] = (),
+    wanted: tuple[tuple[str, str], ...] = (),
+    versions: tuple[str, ...] = (),
+    interpreter: str = "",
+    machine: int = 62,
+) -> bytes:
+    """A library without device code that is linked to these. undefined, defined: symbols. wanted:
+    (file, version) of symbols that it needs; versions: those that it defines. interpreter: makes it
+    a program."""
+    names = b"\0"
+
+    def name(text: str) -> int:
+        nonlocal names
+        names += text.encode() + b"\0"
+        return len(names) - len(text) - 1
+
+    symbols = bytes(24)
+    symbols += b"".join(struct.pack("<IBBHQQ", name(each), 0x10, 0, 0, 0, 0) for each in undefined)
+    symbols += b"".join(struct.pack("<IBBHQQ", name(each), 0x12, 0, 1, 9, 9) for each in defined)
+    table = struct.pack("<II", 1, len(symbols) // 24) + bytes(4 + len(symbols) // 6)
+    needs = b"".join(
+        struct.pack("<HHIII", 1, 1, name(file), 16, 32)
+        + struct.pack("<IHHII", 0, 0, number + 2, name(version), 0)
+        for number, (file, version) in enumerate(wanted)
+    )
+    has = b"".join(
+        struct.pack("<HHHHIII", 1, 0, number + 1, 1, 0, 20, 28) + struct.pack("<II", name(each), 0)
+        for number, each in enumerate(versions)
+    )
+    tags = [(1, name(each)) for each in needed]
+    tags += [(tag, name(text)) for tag, text in ((14, soname), (15, rpath), (29, runpath)) if text]
+    program = interpreter.encode() + b"\0" if interpreter else b""
+    bodies = [bytes(56 * 3), names, symbols, table, needs, has, program]
+    starts = [64]
+    for body in bodies:
+        starts.append((starts[-1] + len(body) + 15) // 16 * 16)
+    tags += [(5, starts[1]), (10, len(names)), (6, starts[2]), (4, starts[3])]
+    tags += [(0x6FFFFFFE, starts[4]), (0x6FFFFFFF, len(wanted))] if wanted else []
+    tags += [(0x6FFFFFFC, starts[5]), (0x6FFFFFFD, len(versions))] if versions else []
+    dynamic = b"".join(struct.pack("<qQ", *tag) for tag in (*tags, (0, 0)))
+    headers = [(1, 0, 1 << 20), (2, starts[-1], len(dynamic))]
+    headers += [(3, starts[6], len(program))] if program else []
+    bodies[0] = b"".join(
+        struct.pack("<IIQQQQQQ", kind, 4, at, at, at, size, size, 16) for kind, at, size in headers
+    ).ljust(56 * 3, b"\0")
+    kinds = (1, 3, 11, 5, 0x6FFFFFFE, 0x6FFFFFFD, 1)
+    parts = [Part(f".part{n}", body, kinds[n]) for n, body in enumerate(bodies)]
+    data = bytearray(elf(*parts, Part(".dynamic", dynamic, 6)))
+    data[18:20] = struct.pack("<H", machine)
+    data[0x20:0x28], data[0x36:0x3A] = struct.pack("<Q", 64), struct.pack("<HH", 56, len(headers))
+    return bytes(data)
 
 
 def install(site: Path, package: str, version: str, files: dict[str, bytes]) -> None:

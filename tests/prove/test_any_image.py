@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from builder.cli.group import app
 from builder.engine import BuildRequest, Engine, buildx
+from builder.frameworks.libraries import CUDNN_PARTS
 from builder.image.plan import HOOK
 from tests.devicecode.writer import container, library, linked, sass
 from tests.emulators.answers import serving
@@ -154,8 +156,9 @@ def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: 
 def test_a_library_that_ld_so_would_not_find_is_named(tmp_path: Path) -> None:
     """A framework that cannot be imported is refused; any other module may never be asked for."""
     name = "cpython-311-x86_64-linux-gnu.so"
+    _in_lib = partial(linked, runpath="$ORIGIN/lib")
     torch: Files = {
-        f"{SITE}/torch/_C.{name}": (linked("libtorch.so", "libcuda.so.1"), 0o755, 0),
+        f"{SITE}/torch/_C.{name}": (_in_lib("libtorch.so", "libcuda.so.1"), 0o755, 0),
         f"{SITE}/torch/lib/libtorch.so": (linked("libcudart.so.12"), 0o755, 0),
         f"{SITE}/cv2/cv2.abi3.so": (linked("libGL.so.1", "libtorch.so"), 0o755, 0),
     }
@@ -164,10 +167,14 @@ def test_a_library_that_ld_so_would_not_find_is_named(tmp_path: Path) -> None:
     assert f"torch/_C.{name} cannot be loaded: libtorch.so needs libcudart.so.12" in error
     (finding,) = checks["loader"]["findings"]
     assert (
-        "cv2.abi3.so needs libGL.so.1; libtorch.so needs libcudart.so.12, and" in finding["message"]
+        "cv2.abi3.so needs libGL.so.1, and the image lacks it; libtorch.so needs"
+        in finding["message"]
     )
     assert checks["loader"]["note"].startswith("0 modules")
-    runtime: Files = {"usr/local/cuda/lib64/libcudart.so.12.4": (linked(), 0o755, 0)}
+    runtime: Files = {
+        "usr/local/cuda/lib64/libcudart.so.12.4": (linked(), 0o755, 0),
+        "etc/ld.so.conf": (b"/usr/local/cuda/lib64\n", 0o644, 0),
+    }
     links = {"usr/local/cuda/lib64/libcudart.so.12": "libcudart.so.12.4"}
     found = image(tmp_path, layer(torch, {}), layer(runtime, links))
     assert [proven(found)[1]["loader"]["status"] for _ in range(2)] == ["passed"] * 2, "kept, too"
@@ -200,7 +207,8 @@ def test_jax_and_pytorch_are_known_by_their_modules_and_asked_for_a_gpu(
 ) -> None:
     """Whoever installed them, and with no RECORD: so conda's are known, too."""
     cuda = CUDA_13 if PLUGIN_13 in paths else CUDA
-    there = [*paths, *(f"/usr/lib/lib{name}" for name in f"{cuda} cudnn.so.9 nccl.so.2".split())]
+    names = [*f"{cuda} cudnn.so.9 nccl.so.2".split(), *(f"cudnn_{p}.so.9" for p in CUDNN_PARTS[9])]
+    there = [*paths, *(f"/usr/lib/lib{name}" for name in names)]
     files: Files = {path: (linked(), 0o755, 0) for path in there}
     _, checks, _ = proven(image(tmp_path, layer(files)), "--gpu", "v100")
     problems = [problem["message"] for problem in checks["loader"]["problems"]]

@@ -12,6 +12,7 @@ from typing import Final
 
 from builder.devicecode.library import Library
 from builder.frameworks import libraries
+from builder.frameworks.parts import parts
 from builder.prove.receipts import Defect, Finding
 
 _PLUGIN: Final = re.compile(r"-packages/jax_plugins/xla_cuda(\d+)/")
@@ -21,8 +22,8 @@ _OPENED: Final = (
 )
 
 
-def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> Iterator[Defect]:
-    """Yield what an image for a GPU lacks. is_there: whether the image has a library."""
+def missing(installed: Sequence[Library], why_not: Callable[..., str]) -> Iterator[Defect]:
+    """Yield what an image for a GPU lacks. why_not: says why a library does not open."""
     plugins = {match[1] for each in installed if (match := _PLUGIN.search(each.path))}
     if not plugins:
         yield Defect(
@@ -37,9 +38,11 @@ def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> It
             )
             continue
         names = (libraries.file_name(stem, (int(cuda), 0)) for stem in _OPENED)
-        for name in (name for name in names if not is_there(name)):
+        reasons = ((name, why_not(name, "xla_cuda_plugin")) for name in names)
+        for name, why in ((name, why) for name, why in reasons if why):
             yield Defect(
-                f"JAX opens {name}, which is not in the image: its plugin does not start, "
+                f"JAX opens {name}, which {why}: its plugin does not start, "
                 "and it trains on the CPU",
                 f"install jax[cuda{cuda}], which brings it",
             )
+    yield from parts(why_not)

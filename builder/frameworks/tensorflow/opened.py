@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from builder.devicecode.library import Library
 from builder.facts.frameworks import minor
@@ -11,9 +12,12 @@ from builder.frameworks.tensorflow import releases
 from builder.frameworks.tensorflow.probes.opens import numbers, opened
 from builder.prove.receipts import Defect, Finding
 
+_OPENER: Final = "libtensorflow_framework"
+"""The library whose search path counts: tsl's dso_loader.cc is in it."""
 
-def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> Iterator[Defect]:
-    """Yield what an image for a GPU lacks. is_there: whether the image has a library."""
+
+def missing(installed: Sequence[Library], why_not: Callable[..., str]) -> Iterator[Defect]:
+    """Yield what an image for a GPU lacks. why_not: says why a library does not open."""
     own = [library for library in installed if library.package.startswith("tensorflow")]
     version = next((each.version for each in own if "_framework.so" in each.name), "")
     if not version:
@@ -30,10 +34,9 @@ def missing(installed: Sequence[Library], is_there: Callable[[str], bool]) -> It
         return
     cuda = numbers(release.cuda)
     for each in opened(cuda, numbers(release.cudnn)[0]):
-        if not is_there(each.name):
+        if why := why_not(each.name, each.opener or _OPENER):
             yield Defect(
-                f"TensorFlow {version} opens {each.name}, which is not in the image: "
-                f"{each.without}",
+                f"TensorFlow {version} opens {each.name}, which {why}: {each.without}",
                 f"install nvidia-{each.package}-cu{cuda[0]}, or take a base with CUDA "
                 f"{release.cuda} and cuDNN {release.cudnn}",
             )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from builder.devicecode.library import Library
+from builder.frameworks.parts import parts
 from builder.prove.receipts import Defect, Finding
 
 
-def missing(installed: Sequence[Library], _: Callable[[str], bool]) -> Iterator[Defect]:
-    """Yield what an image for a GPU lacks."""
+def missing(installed: Sequence[Library], why_not: Callable[..., str]) -> Iterator[Defect]:
+    """Yield what an image for a GPU lacks. why_not: says why a library does not open."""
     names = [library.name for library in installed]
     if "libtorch_cuda.so" not in names:
         yield Defect(
@@ -22,3 +23,4 @@ def missing(installed: Sequence[Library], _: Callable[[str], bool]) -> Iterator[
             "compiles at run time fail",
             "install nvidia-cuda-nvrtc for its CUDA",
         )
+    yield from parts(why_not)

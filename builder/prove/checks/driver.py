@@ -21,7 +21,7 @@ def run(image: Image) -> Answer:
     in a base that others have made, but for a libcuda on the loader's path (check `loader`)."""
     names = (LIBCUDA, *cuda.DRIVER_LIBRARIES)
     named = [path for path in image.tree.files if posixpath.basename(path).startswith(names)]
-    remnants = sorted(path for path in named if _is_wrong(path, image.has_own_base))
+    remnants = sorted(path for path in named if is_in_the_way(path, image.has_own_base))
     if not remnants:
         return [], {}
     message = (
@@ -32,7 +32,8 @@ def run(image: Image) -> Answer:
     return [Defect(message, fix)], {"libraries": remnants}
 
 
-def _is_wrong(path: str, ours: bool) -> bool:
+def is_in_the_way(path: str, ours: bool) -> bool:
+    """Tell whether a file of the driver's name is not allowed where it lies."""
     if ours and posixpath.basename(path).startswith(LIBCUDA):
         return True
     beside_no_driver = {"stubs", "compat"} & set(path.split("/")) or "/cuda_compat" in path
