@@ -250,10 +250,11 @@ class Process:
         for each in new:
             if each.dynamic is None:
                 continue
+            undefined = each.dynamic.undefined if whole else ()
             symbols = tuple(
                 name
-                for name in (each.dynamic.undefined if whole else ())
-                if not _is_in(_hash(name), scope) and not (self.missing and _OF_DRIVERS.match(name))
+                for name in undefined
+                if not _is_in(_hash(name), scope) and not _OF_DRIVERS.match(name)
             )
             versions = tuple(self._lacking(each.dynamic))
             if symbols or versions:

@@ -284,16 +284,19 @@ class _Follower:
         for library in self.libraries.values():
             if library.package.startswith(NVIDIA):
                 wheels.setdefault(library.name, library)
+        said = set[str]()
         for name, process in self.of_framework.items():
             for each, taken in process.names.items():
-                wheel = wheels.get(each)
-                real = self.files.resolve(taken.path) or ""
-                if wheel and self._origin(taken.path) == "" and real != wheel.path:
+                wheel, real = wheels.get(each), self.files.resolve(taken.path)
+                if not wheel or wheel.path == real or self._origin(taken.path):
+                    continue
+                if wheel.origin not in said:
                     yield Finding(
                         f"{name} takes {taken.path} for {each}, and not that of {wheel.origin}, "
                         "which was installed for it",
                         "take one of them out, or its folder out of LD_LIBRARY_PATH",
                     )
+                said.add(wheel.origin)
 
 
 class _Opening:
