@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Final
@@ -34,6 +34,7 @@ _SITE: Final = re.compile(r"^(?P<prefix>.*)/lib/python(?P<python>3[\d.]*)/(site|
 _OTHER_PYTHON: Final = re.compile(r"\.cpython-3(\d+)-")
 _OF_CUDA: Final = re.compile(r"lib(cu|nv|nccl)")
 """Libraries that only the folders of their wheels, and CUDA's own, hold."""
+_LONGEST: Final = 60
 _NUMBERS: Final = re.compile(r"[\d._]+")
 _EXPORTED: Final = re.compile(r"(?<![\w.}])/[\w.+/-]+")
 
@@ -56,6 +57,11 @@ def run(image: Image) -> Answer:
     if follower.not_followed:
         note += f"; not followed: {'; '.join(sorted(follower.not_followed))}"
     return defects, {"note": note}
+
+
+def _symbols(names: Sequence[str]) -> str:
+    """Return the first symbols; those of C++ can have hundreds of letters."""
+    return listed([name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names])
 
 
 class _Follower:
@@ -192,7 +198,7 @@ class _Follower:
             needs = {f"{each.version} of {path}" for each, path in fault.versions}
             parts.append(f"it needs {listed(sorted(needs))}, which has no such version")
         if fault.symbols:
-            parts.append(f"nothing that it loads defines {listed(fault.symbols)}")
+            parts.append(f"nothing that it loads defines {_symbols(fault.symbols)}")
             if linked:
                 parts.append(f"it is linked to {', '.join(linked[:4])}")
         asked = "" if fault.path == root else f", which {root} loads"
@@ -227,22 +233,26 @@ class _Follower:
         """Yield the libraries that other packages open beside a framework, and that were built for
         another release of it. A package may bring one for each of several releases."""
         own = {name for process in self.of_framework.values() for name in process.names}
-        faults: dict[str, Fault] = {}
+        faults: dict[str, list[Fault]] = {}
         fits = set[str]()
-        for library in self.libraries.values():
+        for path, library in self.libraries.items():
             linked = library.dynamic and own & set(library.dynamic.needed)
-            if not linked or not _SITE.match(library.path) or _MODULE.search(library.path):
+            if not linked or not _SITE.match(path) or _MODULE.search(path):
                 continue
-            process = self._after_frameworks(library.path)
-            found = list(self._nowhere(process, process.open(library.path)))
-            stem = _NUMBERS.sub("", library.name)
-            if not self._framework_of(library.path, process) or process.missing:
+            process = self._after_frameworks(path)
+            found = list(self._nowhere(process, process.open(path)))
+            if not self._framework_of(path, process) or process.missing:
                 continue
-            fits |= set() if found else {stem}
-            faults |= {fault.path: fault for fault in found}
-        for path, fault in faults.items():
-            kind = Finding if _NUMBERS.sub("", posixpath.basename(path)) in fits else Defect
-            yield kind(*self.wrong(fault, path))
+            fits |= set() if found else {_NUMBERS.sub("", path)}
+            for fault in found:
+                faults.setdefault(library.origin, []).append(fault)
+        for each in faults.values():
+            kind = (
+                Finding if all(_NUMBERS.sub("", fault.path) in fits for fault in each) else Defect
+            )
+            more = f", and {len(each) - 1} more of its libraries" if each[1:] else ""
+            message, fix = self.wrong(each[0], each[0].path)
+            yield kind(message + more, fix)
 
     def _after_frameworks(self, path: str) -> Process:
         process = self.python(path).copy(self._anywhere)
