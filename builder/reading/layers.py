@@ -36,8 +36,7 @@ from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.records import Record
-from builder.reading import kept
-from builder.reading import tars
+from builder.reading import kept, tars
 
 
 class Entry(NamedTuple):

@@ -10,8 +10,8 @@ import sysconfig
 from pathlib import Path
 
 from builder.devicecode import dynamic
-from builder.reading.layers import Entry, Layer
 from builder.devicecode.library import Library
+from builder.reading.layers import Entry, Layer
 
 PYTHON = os.path.realpath(sys.executable)
 SITE = Path(sysconfig.get_path("platlib"))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.reading import layers
 from builder.devicecode.dynamic import Wanted
+from builder.reading import layers
 from builder.reading.layers import Tree
 from builder.reading.loader import Fault, Files, Process
 from tests.devicecode.writer import linked
