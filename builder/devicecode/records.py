@@ -11,6 +11,7 @@ import base64
 import binascii
 import contextlib
 import csv
+import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -41,11 +42,12 @@ class Line(NamedTuple):
 
 class Record(NamedTuple):
     """One record, and its lines about libraries. package, version: the distribution whose RECORD it
-    is, "" for the record of pruning."""
+    is, "" for the record of pruning. files: all that it lists but bytecode."""
 
     package: str
     version: str
     lines: tuple[Line, ...]
+    files: tuple[str, ...] = ()
 
 
 def is_record(path: str) -> bool:
@@ -56,16 +58,21 @@ def is_record(path: str) -> bool:
 def parse(path: str, text: str) -> Record:
     """Return the record in this text. path: the record's own, as the libraries' paths are."""
     folder = PurePosixPath(path).parent
+    listed = list(rows_of(text))
     rows = tuple(
         Line(str(name), _hex(digest), size)
-        for name, digest, size in rows_of(text)
+        for name, digest, size in listed
         if LIBRARY_NAME.search(name)
     )
     match = _RECORD.search(path)
     if match is None:
         return Record("", "", tuple(line._replace(path=str(folder / line.path)) for line in rows))
     lines = tuple(line._replace(path=str(folder.parent / line.path)) for line in rows)
-    return Record(canonicalize_name(match[1]), match[2], lines)
+    site = str(folder.parent)
+    files = tuple(
+        posixpath.normpath(f"{site}/{name}") for name, _, _ in listed if not name.endswith(".pyc")
+    )
+    return Record(canonicalize_name(match[1]), match[2], lines, files)
 
 
 def rows_of(text: str) -> Iterator[tuple[str, str, int]]:

@@ -25,6 +25,7 @@ from builder.prove.checks import (
     driver,
     entry_point,
     environment,
+    installed,
     machine,
     permissions,
     pth,
@@ -57,7 +58,7 @@ IMAGE: Final = Suite(
     "image",
     (
         *OF_ANY,
-        *(linked.CHECK, certificates.CHECK, entry_point.CHECK),
+        *(linked.CHECK, installed.CHECK, certificates.CHECK, entry_point.CHECK),
         *(secrets.CHECK, pth.CHECK, start.CHECK),
     ),
 )

@@ -15,6 +15,7 @@ _CONFIGURATION: Final = re.compile(r"^/etc/ld\.so\.(conf|conf\.d/[^/]+\.conf)$")
 _CACHE: Final = "/etc/ld.so.cache"
 _METADATA: Final = re.compile(r"\.dist-info/METADATA$|\.egg-info(/PKG-INFO)?$")
 _WHEEL: Final = re.compile(r"\.dist-info/WHEEL$")
+_INSTALLER: Final = re.compile(r"\.dist-info/INSTALLER$")
 _FIELD: Final = re.compile(
     rb"^(?:Name|Version|Requires-Dist|Requires-Python|Provides-Extra): .*$", re.M
 )
@@ -30,7 +31,7 @@ def text(path: str, content: bytes) -> str:
     """Return what is kept of a file, "" for most."""
     if path == _CACHE:
         return "\n".join(f"{name} => {target}" for name, target in _cached(content))
-    if _CONFIGURATION.search(path):
+    if _CONFIGURATION.search(path) or _INSTALLER.search(path):
         kept = content
     elif _METADATA.search(path):
         # the fields end with an empty line, the description follows

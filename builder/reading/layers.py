@@ -192,14 +192,21 @@ def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bo
     hidden = set[str]()  # these paths, and everything below them
     emptied = set[str]()  # everything below these folders, not the folders themselves
 
+    @cache
+    def covered(folder: str) -> bool:
+        """Tell whether nothing below a folder is seen."""
+        if folder in hidden or folder in emptied:
+            return True
+        return folder not in ("/", "") and covered(posixpath.dirname(folder))
+
     def seen(path: str) -> bool:
-        parents = set(map(str, PurePosixPath(path).parents))
-        return path not in hidden and not parents & hidden and not parents & emptied
+        return path not in hidden and not covered(posixpath.dirname(path))
 
     for layer in reversed(layers):
         yield layer, seen
         hidden |= {*layer.removed, *layer.files}
         emptied |= layer.emptied
+        covered.cache_clear()
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
@@ -231,7 +238,7 @@ class Tree:
     """The files that a container of these layers (the lowest first) would see, by path.
 
     files, folders: by path; a folder that no layer describes has the rights that an unpacked one
-    gets. layer: the diff id of the layer that has a file. hooks: see `Layer`.
+    gets. layer: the diff id of the layer that has a file. hooks, texts, records: see `Layer`.
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -239,18 +246,25 @@ class Tree:
         self.folders: dict[str, Entry] = {}
         self.layer: dict[str, str] = {}
         self.hooks: dict[str, str] = {}
+        self.texts: dict[str, str] = {}
+        self.records: dict[str, Record] = {}
         for layer, seen in visible(layers):
             present = {path: entry for path, entry in layer.files.items() if seen(path)}
             self.files |= present
             self.layer |= dict.fromkeys(present, layer.diff_id)
             hooks = {path: layer.hooks.get(at.hard or path, "") for path, at in present.items()}
             self.hooks |= {path: lines for path, lines in hooks.items() if lines}
+            self.texts |= {path: text for path, text in layer.texts.items() if seen(path)}
+            self.records |= {path: each for path, each in layer.records.items() if seen(path)}
             folders = {path: entry for path, entry in layer.folders.items() if seen(path)}
             self.folders = folders | self.folders
+        known = {"/"}  # an image may have no file
         for path in (*self.files, *self.folders):
-            for parent in PurePosixPath(path).parents:
-                self.folders.setdefault(str(parent), _FOLDER)
-        self.folders.setdefault("/", _FOLDER)  # an image may have no file
+            parent = posixpath.dirname(path)
+            while parent not in known:
+                known.add(parent)
+                parent = posixpath.dirname(parent)
+        self.folders = dict.fromkeys(known, _FOLDER) | self.folders
 
     def resolve(self, path: str) -> str | None:
         """Return where a path leads once every link is followed, None where nothing is there."""

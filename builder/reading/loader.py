@@ -59,14 +59,13 @@ class Files:
     def __init__(self, layers: Sequence[Layer], tree: Tree, variables: Mapping[str, str]) -> None:
         self.tree = tree
         self.objects: dict[str, Dynamic] = {}
-        self.texts: dict[str, str] = {}
+        self.texts = tree.texts
         for layer, seen in visible(layers):
             read = {each.path: each.dynamic for each in layer.libraries if each.dynamic}
             read |= layer.programs
             for path, entry in layer.files.items():
                 if (found := read.get(entry.hard or path)) and seen(path):
                     self.objects[path] = found
-            self.texts |= {path: text for path, text in layer.texts.items() if seen(path)}
         self.library_path = tuple(_listed(variables.get("LD_LIBRARY_PATH", "")))
         self.preloaded = tuple(re.split(r"[\s:]+", variables.get("LD_PRELOAD", "").strip()))
         self.hashes = cache(self._hashes)

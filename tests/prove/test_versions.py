@@ -16,7 +16,7 @@ from builder.prove.checks import loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
-    r"builder\.(prove\.(checks|judge|probes|waste)|frameworks\.(libraries|written|\w+\.(probes|opened)))\b"
+    r"builder\.(prove\.(checks|judge|probes|waste)|frameworks\.(libraries|parts|written|\w+\.(probes|opened)))\b"
 )
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
@@ -25,9 +25,10 @@ TABLE = {
     "combinations": (1, "9a026ebc72"),
     "environment": (5, "e662e5c635"),
     "machine": (4, "5fdaa455dc"),
-    "driver": (1, "d5a7aacf96"),
+    "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
-    "loader": (2, "143ae18329"),
+    "loader": (3, "359dda0086"),
+    "installed": (1, "93713702c4"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (1, "d90361aadb"),
     "secrets": (1, "088098f1f6"),
