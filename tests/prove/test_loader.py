@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[Libraries, dict[str, str], str]] = {
     "an older NCCL": (
         wheel("nccl", "libnccl.so.2"), {},
         "libtorch_cuda.so does not fit what it is loaded with: nothing that it loads defines "
-        "ncclCommResume; it is linked to nvidia-cudnn-cu12 12.1, nvidia-nccl-cu12 12.1",
+        "ncclCommResume; it is linked to nvidia-nccl-cu12 12.1, which",
     ),
     "an older libstdc++": (
         {"usr/lib/x86_64-linux-gnu/libstdc++.so.6":

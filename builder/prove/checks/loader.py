@@ -78,7 +78,7 @@ class _Follower:
         self.not_followed: set[str] = set()
         self.programs: dict[str, Process] = {}
         self.of_framework: dict[str, Process] = {}
-        self.sound: set[str] = set()
+        self.known: set[str] = set()
         self.uncertain = self._entry_script()
 
     def _entry_script(self) -> bool:
@@ -146,6 +146,7 @@ class _Follower:
             self.of_framework.setdefault(framework.name, process)
             yield from self._missing(path, process, Defect)
             for fault in self._faults(process, new):
+                self.known.add(fault.path)
                 yield Defect(*self.wrong(fault, path))
         for path in sorted({module.path for module in modules} - {path for _, path in own}):
             tag, site = _OTHER_PYTHON.search(path), _SITE.match(path)
@@ -174,10 +175,13 @@ class _Follower:
         """Yield what is wrong with libraries that no process before has loaded."""
         if not process.is_followed:
             return
-        fresh = [each for each in new if each.path not in self.sound]
+        fresh = [each for each in new if self.files.resolve(each.path) not in self.known]
         faults = list(process.faults(fresh))
-        self.sound |= {each.path for each in fresh} - {fault.path for fault in faults}
-        yield from faults
+        broken = {fault.path for fault in faults}
+        self.known |= {self.files.resolve(p.path) or "" for p in fresh if p.path not in broken}
+        for fault in faults:
+            real = self.files.resolve(fault.path) or fault.path
+            yield Fault(real, fault.symbols, fault.versions)
 
     def _nowhere(self, process: Process, new: list[Loaded]) -> Iterator[Fault]:
         """Yield the faults that no order of imports would mend: no library of the image defines the
@@ -185,14 +189,12 @@ class _Follower:
         for fault in self._faults(process, new):
             symbols = self.files.undefined(fault.symbols)
             if symbols or fault.versions:
+                self.known.add(fault.path)
                 yield Fault(fault.path, symbols, fault.versions)
 
     def wrong(self, fault: Fault, root: str) -> tuple[str, str]:
         """Return what is wrong with a library, and the fix."""
-        dynamic = self.files.read(fault.path)
-        origins = {self._origin(path) for name in (dynamic.needed if dynamic else ())
-                   for path in self._taken(name)}  # fmt: skip
-        linked = sorted(origins - {"", self._origin(fault.path)})
+        linked = self._linked(fault)
         parts = []
         if fault.versions:
             needs = {f"{each.version} of {path}" for each, path in fault.versions}
@@ -201,9 +203,21 @@ class _Follower:
             parts.append(f"nothing that it loads defines {_symbols(fault.symbols)}")
             if linked:
                 parts.append(f"it is linked to {', '.join(linked[:4])}")
-        asked = "" if fault.path == root else f", which {root} loads"
+        asked = "" if fault.path == self.files.resolve(root) else f", which {root} loads"
         said = f"{fault.path} does not fit what it is loaded with: {'; '.join(parts)}{asked}"
         return said, OTHER_RELEASE
+
+    def _linked(self, fault: Fault) -> list[str]:
+        """Return the distributions that a library is linked to; that of `libnccl` alone where it is
+        a function of this name that is missing."""
+        dynamic, symbols = self.files.read(fault.path), fault.symbols or ("",)
+        origins: dict[str, bool] = {}
+        for name in dynamic.needed if dynamic else ():
+            stem = name.removeprefix("lib").partition(".so")[0]
+            for path in self._taken(name):
+                origins[self._origin(path)] = symbols[0].startswith(stem)
+        others = origins.keys() - {"", self._origin(fault.path)}
+        return sorted(each for each in others if origins[each]) or sorted(others)
 
     def _taken(self, name: str) -> Iterator[str]:
         for process in (*self.of_framework.values(), *self.programs.values()):
