@@ -74,6 +74,13 @@ def test_a_library_that_is_gone_is_refused_and_any_other_file_a_finding() -> Non
     )
 
 
+def test_a_copy_elsewhere_may_stand_in_for_a_wheels() -> None:
+    """A base with cuDNN, and the wheel's taken out: `loader` says whether it is found."""
+    base: Files = {"usr/lib/x86_64-linux-gnu/libcudnn.so.9": (linked(), 0o644, 0)}
+    problems, findings = said({**WHOLE, **base}, "cudnn/lib/libcudnn.so.9")
+    assert problems == [] and "installed by nvidia-cudnn-cu12" in findings[0]
+
+
 def test_condas_record_is_that_of_a_build_and_refuses_nothing() -> None:
     conda = package("torch", "2.8.0", "torch/lib/libtorch_cuda.so", installer="conda")
     problems, findings = said(conda, "libtorch_cuda.so")

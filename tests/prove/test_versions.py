@@ -28,7 +28,7 @@ TABLE = {
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "loader": (3, "edb8d8a594"),
-    "installed": (1, "93713702c4"),
+    "installed": (1, "595cdbb74d"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (1, "d90361aadb"),
     "secrets": (1, "088098f1f6"),

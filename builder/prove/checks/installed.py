@@ -102,15 +102,22 @@ def _gone(image: Image, found: Iterable[Distribution]) -> Iterator[Defect]:
     rest."""
     others: dict[str, list[str]] = {}
     files = image.tree.files.keys()
+    alike = (path for path in files if ".so" in path or _COMPILER.search(path))
+    names = {posixpath.basename(path) for path in alike if image.tree.resolve(path)}
     for each in found:
         # scripts and manuals lie elsewhere: some installers put them nowhere
         own = (path for path in each.files if path.startswith(f"{each.site}/"))
         gone = [path for path in own if not (path in files or image.tree.resolve(path))]
         libraries = [p for p in gone if LIBRARY_NAME.search(p) or _COMPILER.search(p)]
-        if libraries:
-            by_wheel = each.installer in _INSTALLERS
-            kind = Defect if by_wheel and not _conda(image, each) else Finding
-            yield kind(f"{listed(libraries)}: installed by {each}, and gone", _AGAIN)
+        elsewhere = [path for path in libraries if posixpath.basename(path) in names]
+        # a base's CUDA may stand in for a wheel's: whether it is found, the check `loader` says
+        spared = each.installer not in _INSTALLERS or _conda(image, each)
+        for kind, paths in (
+            (Finding, libraries if spared else elsewhere),
+            (Defect, [] if spared else [path for path in libraries if path not in elsewhere]),
+        ):
+            if paths:
+                yield kind(f"{listed(paths)}: installed by {each}, and gone", _AGAIN)
         rest = [path for path in gone if path not in libraries]
         if rest:
             others[str(each)] = rest
