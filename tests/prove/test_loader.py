@@ -165,6 +165,8 @@ COMPAT = "usr/local/cuda/compat/lib.real/libcuda.so.1"
         (STUB, "LD_LIBRARY_PATH=/usr/local/cuda/lib64/stubs", "", True),
         (COMPAT, "", "/usr/local/cuda/compat/lib.real\n", True),
         (STUB, "LD_LIBRARY_PATH=/usr/local/cuda/lib64", "", False),
+        # TensorFlow's own images: the machine's driver is found before
+        (STUB, "", "/usr/lib/x86_64-linux-gnu\n/usr/local/cuda/lib64/stubs\n", False),
         # NVIDIA's own images: a script makes the folder compat/lib at the start, where it is needed
         (COMPAT, "LD_LIBRARY_PATH=/usr/local/cuda/compat/lib:/usr/local/nvidia/lib64", "", False),
     ],

@@ -19,6 +19,7 @@ from typing import Final
 
 from builder.devicecode.library import Library
 from builder.facts.frameworks import NVIDIA, Framework
+from builder.image.plan import LOADER
 from builder.prove.checks import driver
 from builder.prove.image import Image, NotThereError, listed
 from builder.prove.receipts import Defect, Finding
@@ -295,12 +296,22 @@ class _Follower:
         found = self.files.find("libcuda.so.1", None, start)
         real = self.files.resolve(found) if found else None
         if found and real and not driver.is_in_the_way(real, self.image.has_own_base):
+            if self._comes_after_the_machines(posixpath.dirname(found)):
+                return  # TensorFlow's own images name CUDA's stubs last, in z-cuda-stubs.conf
             yield Defect(
                 f"a program takes {found} for the driver, and not the machine's: CUDA then starts "
                 "on some machines alone (errors 803, 804), or on none (34)",
                 "take its folder out of LD_LIBRARY_PATH and /etc/ld.so.conf.d; NVIDIA's container "
                 "toolkit adds it where it is needed",
             )
+
+    def _comes_after_the_machines(self, folder: str) -> bool:
+        """Tell whether ld.so finds the driver before it looks into a folder of ld.so.conf: NVIDIA's
+        container toolkit mounts it into the multiarch folder."""
+        configured = self.files.configured
+        if folder in self.files.library_path or folder not in configured:
+            return False
+        return f"/{LOADER}" in configured[: configured.index(folder)]
 
     def copies(self) -> Iterator[Finding]:
         """Yield the libraries of wheels in whose place another copy is taken."""
