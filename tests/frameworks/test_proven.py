@@ -53,7 +53,8 @@ def test_a_target_is_proven_pushed_and_sent(
     code, out, err = builder("prove", target, "--json")
     assert code == 0, err
     answers = {check["check"]: check["status"] for check in json.loads(out)["checks"]}
-    assert {name for name, status in answers.items() if status != "passed"} <= {"start"}
+    others = {name for name, status in answers.items() if status != "passed"}
+    assert others <= {"start", "installed"}, "ours are compared with their locks"
 
     planned = prepare(copy, target)
     base = planned.committed_base
