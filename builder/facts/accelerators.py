@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -103,6 +104,45 @@ def first_cuda(compute_capability: str) -> str:
     return next((a.architecture.first_cuda for a in same if a.architecture), "")
 
 
+_WORDS = re.compile(r"nvidia|geforce|tesla|jetson|rtx|agx|[^a-z0-9]")
+
+
+def _key(name: str) -> str:
+    """Return a GPU's name without its maker's words: 5090 of "NVIDIA GeForce RTX 5090"."""
+    return _WORDS.sub("", name.lower())
+
+
+@cache
+def _other_gpus() -> dict[str, tuple[str, str]]:
+    """Return the key of every GPU that no image is made for -> its name and compute capability."""
+    gpus = read_table(DATA / "accelerators.yaml")["gpus"]
+    return {_key(name): (name, capability) for capability, names in gpus.items() for name in names}
+
+
+def gpu(name: str) -> tuple[str, str]:
+    """Return the name and compute capability of any GPU on record: ("RTX-5090", "12.0").
+
+    Raises InputError for another one, and for what is no GPU.
+    """
+    key = _key(name)
+    for each in accelerators().values():
+        if each.compute_capability and key in map(_key, (each.name, *each.aliases)):
+            return each.name, each.compute_capability
+    if other := _other_gpus().get(key):
+        return other
+    try:
+        known = find(name)
+    except InputError as error:
+        fix = f"write its compute capability, such as 8.6; or {error.fix.removeprefix('write ')}"
+        raise InputError(f"no GPU is called {name!r} here", fix) from None
+    raise InputError(f"{known.name} is no GPU", "name a GPU, such as V100, or 7.0")
+
+
+def on_arm64(name: str) -> bool:
+    """Tell whether a GPU sits beside an arm64 processor. name: as `gpu` returns it."""
+    return name in read_table(DATA / "accelerators.yaml")["arm64"]
+
+
 def find(name: str) -> Accelerator:
     """Return the accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3".
 
@@ -110,6 +150,13 @@ def find(name: str) -> Accelerator:
     """
     key = name.lower().removeprefix("nvidia-").removeprefix("nvidia_").removeprefix("tesla_")
     known = _names().get(key)
+    if known is None and (other := _other_gpus().get(_key(name))):
+        host = ", beside an arm64 processor" if on_arm64(other[0]) else ""
+        raise InputError(
+            f"no image is made for {other[0]} (compute capability {other[1]}{host})",
+            f"builder audit IMAGE --gpu {other[1]} tells which image runs there; images are for "
+            + ", ".join(accelerators()),
+        )
     if known is None:
         near = difflib.get_close_matches(key, _names(), n=1, cutoff=0.7)  # a gpu is no TPU
         raise InputError(

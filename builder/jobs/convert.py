@@ -160,12 +160,58 @@ def _read(config: Path | None, flags: Mapping[str, str]) -> _Old:
     value: Any = document.value
     if not isinstance(value, dict) or not (value or flags):
         raise InputError(f"{where}: no trainingInput", "name the file that gcloud's --config took")
+    _refuse_others(value, where)
+    value = _of_pools(value)
     values = {path.removeprefix("trainingInput."): inner for path, inner in _flat(value, "")}
     filled = {}
     for flag, text in flags.items():
         for path, inner in _flag_fields(flag, text):
             values[path], filled[path] = inner, f"--{flag}"
     return _Old(values, document, where, filled)
+
+
+def _refuse_others(value: Mapping[str, Any], where: str) -> None:
+    """Raise InputError for a job that is neither AI Platform's nor Vertex AI's: it would become a
+    job without its image and accelerators."""
+    what = f"a {value['kind']} of Kubernetes" if "apiVersion" in value and "kind" in value else ""
+    if "resources" in value and {"run", "setup"} & set(value):
+        what = "a task of SkyPilot"
+    if what:
+        raise InputError(
+            f"{where}: this is {what}, which is not converted",
+            "write image, machine, accelerators, command and arguments of its first container into "
+            "a job's file (docs/jobs.md)",
+        )
+
+
+def _of_pools(value: dict[str, Any]) -> dict[str, Any]:
+    """Return a CustomJobSpec of Vertex AI in the words of a TrainingInput. What has none keeps its
+    path, so that it is named as not taken over. Source: aiplatform.v1, CustomJobSpec."""
+    inner = value.get("jobSpec", value)
+    pools = inner.get("workerPoolSpecs") if isinstance(inner, dict) else None
+    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
+        return value
+    written: dict[str, Any] = {"scaleTier": "CUSTOM"}
+    for index, pool in enumerate(pools):
+        role = ("master", *_ROLES)[index] if index <= len(_ROLES) else ""
+        names = {
+            "machineSpec.machineType": f"{role}Type",
+            "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
+            "machineSpec.acceleratorCount": f"{role}Config.acceleratorConfig.count",
+            "containerSpec.imageUri": f"{role}Config.imageUri",
+            "replicaCount": f"{role}Count",
+        }
+        if index == 0:
+            names |= {
+                "containerSpec.command": "masterConfig.containerCommand",
+                "containerSpec.args": "masterConfig.containerArgs",
+            }
+        for path, each in _flat(pool, ""):
+            if index == 0 and path == "replicaCount" and each == "1":
+                continue
+            known = names.get(path) if role and (index, path) != (0, "replicaCount") else None
+            written[known or f"workerPoolSpecs.{index}.{path}"] = each
+    return written | {name: each for name, each in inner.items() if name != "workerPoolSpecs"}
 
 
 def _flag_fields(flag: str, text: str) -> Iterator[tuple[str, str]]:

@@ -247,22 +247,27 @@ def place(
 
 
 def nearest(machine: str, wanted: OfferedAccelerator | None, count: int) -> Placement:
-    """Return the placement on offer with this accelerator whose machine is the most similar in name
-    and size, then the nearest number; without an accelerator the same machine with any."""
-    family, size = _parts(machine)
+    """Return the placement on offer with this accelerator and the nearest number of them, whose
+    machine is the most similar in size, then in name; without an accelerator the same machine with
+    any. count: 0 for any number. The accelerators are most of the price, so their number comes
+    before the machine."""
+    series, vcpus = _parts(machine)
 
     def distance(offered: Placement) -> tuple[object, ...]:
         other = offered.device is not wanted and not (wanted is None and offered.machine == machine)
-        series, larger = _parts(offered.machine)
-        alike = difflib.SequenceMatcher(None, family, series).ratio()
-        return other, -alike, abs(larger - size), abs(offered.count - count), -offered.count
+        family, offered_vcpus = _parts(offered.machine)
+        unlike = -difflib.SequenceMatcher(None, series, family).ratio()
+        counts = (abs(offered.count - count), -offered.count) if wanted and count else ()
+        return other, *counts, unlike, abs(offered_vcpus - vcpus), offered.count
 
     return min(combinations(), key=distance)
 
 
 def _parts(machine: str) -> tuple[str, int]:
-    family, _, size = machine.rpartition("-")
-    return family, int(re.sub(r"\D", "", size) or 1)
+    """Return the series of a machine type and its vCPUs, or what its name counts."""
+    family, _, number = machine.rpartition("-")
+    known = size(machine)
+    return family, known[0] if known else int(re.sub(r"\D", "", number) or 1)
 
 
 def check_region(placement: Placement, region: str) -> None:

@@ -305,10 +305,8 @@ def gpu_named(name: str) -> Gpu:
     """Return a GPU by name (v100) or compute capability (7.0). Raises InputError."""
     if re.fullmatch(r"\d+\.\d", name):
         return Gpu(name, compute_capability(name))
-    known = accelerators.find(name)
-    if not known.compute_capability:
-        raise InputError(f"{known.name} is no GPU", "name a GPU, for example --gpu V100")
-    return Gpu(known.name, compute_capability(known.compute_capability))
+    called, capability = accelerators.gpu(name)
+    return Gpu(called, compute_capability(capability))
 
 
 def _known_gpus() -> tuple[Gpu, ...]:

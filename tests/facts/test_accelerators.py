@@ -79,3 +79,43 @@ def test_no_source_stands_unused() -> None:
         used = set(re.findall(r"source: ([\w.-]+)", text)) | {"precision"}
         assert names, path
         assert set(names) <= used, path
+
+
+@pytest.mark.parametrize(
+    ("written", "name", "capability"),
+    [
+        ("5090", "RTX-5090", "12.0"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090", "8.9"),
+        ("rtx3090", "RTX-3090", "8.6"),
+        ("A10", "A10", "8.6"),
+        ("a10g", "A10G", "8.6"),
+        ("L40S", "L40S", "8.9"),
+        ("RTX PRO", "RTX-PRO", "12.0"),
+        ("RTX PRO 6000", "RTX-PRO-6000", "12.0"),
+        ("B300", "B300", "10.3"),
+        ("GB200", "GB200", "10.0"),
+        ("GB300", "GB300", "10.3"),
+        ("GH200", "GH200", "9.0"),
+        ("GB10", "GB10", "12.1"),
+        ("Jetson AGX Thor", "Thor", "11.0"),
+        ("V100", "V100", "7.0"),
+    ],
+)
+def test_a_gpu_is_known_by_what_people_call_it(written: str, name: str, capability: str) -> None:
+    assert accelerators.gpu(written) == (name, capability)
+    assert accelerators.on_arm64(name) == (name in ("GB10", "GB200", "GB300", "GH200", "Thor"))
+
+
+def test_an_a10_is_no_a100() -> None:
+    with pytest.raises(
+        InputError, match=r"no image is made for A10 \(compute capability 8.6\)"
+    ) as told:
+        accelerators.find("A10")
+    assert "--gpu 8.6" in told.value.fix
+    assert "write A100" not in told.value.fix
+
+
+def test_an_unknown_gpu_is_answered_with_compute_capabilities() -> None:
+    with pytest.raises(InputError, match="no GPU is called 'A11'") as told:
+        accelerators.gpu("A11")
+    assert told.value.fix.startswith("write its compute capability, such as 8.6")

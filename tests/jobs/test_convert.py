@@ -238,3 +238,44 @@ def test_a_wrong_flag_and_no_image_that_fits(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no target of the project is for V100") as caught:
         convert(tmp_path / "config.yaml", targets={"cpu": "CPU"})
     assert "--image" in caught.value.fix
+
+
+POOLS = """\
+workerPoolSpecs:
+- machineSpec: {machineType: a2-highgpu-1g, acceleratorType: NVIDIA_TESLA_A100, acceleratorCount: 1}
+  replicaCount: 1
+  containerSpec: {imageUri: us-docker.pkg.dev/example/t/cats:1, args: [--epochs, "2"]}
+- machineSpec: {machineType: a2-highgpu-1g, acceleratorType: NVIDIA_TESLA_A100, acceleratorCount: 1}
+  replicaCount: 3
+  diskSpec: {bootDiskSizeGb: 500}
+  containerSpec: {imageUri: us-docker.pkg.dev/example/t/cats:1}
+"""
+
+
+@pytest.mark.parametrize("text", [POOLS, "jobSpec:\n  " + POOLS.replace("\n", "\n  ").rstrip()])
+def test_the_pools_of_a_custom_job_are_taken(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    result = convert(config, targets=TARGETS)
+    assert "image: us-docker.pkg.dev/example/t/cats:1\n" in result.text
+    assert result.text.count("accelerators: 1 x A100-40GB") == 2
+    assert "count: 3" in result.text
+    assert "- --epochs" in result.text
+    assert [line for line in result.left_out if "bootDiskSizeGb" in line] == list(result.left_out)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n", "PyTorchJob of Kubernetes"),
+        ("apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\n", "JobSet of Kubernetes"),
+        ("resources: {accelerators: 'A100:1'}\nrun: python train.py\n", "task of SkyPilot"),
+    ],
+)
+def test_another_service_s_job_never_becomes_one_without_its_accelerator(
+    tmp_path: Path, text: str, what: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(InputError, match=what):
+        convert(config, targets=TARGETS)

@@ -51,7 +51,9 @@ def test_everything_on_offer_is_taken_and_a_topology_has_its_chips() -> None:
 @pytest.mark.parametrize(
     ("machine", "name", "count", "topology", "fix"),
     [
-        ("n1-standard-16", "V100", 1, None, "n1-standard-16, accelerators: 2 x V100"),
+        ("n1-standard-16", "V100", 1, None, "n1-standard-8, accelerators: 1 x V100"),
+        ("n1-standard-8", "A100", 1, None, "a2-highgpu-1g, accelerators: 1 x A100-40GB"),
+        ("n1-standard-8", "H100", 8, None, "a3-highgpu-8g, accelerators: 8 x H100-80GB"),
         ("n1-standard-8", "L4", 1, None, "g2-standard-8, accelerators: 1 x L4"),
         ("a2-highgpu-4g", "A100-80GB", 4, None, "a2-ultragpu-4g, accelerators: 4 x A100-80GB"),
         ("cloud-tpu", "TPU-v3", 16, None, "cloud-tpu, accelerators: 8 x TPU-v3"),

@@ -63,3 +63,23 @@ def test_probes_run_on_an_old_python_with_its_stdlib_alone(path: Path) -> None:
         elif isinstance(node, ast.Import):
             imported.update(alias.name.partition(".")[0] for alias in node.names)
     assert imported <= sys.stdlib_module_names | {"builder"}
+
+
+def test_a_package_that_is_there_is_not_asked_for_again(tmp_path: Path) -> None:
+    """Its loader's error stands behind the package's own, and is the line that tells why."""
+    package = tmp_path / "site" / "wordreels"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "try:\n    raise OSError('libwordreels.so: undefined symbol: _ZN5torch3jit')\n"
+        "except OSError as error:\n    raise ImportError('Could not load it') from error\n"
+    )
+    program = tmp_path / "program"
+    program.mkdir()
+    (program / "train.py").write_text("import wordreels\n")
+    sys.path.insert(0, str(package.parent))
+    try:
+        (problem,) = imports.examine(program)["problems"]  # type: ignore[misc, attr-defined]
+    finally:
+        sys.path.remove(str(package.parent))
+    assert "undefined symbol: _ZN5torch3jit" in problem["message"]
+    assert problem["fix"].startswith("wordreels is there")

@@ -2,11 +2,13 @@
 
 The rule where several endings have their lines:
 
-1. What the run outlived is no ending: a line after which the same replica went on training.
+1. What the run outlived is no ending: a line after which the same replica went on training, and of
+   what comes before a program a line after which it started.
 2. An ending wins over its own trace (`over` in the table).
 3. A cause wins over an ending that says little (`general`), and that over a consequence.
 4. Of several causes, the first in time counts.
-5. Warnings are an ending only where nothing else is, not even an exception that is in no table.
+5. A timeout of a program that fell back to the CPU has that as its cause.
+6. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
 What is in no table is unknown, and shown with the program's last words.
 """
@@ -41,6 +43,12 @@ _PROGRESS = re.compile(
     re.IGNORECASE,
 )
 _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
+_STARTED = re.compile(
+    r"\bstarted\b.*\bcontainer\b|\btriggered\s?scale-?up\b|\bsuccessfully assigned\b"
+    r"|\bsuccessfully pulled image\b|\badmitted by clusterqueue\b",
+    re.IGNORECASE,
+)
+"""What a cluster says when what a job waited for has come."""
 _DONE = re.compile(
     r"\bjob completed successfully\b|\bjob_state_succeeded\b|`Trainer.fit` stopped: "
     r"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
@@ -96,7 +104,7 @@ def diagnose(run: JobLog) -> Diagnosis:
     fatal = [match for match in live if not match.warning]
     diagnosis = (
         _of_state(run, fatal)
-        or _of_lines(run, fatal)
+        or _of_lines(run, fatal, [match for match in matches if match.slows])
         or _of_code(run)
         or _of_warnings(run, live)
         or _unknown(run)
@@ -139,8 +147,12 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
             trained[line.replica].append(index)
             trained[SERVICE].append(index)
 
+    started = max((n for n, line in enumerate(run.lines) if _STARTED.search(line.text)), default=-1)
+
     def outlived(match: Match) -> bool:
         last = trained[run.lines[match.index].replica]
+        if match.ending.early and max(started, last[-1] if last else -1) > match.index:
+            return True
         return len(last) == OUTLIVED and last[0] > match.index
 
     ignored = _ignored(run)
@@ -162,7 +174,7 @@ def _trains(line: Line) -> bool:
     return line.event in _TRAINED or (not line.event and bool(_PROGRESS.search(line.text)))
 
 
-def _of_lines(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
+def _of_lines(run: JobLog, fatal: Sequence[Match], slow: Sequence[Match]) -> Diagnosis | None:
     if run.out_of_memory:
         ending = table.named("host-memory")
         lines = [_evidence(run, match) for match in fatal if match.ending == ending]
@@ -171,6 +183,8 @@ def _of_lines(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     chosen = _first(fatal)
     if chosen is None:
         return None
+    if chosen.ending.name == "timeout":
+        chosen = _first([match for match in slow if match.index < chosen.index]) or chosen
     if chosen.ending.level == "consequence" and (by_code := _of_code(run, chosen.ending.level)):
         return by_code
     certainty: Certainty = "certain" if run.state in FAILED else "likely"
@@ -194,7 +208,7 @@ def _of_code(run: JobLog, unless: str = "") -> Diagnosis | None:
 
 
 def _of_warnings(run: JobLog, live: Sequence[Match]) -> Diagnosis | None:
-    first = _first([match for match in live if match.warning])
+    first = _first([match for match in live if match.warning and not match.slows])
     if first is None or any(_EXCEPTION.search(line.text) for line in run.lines):
         return None
     return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))

@@ -37,7 +37,9 @@ class Ending:
 
     happened, do: sentences for a person. again: does the same job end well when it runs again?
     says, warns: words of a line; GAP stands between parts that follow one another. over: the
-    endings that are its own trace. exit_codes: of any program; trainer_codes: of our trainer.
+    endings that are its own trace. slows: words of a warning that is the cause of a timeout. early:
+    what comes before the program, and is over when that starts. exit_codes: of any program;
+    trainer_codes: of our trainer.
     states: those of a job that did not fail; its ending has no source.
     """
 
@@ -49,6 +51,8 @@ class Ending:
     again: Again = "no"
     says: tuple[str, ...] = ()
     warns: tuple[str, ...] = ()
+    slows: tuple[str, ...] = ()
+    early: bool = False
     unless: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
     exit_codes: tuple[int, ...] = ()
@@ -59,12 +63,13 @@ class Ending:
 @dataclass(frozen=True)
 class Match:
     """A line that speaks for an ending. index: of the line; column: of the words in it; warning:
-    a program often survives this."""
+    a program often survives this; slows: and is slow from then on."""
 
     ending: Ending
     index: int
     column: int
     warning: bool = False
+    slows: bool = False
 
 
 def find(lines: Sequence[str]) -> tuple[Match, ...]:
@@ -78,8 +83,8 @@ def find(lines: Sequence[str]) -> tuple[Match, ...]:
         shapes[_NUMBER.sub("0", line)].append(index)
     text = "\n".join(shapes)
     matches = [
-        Match(ending, index, column, warning)
-        for ending, warning, words, first in _words()
+        Match(ending, index, column, warning, slows)
+        for ending, warning, slows, words, first in _words()
         if first in text
         for shape, members in shapes.items()
         if first in shape
@@ -128,12 +133,17 @@ def _column(line: str, words: tuple[str, ...]) -> int:
 
 
 @cache
-def _words() -> tuple[tuple[Ending, bool, tuple[str, ...], str], ...]:
-    """Return each ending with its words, whether they are a warning, and the shape of the first."""
+def _words() -> tuple[tuple[Ending, bool, bool, tuple[str, ...], str], ...]:
+    """Return each ending with its words, whether they are a warning and slow, and the shape of the
+    first."""
     return tuple(
-        (ending, warning, words, _NUMBER.sub("0", words[0]))
+        (ending, warning, slows, words, _NUMBER.sub("0", words[0]))
         for ending in endings()
-        for warning, needles in ((False, ending.says), (True, ending.warns))
+        for warning, slows, needles in (
+            (False, False, ending.says),
+            (True, False, ending.warns),
+            (True, True, ending.slows),
+        )
         for words in (tuple(needle.lower().split(GAP)) for needle in needles)
     )
 

@@ -45,9 +45,24 @@ def load(name: str, find_only: bool) -> str:
     except ModuleNotFoundError as error:
         return f"no module named {error.name}"
     except BaseException as error:  # whatever a library does when it is imported
-        lines = str(error).splitlines()
-        return f"{type(error).__name__}: {lines[0] if lines else ''}"
+        return f"{type(error).__name__}: {_first_cause(error)}"
     return ""
+
+
+def _first_cause(error: BaseException) -> str:
+    """Return the line that tells which library failed (of the error or of what it came from), else
+    the first line of the error."""
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in chain:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    lines = [line.strip() for each in chain for line in str(each).splitlines() if line.strip()]
+    telling = (line for line in lines if any(words in line for words in _TELLING))
+    return next(telling, str(error).splitlines()[0] if str(error) else "")
+
+
+_TELLING = ("undefined symbol", "cannot open shared object file", "not defined in file", "GLIBC")
 
 
 def examine(folder: Path, proven_elsewhere: Collection[str] = ()) -> dict[str, object]:
@@ -71,6 +86,8 @@ def examine(folder: Path, proven_elsewhere: Collection[str] = ()) -> dict[str, o
                 if seen[name]:
                     message = f"{file}:{line}: import {name}: {seen[name]}"
                     fix = f"add the package that brings {first} to requirements.txt"
+                    if not seen[name].startswith("no module named"):
+                        fix = f"{first} is there: take releases of it and its libraries that fit"
                     problems.append({"message": message, "fix": fix})
     return {"problems": problems, "seen": {"modules": sorted(n for n in seen if not seen[n])}}
 

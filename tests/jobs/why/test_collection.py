@@ -103,3 +103,62 @@ def test_replicas_in_one_file_are_told_apart(line: str) -> None:
     assert told(text).ending == "disk-full"
     alone = "\n".join(words_ for _, words_ in words)
     assert told(alone).ending == "device-memory"
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+WAITED = """\
+Warning  FailedScheduling  0/9 nodes are available: 9 Insufficient nvidia.com/gpu.
+Normal   TriggeredScaleUp  pod triggered scale-up: [{pool-1 0->1 (max: 8)}]
+"""
+
+
+@pytest.mark.parametrize(
+    "came",
+    [
+        "Normal   Started  Started container trainer",
+        "epoch 1: loss 2.31",
+        "Normal   Admitted  Admitted by ClusterQueue gpu-cq, wait time since reservation was 0s",
+    ],
+)
+def test_what_a_job_waited_for_is_no_ending_once_it_came(came: str) -> None:
+    assert told(f"{WAITED}{came}\n").ending in NO_ENDING
+    assert told(f"{came}\n{WAITED.splitlines()[0]}\n").ending == "stockout"
+
+
+def test_a_skipped_picture_is_no_damaged_data() -> None:
+    line = "PIL.UnidentifiedImageError: cannot identify image file 'cats/7.jpg'"
+    assert told(f"warning: {line}, skipping it\nepoch 1: loss 0.4\n").ending in NO_ENDING
+    assert told(line).ending == "data-corrupt"
+
+
+def test_a_fallback_to_the_cpu_is_the_cause_of_a_timeout_that_follows() -> None:
+    """However many steps came between: they are why it took so long."""
+    fell = "W plugin: no CUDA device is usable. Falling back to CPU.\n"
+    over = "DeadlineExceeded: Job was active longer than specified deadline\n"
+    assert told(f"{fell}{STEPS}{over}").ending == "no-gpu"
+    assert told(f"{STEPS}{over}").ending == "timeout"
+    assert told(f"{fell}{STEPS}").ending in NO_ENDING
+
+
+@pytest.mark.parametrize(
+    ("lines", "ending"),
+    [
+        ("libcublas.so.11: symbol f version libcublasLt.so.11 not defined in file x", "versions"),
+        ("Error 803: system has unsupported display driver", "driver-mismatch"),
+        ("insufficient unused quota for nvidia.com/gpu in flavor a, 1 more needed", "quota"),
+        (
+            "docker: OCI runtime create failed: runc create failed: error running hook #0\n"
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
+            "driver-too-old",
+        ),
+        ("Reason: OutOfnvidia.com/gpu", "stockout"),
+        ("RuntimeError: CUDA error: CUDA driver is a stub library", "driver-stub"),
+        ("FATAL: kernel `f_sm80` is for sm80-sm100, but was built for sm75", "no-kernels"),
+        ("no match for platform in manifest: not found\nErrImagePull", "architecture"),
+        ("Failed to load library libonnxruntime_providers_cuda.so with error", "versions"),
+        ("InvalidArgument: data/a.tfrecord: Not a valid TFRecord", "data-corrupt"),
+    ],
+)
+def test_a_cause_is_told_over_what_follows_from_it(lines: str, ending: str) -> None:
+    assert told(lines).ending == ending
