@@ -336,6 +336,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         given["steps"] = UNKNOWN
     given["accelerator"] = _accelerator(given.get("accelerator", guard.AUTO), environment)
     config = Config(**{**given, **_folders(given, environment)})
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Refuse options that exclude each other. Raises UsageError."""
     if 0 < config.image_size < 8:
         raise UsageError(f"--image-size {config.image_size}: must be 8 or more, or 0")
     if config.cut and config.crop < 1:
@@ -350,7 +356,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     if own and (weights == "imagenet" or weights.endswith(WEIGHTS_FILES)):
         raise UsageError(f"--weights {weights}: --model {config.model} loads its own")
     check_length(config)
-    return config
 
 
 def given(arguments: Sequence[str]) -> frozenset[str]:

@@ -120,14 +120,8 @@ def settings(job_dir: str) -> Config:
     if not recorded:
         text = f"there is no {markers.RECORD}, so no job began"
         raise UsageError(f"--job-dir {job_dir}: {text}")
-    known = {field.name for field in dataclasses.fields(Config)}
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in recorded.items()
-        if name in known  # and not of an earlier version alone
-    }
     try:
-        return Config(**values)
+        return Config(**recorded)
     except TypeError as error:  # an option without a default is missing
         raise UsageError(f"{job_dir}/{markers.RECORD} cannot be read: {error}") from error
 

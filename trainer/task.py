@@ -45,14 +45,16 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
     except (UsageError, guard.Refused) as error:
         say("error", str(error), "ERROR")
         return USAGE
-    preemption.grace = config.grace
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from trainer.job.lease import Lease
     from trainer.loop.outer import NotFinite
+    from trainer.model import choices
     from trainer.run import train
 
     claim = Lease(config.job_dir)
     try:
+        config, named = choices.carried(config, named)
+        preemption.grace = config.grace
         train(config, named, place, preemption, claim)
         return OK
     except Preempted as error:

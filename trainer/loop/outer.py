@@ -76,7 +76,6 @@ class Controller:
         self.allowed = allowed
         self.steps = run.config.steps
         self.records = sum(shard.records for shard in run.train)
-        self.fingerprint = splits.fingerprint((*run.train, *run.validation), run.names)
         self.judge = run.judge = Judge(self.config.metric, self.config.early_stopping)
         self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
         self.background = Background(self.checkpoints, allowed) if self.place.chief else None
@@ -175,7 +174,7 @@ class Controller:
         if checkpoint is None:
             return False
         state = checkpoint.state
-        splits.check_fingerprint(self.config, state.get("records"), self.fingerprint)
+        splits.check_fingerprint(self.config, state.get("records"), self.run_.records)
         if state.get("factor", 1.0) != self.factor and not self.tries:
             self.factor, self.tries = state["factor"], state.get("tries", 0)
             self.trainer.use_learning_rate(self.factor)
@@ -307,7 +306,7 @@ class Controller:
             "evaluated": self._evaluated,
             "readers": self.trainer.readers,
             "averages": {v.path: average.path for v, average in self.trainer.averages()},
-            "records": self.fingerprint,
+            "records": self.run_.records,
             "factor": self.factor,
             "tries": self.tries,
             "observers": self.watch.states(self.run_),

@@ -1,5 +1,6 @@
 """A folder of records: they are counted, damaged ones are named or left out, others are refused."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.trainer.input.samples import PIXEL, labels, made, options, shards
 from tests.trainer.runs import SMOKE
 from trainer.config import UsageError
 from trainer.input import splits
+from trainer.job import storage
 from trainer.records import tfrecord
 from trainer.records.tfrecord import serialise
 
@@ -165,9 +167,23 @@ def remove_file(records: Path) -> None:
     max(records.glob("train-*")).unlink()
 
 
+def correct_a_label(records: Path) -> None:
+    """Give the first record of a file another label: as many bytes, the same last record."""
+    path = min(records.glob("train-*"))
+    first, *others = (record.numpy() for record in tf.data.TFRecordDataset(str(path)))
+    example = tf.train.Example.FromString(first)
+    label = example.features.feature["image/class/label"].int64_list.value
+    label[0] = 1 if label[0] != 1 else 2
+    corrected = (example.SerializeToString(deterministic=True), *others)
+    before = path.stat().st_size
+    path.write_bytes(b"".join(map(tfrecord.frame, corrected)))
+    assert path.stat().st_size == before
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (correct_a_label, "train-00000-of-00004.tfrecord is changed"),
         (reverse_labels, "line 1 of labels.txt was '0' and is '9'"),
         (swap_files, "train-00000-of-00004.tfrecord is changed and 1 more"),
         (remove_file, "train-00003-of-00004.tfrecord is gone"),
@@ -186,6 +202,29 @@ def test_what_differs_is_named(
 def fingerprint(records: Path) -> dict:
     shards = splits.find(str(records), "train")
     return splits.fingerprint(shards, splits.class_names(str(records)))
+
+
+def test_in_a_bucket_dataset_json_stands_for_the_files_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read each record's checksum there would be to read all of it."""
+    records = made(tmp_path)
+    on_a_disk = fingerprint(records)
+    monkeypatch.setattr(storage, "remote", lambda _: True)
+    before = fingerprint(records)
+    assert splits.differences(on_a_disk, before) == "", "the same records were copied there"
+    dataset = (records / "dataset.json").read_text()
+    name, of_a_file = next(iter(json.loads(dataset)["splits"]["train"]["files"].items()))
+    (records / "dataset.json").write_text(dataset.replace(of_a_file["sha256"], "0" * 64))
+    assert splits.differences(before, fingerprint(records)) == f"{name} is changed"
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_what_it_has() -> None:
+    now = fingerprint(SMOKE)
+    before = {**now, "files": {name: [*of.values()][:3] for name, of in now["files"].items()}}
+    assert splits.differences(before, now) == ""
+    before["files"]["train-00000-of-00004.tfrecord"][0] += 1
+    assert splits.differences(before, now) == "train-00000-of-00004.tfrecord is changed"
 
 
 def test_other_records_are_refused_unless_they_are_accepted(tmp_path: Path, task) -> None:
