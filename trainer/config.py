@@ -219,8 +219,9 @@ class Config:
     momentum: float = _optimizer(0.9, "of sgd and rmsprop", most=0.9999)
     weight_decay: float = _optimizer(
         0.0,
-        "decoupled from the gradient; spares biases and normalisation; 0: none, of adamw 0.004",
+        "decoupled from the gradient; spares biases and normalisation",
         most=1,
+        shown="0, of adamw 0.004",
     )
     accumulate: int = _optimizer(
         1,
@@ -232,8 +233,8 @@ class Config:
     )
     ema: float = _optimizer(
         0.0,
-        "share of the moving average of the weights that each step keeps; evaluation and export "
-        "use that average; not with parameter servers; 0: no average",
+        "share of the moving average of weights and statistics that each step keeps, less in the "
+        "first steps; evaluation and export use it; not with parameter servers; 0: no average",
         most=0.999999,
     )
     schedule: Literal["constant", "cosine", "step"] = _optimizer(

@@ -113,6 +113,8 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     batch = choose("batch_size", *_batch(config, facts, size))
     falls = "schedule" not in given or config.schedule != "constant"
     choose("learning_rate", *_rate(config, batch, falls))
+    if config.optimizer == "adamw":
+        choose("weight_decay", 0.004, "Keras' own for adamw")
     epochs = config.epochs
     if "steps" not in given:
         epochs, why = _epochs(config, facts.records)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
@@ -42,6 +43,12 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
     assert "learning_rate" not in choose("--learning-rate", 1)
     assert "warmup_steps" not in choose("--schedule", "constant")
     assert choose("--image-size", 0)["image_size"] == 32, "0 means that none is given"
+
+
+def test_adamw_has_keras_decay_unless_another_is_given_also_none() -> None:
+    assert choose("--optimizer", "adamw")["weight_decay"] == keras.optimizers.AdamW().weight_decay
+    assert "weight_decay" not in choose("--optimizer", "adamw", "--weight-decay", 0)
+    assert "weight_decay" not in choose("--optimizer", "sgd")
 
 
 @pytest.mark.parametrize(
