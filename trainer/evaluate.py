@@ -3,13 +3,13 @@
 The model is that of the newest whole checkpoint, or of the best one, with the options that the job
 has in its config.json. It reports the metrics and a table of the classes, as at the end of a run.
 
-Exit codes: 0 done; 1 a fault of the program; 2 what the user gave cannot be right; 3 a file could
-not be written.
+Exit codes are those of trainer.task.
 """
 
 import dataclasses
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,21 +42,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         speak_in(request.output)
         choose_backend(os.environ)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        from trainer.job import storage
-
-        try:
-            evaluate(request)
-        except storage.FAILURES as error:
-            say("error", f"cannot go on: {storage.unwritable(error) or error}", "ERROR")
-            return 3
+        config = settings(request)
     except UsageError as error:
         say("error", str(error), "ERROR")
         return 2
+    from trainer import verdict
+
+    try:
+        evaluate(request, config)
+    except Exception as error:
+        code, text = verdict.of(error, config)
+        if code == verdict.FAULT:
+            traceback.print_exc()
+        say("error", text, "ERROR")
+        return code
     return 0
 
 
-def evaluate(request: Request) -> dict[str, float]:
-    """Report how good the job's model is on a split, and return the metrics.
+def evaluate(request: Request, config: Config) -> dict[str, float]:
+    """Report how good the model of a job with these options is on a split, and return the metrics.
 
     Raises UsageError, CorruptRecord, and one of storage.FAILURES.
     """
@@ -66,12 +70,10 @@ def evaluate(request: Request) -> dict[str, float]:
     from trainer.loop.judge import tell
     from trainer.model import networks, results, scores
 
-    config = settings(request.job_dir)
     folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
     checkpoint = Checkpoints(folder, config.keep_checkpoints).newest()
     if checkpoint is None:
         raise UsageError(f"--job-dir {request.job_dir}: there is no whole checkpoint in {folder}")
-    config = dataclasses.replace(config, records=request.records or config.records)
     names = splits.class_names(config.records)
     was = tuple(checkpoint.state.get("records", {}).get("classes", names))
     if was != names:
@@ -112,16 +114,19 @@ def assign(network: Any, checkpoint: Any, config: Config) -> None:
         variable.assign(value)
 
 
-def settings(job_dir: str) -> Config:
-    """Return the options that a job has, by its config.json. Raises UsageError."""
+def settings(request: Request) -> Config:
+    """Return the options that the job has, by its config.json, with the records that are asked for.
+    Raises UsageError."""
     from trainer.job import markers
 
+    job_dir = request.job_dir
     recorded = markers.recorded(job_dir.rstrip("/"))
     if not recorded:
         text = f"there is no {markers.RECORD}, so no job began"
         raise UsageError(f"--job-dir {job_dir}: {text}")
     try:
-        return Config(**recorded)
+        config = Config(**recorded)
+        return dataclasses.replace(config, records=request.records or config.records)
     except TypeError as error:  # an option without a default is missing
         raise UsageError(f"{job_dir}/{markers.RECORD} cannot be read: {error}") from error
 

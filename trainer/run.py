@@ -41,7 +41,7 @@ def train(
         path, what = f"{config.job_dir}/{results.PREDICTIONS}", "nothing to do"
         if config.predictions and place.chief and not storage.gfile.exists(path):
             request = evaluate.Request(job_dir=config.job_dir, split="validation", predictions=path)
-            evaluate.evaluate(request)
+            evaluate.evaluate(request, evaluate.settings(request))
             what = "the predictions were missing"
         text = f"already finished at step {finished['step']}{early}: {what}"
         say("done", text, step=finished["step"])
@@ -85,8 +85,8 @@ def _set_up(
     if place.workers > 1 and float(total(tf.constant(float(problem is not None)))):
         raise problem or UsageError("the chief refused to start; its log says why")
     names = splits.class_names(config.records)
-    shards, held_out = splits.of(config, len(names))
-    found = splits.fingerprint((*shards, *held_out), names)
+    shards, held_out = storage.patiently(lambda: splits.of(config, len(names)))
+    found = storage.patiently(lambda: splits.fingerprint((*shards, *held_out), names))
     if place.workers > 1:
         _compare(config, found, total, strategy.num_replicas_in_sync)
     config = targets.aimed(config, shards[0].target)
@@ -210,7 +210,7 @@ def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
     labels = None
     balanced = "balanced" in (config.sampling, config.class_weights)
     if balanced or config.target == targets.VALUES:
-        labels = splits.labels(run.train, classes)
+        labels = storage.patiently(lambda: splits.labels(run.train, classes))
     if place.parameter_servers:
         servers = parameter_servers.ParameterServers(
             strategy, config, classes, policy, len(place.tasks["worker"]), labels

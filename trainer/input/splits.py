@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -182,6 +183,23 @@ def _places(path: str, footers: Callable[[bytes], object] | None = None) -> Iter
                 yield length
     except tfrecord.Damaged as damaged:
         raise CorruptRecord(f"{path}: {damaged}") from None
+    except OSError as error:  # which names no file where reading fails, and not opening
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def unread(folder: str, error: Exception) -> str:
+    """Return one line with the file of records that a store did not give, and the system's words,
+    if that is what `error` says; otherwise "". What the program may not read, it never will.
+    """
+    allowed = not isinstance(error, PermissionError | tf.errors.PermissionDeniedError)
+    text = str(getattr(error, "message", None) or error)
+    path = re.search(rf"{re.escape(folder.rstrip('/'))}/[^\s;:'\"]+\.tfrecord", text)
+    if not (path and allowed and isinstance(error, storage.FAILURES)):
+        return ""
+    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+        return ""  # what was read is wrong
+    why = error.strerror if isinstance(error, OSError) else text[path.end() :].partition("[[")[0]
+    return f"{path[0]} cannot be read: {' '.join((why or '').strip(' ;:').split())[:200]}"
 
 
 def find_corrupt(config: Config) -> str | None:
