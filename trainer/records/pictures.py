@@ -1,4 +1,5 @@
-"""Picture files as a person sees them, in the form that decodes fastest. Needs Pillow.
+"""Picture files as a person sees them, in the form that decodes fastest. Needs Pillow
+and simplejpeg.
 
 Decoders for training ignore much that an image viewer respects. This module applies it once: EXIF
 rotation, transparency, CMYK, 16 bits a channel, colour profiles, the first frame of an animation.
@@ -80,6 +81,8 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
 
     original: Any
     with Image.open(io.BytesIO(content)) as original:
+        if original.format in ("JPEG", "MPO"):
+            _check(content)
         size, smallest = original.size, min(original.size)
         if form.resize and smallest > 2 * form.resize:
             # A JPEG is decoded at a half, a quarter or an eighth; other formats ignore it.
@@ -99,6 +102,16 @@ def _prepare(content: bytes, form: PictureForm) -> StoredPicture:
                 image, "JPEG", quality=form.quality, optimize=True, subsampling="4:2:0"
             )
         return StoredPicture(encoded, image.width, image.height, form.encoding == "jpeg")
+
+
+def _check(jpeg: bytes) -> None:
+    """Refuse what libjpeg only warns of: Pillow says nothing, and the rest of the picture is grey
+    or torn. At an eighth of its size most work is that of its codes. Raises ValueError."""
+    import simplejpeg
+
+    colours = simplejpeg.decode_jpeg_header(jpeg)[2]
+    wanted = "CMYK" if colours in ("CMYK", "YCCK") else "GRAY" if colours == "Gray" else "RGB"
+    simplejpeg.decode_jpeg(jpeg, wanted, True, True, 1, 1)
 
 
 def _flat(image: Any) -> Any:

@@ -1,6 +1,7 @@
 """The decoder of training gives TensorFlow's pixels, and refuses what TensorFlow refuses."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -58,6 +59,28 @@ def test_what_is_corrupt_is_refused(content: bytes) -> None:
     decoder = pictures.Decoder(options(image_size=8))
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(iter(batches.map(lambda contents: decoder.batch(contents, draws))))
+
+
+def test_a_jpeg_that_decoders_only_warn_of_is_named_once_with_their_count(capsys) -> None:
+    sound = encoded("jpeg")
+    rotten = sound[: len(sound) // 2] + bytes(40) + sound[len(sound) // 2 + 40 :]
+    decoder, draws = pictures.Decoder(options(image_size=8)), tf.zeros([3, augment.DRAWS])
+    other = rotten[:1500] + bytes(40) + rotten[1540:]
+    contents = tf.constant([sound, rotten, other])
+    for _ in range(2):
+        decoder.batch(contents, draws, tf.constant(["a.jpg", "cat/7.jpg", ""]))
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["damaged"] for line in told] == [1, 2]
+    first, second = sorted(line["message"] for line in told)
+    assert first.startswith("a JPEG without a name of ")
+    assert second.startswith("cat/7.jpg: Corrupt JPEG data: ")
+    assert second.endswith("; trained on as far as it can be decoded")
+
+
+def test_the_size_of_a_png_is_known_without_decoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded("png")
+    monkeypatch.setattr(pictures, "pixels", None)
+    assert pictures.size(content) == (97, 141)
 
 
 @pytest.mark.parametrize(("height", "width"), [(97, 141), (30, 200), (64, 64), (7, 5)])

@@ -150,9 +150,20 @@ def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> N
 whole_jpeg, whole_png = file(picture(size=(200, 200)), "JPEG"), file(picture(), "PNG")
 
 
+def rotten(jpeg: bytes) -> bytes:
+    """With zeros in the middle of its scan: decoders go on after it, with a warning at most."""
+    return jpeg[: len(jpeg) // 2] + bytes(40) + jpeg[len(jpeg) // 2 + 40 :]
+
+
+noise = Image.linear_gradient("L").resize((200, 200)).convert("RGB")
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        pytest.param(rotten(file(noise, "JPEG", quality=95)), id="rot in a jpeg"),
+        pytest.param(rotten(file(noise, "JPEG", progressive=True)), id="rot in a progressive one"),
+        pytest.param(rotten(file(noise.convert("CMYK"), "JPEG", quality=95)), id="rot in cmyk"),
         pytest.param(b"", id="empty"),
         pytest.param(b"<html>404</html>", id="no picture"),
         pytest.param(whole_jpeg[: len(whole_jpeg) // 2], id="half a jpeg"),
