@@ -34,6 +34,9 @@ _RGB = PixelType.U8x3.value
 _BILINEAR = rust_lib.RustResizeOptions().set_resize_alg(
     Algorithm.interpolation.value, FilterType.bilinear.value, 1
 )
+_AVERAGING = rust_lib.RustResizeOptions().set_resize_alg(
+    Algorithm.convolution.value, FilterType.bilinear.value, 1
+)
 _ALIGNED = 64
 """TensorFlow takes an array without a copy if it starts at a multiple of so many bytes
 (EIGEN_MAX_ALIGN_BYTES)."""
@@ -188,13 +191,14 @@ def _sizes(contents: np.ndarray) -> np.ndarray:
 
 
 def _resized(image: np.ndarray, side: int) -> np.ndarray:
-    """Return a square: bilinear, with half-pixel centres and no smoothing, as tf.image.resize."""
+    """Return a square: bilinear, with half-pixel centres, as decoding has it."""
     if image.shape[:2] == (side, side):
         return image
     height, width, _ = image.shape
     source = rust_lib.Image(width, height, _RGB, image.tobytes())
     square = rust_lib.Image(side, side, _RGB, None)
-    rust_lib.RustResizer().resize(source, square, _BILINEAR)
+    how = _AVERAGING if min(height, width) >= 2 * side else _BILINEAR
+    rust_lib.RustResizer().resize(source, square, how)
     return np.frombuffer(square.buffer(), np.uint8).reshape(side, side, 3)
 
 

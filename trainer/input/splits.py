@@ -151,10 +151,12 @@ def class_names(folder: str) -> tuple[str, ...]:
     """Return labels.txt: the name of class n in line n. Raises UsageError."""
     path = f"{folder.rstrip('/')}/labels.txt"
     try:
-        names = tuple(storage.read(path).decode().split("\n"))
+        text = storage.read(path).decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not in UTF-8: {error}") from None
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
-    names = names[:-1] if names[-1] == "" else names
+    names = tuple(text.removesuffix("\n").split("\n"))
     enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")

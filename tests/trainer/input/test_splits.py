@@ -98,6 +98,12 @@ def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) 
         splits.class_names(str(out))
 
 
+@pytest.mark.parametrize("text", [b"cat\r\ndog\r\n", b"\xef\xbb\xbfcat\ndog", b"cat\ndog\n"])
+def test_class_names_may_come_from_another_system(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "labels.txt").write_bytes(text)
+    assert splits.class_names(str(tmp_path)) == ("cat", "dog")
+
+
 def test_dataset_json_spares_counting_and_is_not_believed_blindly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

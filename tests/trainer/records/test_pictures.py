@@ -109,6 +109,19 @@ def test_16_bits_are_scaled_not_clipped() -> None:
     assert_colour(shown(prepare(file(deep, "PNG"), PictureForm())), (4, 4), (128, 128, 128))
 
 
+@pytest.mark.parametrize(
+    ("most", "bits", "shown_as"),
+    [(4095, 0, 255), (2048, 0, 128), (0xFFFF, 0, 255), (1023, 10, 255), (4095, 16, 15)],
+)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_twelve_bits_in_sixteen_are_not_black(
+    most: int, bits: int, shown_as: int, kind: str
+) -> None:
+    deep = Image.new("I;16", (8, 8), most)
+    made = shown(prepare(file(deep, kind), PictureForm("png", bits=bits)))
+    assert made.getpixel((4, 4)) == (shown_as,) * 3
+
+
 def test_a_jpeg_that_is_right_already_is_taken_over_without_its_metadata() -> None:
     exif = Image.Exif()
     exif[0x010F] = "a camera"
