@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from trainer import guard
+from trainer import evaluate, guard
 from trainer.config import UsageError, choose_backend, given, parse
 from trainer.job.preemption import RESTART, Preempted, Preemption
 from trainer.loop import distribution
-from trainer.report import leave, say, speak_as, speak_in
+from trainer.report import FAULT, OK, USAGE, leave, say, speak_as, speak_in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,7 +42,15 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         choose_backend(os.environ)
     except (UsageError, guard.Refused) as error:
         say("error", str(error), "ERROR")
-        return 2
+        return USAGE
+    if place.role == "evaluator":
+        request = evaluate.Request(
+            job_dir=config.job_dir,
+            records=config.records,
+            follow=True,
+            evaluate_every=config.evaluate_every,
+        )
+        return evaluate.answer(request, config)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     from trainer import verdict
     from trainer.job.lease import Lease
@@ -55,14 +63,14 @@ def _main(arguments: Sequence[str], preemption: Preemption) -> int:
         config, named = choices.carried(config, named)
         preemption.grace = config.grace
         train(config, named, place, preemption, claim)
-        return 0
+        return OK
     except Preempted as error:
         claim.release()
         leave(RESTART, "preempted", str(error), "WARNING", step=error.step)
     except Exception as error:
         code, text = verdict.of(error, config, place)
         claim.release()
-        if code == verdict.FAULT:
+        if code == FAULT:
             traceback.print_exc()
         fields = {"step": error.step} if isinstance(error, NotFinite) else {}
         return _end(place, code, text, **fields)

@@ -7,14 +7,14 @@ from trainer.input import splits
 from trainer.job import checkpoints, lease, storage
 from trainer.job.preemption import RESTART
 from trainer.loop import distribution, outer, stalls
-
-OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
+from trainer.report import FAULT, NOT_FINITE, OUTSIDE, USAGE
 
 
 def of(
-    error: Exception, config: Config, place: distribution.Cluster | None = None
+    error: Exception, config: Config | None, place: distribution.Cluster | None = None
 ) -> tuple[int, str]:
-    """Return exit code and one line for what ended a run, or an evaluation."""
+    """Return exit code and one line for what ended a run, or an evaluation; of a job that
+    has not begun, without its options."""
     place = place or distribution.Cluster()
     if isinstance(error, UsageError):
         return USAGE, str(error)
@@ -22,7 +22,7 @@ def of(
         return OUTSIDE, str(error)
     if isinstance(error, outer.NotFinite):
         return NOT_FINITE, str(error)
-    if lost := splits.unread(config.records, error):
+    if config and (lost := splits.unread(config.records, error)):
         return RESTART, f"{lost}; start again"
     if full := storage.unwritable(error):
         return OUTSIDE, f"cannot go on: {full}"
@@ -37,7 +37,7 @@ def of(
             return RESTART, f"a device failed while this run used it, start again: {_reason(error)}"
         who = f"no answer from {silent}" if silent else "a process or a device failed"
         return RESTART, f"{who}, all have to be started again: {_reason(error)}"
-    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+    if config and isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
         try:
             corrupt = splits.find_corrupt(config)
         except storage.FAILURES as other:
@@ -49,7 +49,7 @@ def of(
                 RESTART,
                 f"a record could not be read, and all can now: start again: {_reason(error)}",
             )
-    if config.xla and isinstance(error, tf.errors.OpError):
+    if config and config.xla and isinstance(error, tf.errors.OpError):
         return USAGE, f"--xla: XLA does not compile this model, leave it out: {_reason(error)}"
     return FAULT, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
