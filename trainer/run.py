@@ -119,7 +119,7 @@ def _compare(config: Config, found: Mapping[str, Any], total: Any, replicas: int
     options = {k: v for k, v in dataclasses.asdict(config).items() if k not in _OWN}
     compared: dict[str, Any] = {"labels.txt": found["classes"]}
     for split in ("train", "validation"):
-        files = {name: of for name, of in found["files"].items() if name.startswith(split)}
+        files = {name: of for name, of in found["files"].items() if split in name}
         compared[f"{split} records"] = files
     digests = [
         int(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:5], 16)

@@ -29,6 +29,11 @@ UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
 
 
+_GZIP = b"\x1f\x8b"
+_NAMES = ("{}-*.tfrecord", "{}-?????-of-?????", "*-{}.tfrecord-?????-of-?????")
+"""Of a split's files, as trainer.records, many scripts, and TensorFlow Datasets call them."""
+
+
 class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
@@ -184,6 +189,10 @@ def _places(path: str, footers: Callable[[bytes], object] | None = None) -> Iter
                     footers(file.read(tfrecord.FOOTER))
                 yield length
     except tfrecord.Damaged as damaged:
+        with opened(path, "rb") as file:
+            if file.read(2) == _GZIP:
+                text = "is compressed with GZIP; unpack the files of the folder (gunzip) first"
+                raise UsageError(f"{path}: {text}") from None
         raise CorruptRecord(f"{path}: {damaged}") from None
     except OSError as error:  # which names no file where reading fails, and not opening
         raise OSError(error.errno, error.strerror, path) from error
@@ -195,7 +204,7 @@ def unread(folder: str, error: Exception) -> str:
     """
     allowed = not isinstance(error, PermissionError | tf.errors.PermissionDeniedError)
     text = str(getattr(error, "message", None) or error)
-    path = re.search(rf"{re.escape(folder.rstrip('/'))}/[^\s;:'\"]+\.tfrecord", text)
+    path = re.search(rf"{re.escape(folder.rstrip('/'))}/[^\s;:'\"]+", text)
     if not (path and allowed and isinstance(error, storage.FAILURES)):
         return ""
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
@@ -211,7 +220,7 @@ def find_corrupt(config: Config) -> str | None:
     """
     folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
-    paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
+    paths = _glob(folder, "*")
     decoded = (image_size, classes, _target(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
@@ -291,11 +300,17 @@ _MARKS = ("records", "bytes", "last")
 
 
 def _paths(folder: str, split: str) -> list[str]:
-    pattern = f"{folder.rstrip('/')}/{split}-*.tfrecord"
-    paths = sorted(storage.gfile.glob(pattern))
-    if not paths:
-        raise UsageError(f"there are no records at {pattern}")
-    return paths
+    if paths := _glob(folder, split):
+        return paths
+    raise UsageError(f"there are no records at {folder.rstrip('/')}/{_NAMES[0].format(split)}")
+
+
+def _glob(folder: str, split: str) -> list[str]:
+    """Return the files of a split by the first of _NAMES that fits."""
+    patterns = (f"{folder.rstrip('/')}/{name.format(split)}" for name in _NAMES)
+    return next(
+        (sorted(found) for pattern in patterns if (found := storage.gfile.glob(pattern))), []
+    )
 
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
@@ -303,7 +318,12 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, .
     filled = [shard.path for shard in shards if shard.records]
     if not filled:
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
-    target = _target(filled)
+    features = _first(filled)
+    if features and "image/encoded" not in features:
+        names = ", ".join(sorted(features))
+        text = f"its records have {names}, and no image/encoded; docs/data.md says what is read"
+        raise UsageError(f"{filled[0]}: {text}")
+    target = targets.of(features)
     return tuple(replace(shard, target=target) for shard in shards)
 
 

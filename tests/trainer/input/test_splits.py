@@ -1,5 +1,6 @@
 """A folder of records: they are counted, damaged ones are named or left out, others are refused."""
 
+import gzip
 import json
 import shutil
 from collections.abc import Callable
@@ -152,6 +153,49 @@ def test_a_run_over_corrupt_records_goes_on_if_asked(tmp_path: Path, task) -> No
     named, counted = (line for line in lines if line["event"] == "corrupt")
     assert named["message"].startswith(f"skipped: {path}: record 1 is corrupt")
     assert (counted["skipped"], counted["records"]) == (1, 2)
+
+
+# Records of other tools
+
+
+def renamed(tmp_path: Path, name: str) -> Path:
+    """The smoke records with the names that another tool gives them."""
+    for split, count in (("train", 4), ("validation", 1)):
+        for number in range(count):
+            place = f"{number:05d}-of-{count:05d}"
+            target = tmp_path / name.format(split=split, place=place)
+            shutil.copy(SMOKE / f"{split}-{place}.tfrecord", target)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["{split}-{place}", "digits-{split}.tfrecord-{place}"])
+def test_files_are_found_by_the_names_that_other_tools_give_them(name: str, tmp_path: Path) -> None:
+    folder = str(renamed(tmp_path, name))
+    assert [shard.records for shard in splits.find(folder, "train")] == [250] * 4
+    assert [shard.records for shard in splits.find(folder, "validation")] == [200]
+
+
+def test_compressed_records_are_called_that_and_not_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "train-0.tfrecord"
+    path.write_bytes(gzip.compress((SMOKE / "train-00000-of-00004.tfrecord").read_bytes()))
+    with pytest.raises(UsageError, match=r"train-0.tfrecord: is compressed with GZIP; unpack"):
+        splits.find(str(tmp_path), "train")
+
+
+def test_records_with_other_features_are_told_what_they_have(tmp_path: Path) -> None:
+    path = tmp_path / "train-0.tfrecord"
+    path.write_bytes(tfrecord.frame(tfrecord.example({"image": PIXEL, "label": 3})))
+    with pytest.raises(UsageError, match=r"records have image, label, and no image/encoded"):
+        splits.find(str(tmp_path), "train")
+
+
+def test_labels_that_count_from_one_are_told_how_to_be_read(tmp_path: Path) -> None:
+    [shard] = shards(tmp_path, 3)  # with the labels 0, 1 and 2
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    problem = splits.find_corrupt(options(records=str(tmp_path), image_size=8))
+    assert problem is not None
+    assert problem.startswith(f"{shard.path}: record 2 is corrupt: label beyond labels.txt")
+    assert "they count from 0" in problem
 
 
 # Other records after a restart
