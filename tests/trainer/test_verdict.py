@@ -32,6 +32,11 @@ def of_the_store(kind: type = tf.errors.UnavailableError, path: str = RECORD) ->
         (of_the_store(tf.errors.UnknownError), 143, f"{RECORD} cannot be read: Connection timed"),
         (of_the_store(tf.errors.NotFoundError), 143, f"{RECORD} cannot be read: Connection timed"),
         (OSError(5, "Input/output error", RECORD), 143, f"{RECORD} cannot be read: Input/output"),
+        (
+            OSError(28, "No space left on device", f"{SMOKE}/job/DONE"),
+            3,
+            "cannot go on: [Errno 28]",
+        ),
         (PermissionError(13, "Permission denied", RECORD), 3, "cannot go on: [Errno 13]"),
         (tf.errors.DataLossError(None, None, "truncated record at 9"), 143, "a record could not"),
         (of_the_store(tf.errors.InternalError, "gs://b/model"), 1, "InternalError: "),

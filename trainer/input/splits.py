@@ -34,6 +34,10 @@ _NAMES = ("{}-*.tfrecord", "{}-?????-of-?????", "*-{}.tfrecord-?????-of-?????")
 """Of a split's files, as trainer.records, many scripts, and TensorFlow Datasets call them."""
 
 
+_FILE = r"[^/\s;:'\"]*(?:\.tfrecord|-\d{5}-of-\d{5})[^/\s;:'\"]*"
+"""Of such a name in an error's text."""
+
+
 class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
@@ -204,7 +208,7 @@ def unread(folder: str, error: Exception) -> str:
     """
     allowed = not isinstance(error, PermissionError | tf.errors.PermissionDeniedError)
     text = str(getattr(error, "message", None) or error)
-    path = re.search(rf"{re.escape(folder.rstrip('/'))}/[^\s;:'\"]+", text)
+    path = re.search(rf"{re.escape(folder.rstrip('/'))}/{_FILE}", text)
     if not (path and allowed and isinstance(error, storage.FAILURES)):
         return ""
     if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):

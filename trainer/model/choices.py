@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import Config, check
+from trainer.config import UNKNOWN, Config, check
 from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
 from trainer.model import backbones
@@ -64,7 +64,11 @@ def carried(config: Config, given: Collection[str]) -> tuple[Config, frozenset[s
     own = [name for name in names if name not in given]
     if "steps" in given and length in own:
         own.remove(length)  # --epochs is given, and this one was --steps
-    differ = {n: began[n] for n in names if n in given and began[n] != getattr(config, n)}
+    differ = {
+        name: began[name]
+        for name in names
+        if name in given and getattr(config, name) not in (began[name], UNKNOWN)
+    }
     known = {name: began[name] for name in own}
     text = ", ".join(_shown(n, v) for n, v in known.items() if v != getattr(config, n))
     say("chosen", f"{text or 'every option'}: as this job began ({markers.RECORD})", **known)
@@ -85,7 +89,9 @@ def _value(value: Any) -> str:
     """Return a value as the command line has it."""
     if isinstance(value, tuple):
         return ",".join(map(_value, value)) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def settled(config: Config, given: Collection[str], facts: Facts) -> Config:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from trainer.config import Config, UsageError, given, parse
+from trainer.config import UNKNOWN, Config, UsageError, given, parse
 from trainer.job.checkpoints import Checkpoints, Position
 from trainer.model import choices
 
@@ -122,6 +122,15 @@ def test_every_option_that_is_not_given_is_that_of_the_job(tmp_path: Path) -> No
     found, named = choices.carried(parse(again, {}), given(again))
     assert found == dataclasses.replace(config, mixup=0.1, crop=1.0)
     assert {"seed", "ema", "crop", "steps", "image_size"} <= named
+
+
+def test_a_length_in_epochs_takes_the_place_of_one_in_steps(tmp_path: Path, capsys) -> None:
+    arguments = ["--records", "r", "--job-dir", str(tmp_path)]
+    job(tmp_path, **dataclasses.asdict(parse([*arguments, "--steps", "100"], {})))
+    again = [*arguments, "--epochs", "3"]
+    found, _ = choices.carried(parse(again, {}), given(again))
+    assert (found.epochs, found.steps) == (3.0, UNKNOWN)
+    assert "it was" not in capsys.readouterr().out
 
 
 def test_what_a_start_says_of_itself_is_not_carried_on(tmp_path: Path) -> None:
