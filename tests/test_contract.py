@@ -124,5 +124,5 @@ def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
 
 def test_the_exit_codes_are_the_trainers() -> None:
     ours = (contract.OK, contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE)
-    assert ours == (task.OK, task.FAULT, task.USAGE, task.OUTSIDE, task.NOT_FINITE)
+    assert ours == (report.OK, report.FAULT, report.USAGE, report.OUTSIDE, report.NOT_FINITE)
     assert contract.RESTART == task.RESTART

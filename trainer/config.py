@@ -219,8 +219,9 @@ class Config:
     momentum: float = _optimizer(0.9, "of sgd and rmsprop", most=0.9999)
     weight_decay: float = _optimizer(
         0.0,
-        "decoupled from the gradient; spares biases and normalisation; 0: none, of adamw 0.004",
+        "decoupled from the gradient; spares biases and normalisation",
         most=1,
+        shown="0, of adamw 0.004",
     )
     accumulate: int = _optimizer(
         1,
@@ -232,8 +233,8 @@ class Config:
     )
     ema: float = _optimizer(
         0.0,
-        "share of the moving average of the weights that each step keeps; evaluation and export "
-        "use that average; not with parameter servers; 0: no average",
+        "share of the moving average of weights and statistics that each step keeps, less in the "
+        "first steps; evaluation and export use it; not with parameter servers; 0: no average",
         most=0.999999,
     )
     schedule: Literal["constant", "cosine", "step"] = _optimizer(
@@ -336,6 +337,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
         given["steps"] = UNKNOWN
     given["accelerator"] = _accelerator(given.get("accelerator", guard.AUTO), environment)
     config = Config(**{**given, **_folders(given, environment)})
+    check(config)
+    return config
+
+
+def check(config: Config) -> None:
+    """Refuse options that exclude each other. Raises UsageError."""
     if 0 < config.image_size < 8:
         raise UsageError(f"--image-size {config.image_size}: must be 8 or more, or 0")
     if config.cut and config.crop < 1:
@@ -350,7 +357,6 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> Config:
     if own and (weights == "imagenet" or weights.endswith(WEIGHTS_FILES)):
         raise UsageError(f"--weights {weights}: --model {config.model} loads its own")
     check_length(config)
-    return config
 
 
 def given(arguments: Sequence[str]) -> frozenset[str]:

@@ -3,22 +3,26 @@
 The model is that of the newest whole checkpoint, or of the best one, with the options that the job
 has in its config.json. It reports the metrics and a table of the classes, as at the end of a run.
 
-Exit codes: 0 done; 1 a fault of the program; 2 what the user gave cannot be right; 3 a file could
-not be written.
+Exit codes are those of trainer.task.
 """
 
 import dataclasses
 import os
 import sys
+import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer.config import Config, UsageError, choose_backend
+from trainer.job.preemption import Preemption
 from trainer.options import Section, read
-from trainer.report import say, speak_in
+from trainer.report import FAULT, OK, USAGE, say, speak_in
 
 _option = Section("options")
+POLL = 2.0
+"""Seconds between two looks for what a job has written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,72 +33,128 @@ class Request:
     records: str = _option(
         "", "folder of SPLIT-*.tfrecord and labels.txt", metavar="DIR", shown="the job's"
     )
-    split: str = _option("test", "which files of the folder to read: SPLIT-*.tfrecord")
+    split: str = _option(
+        "",
+        "which files of the folder to read: SPLIT-*.tfrecord",
+        shown="test, with --follow validation",
+    )
     checkpoint: Literal["last", "best"] = _option("last", "of the job")
+    batches: int = _option(0, "most batches of each evaluation; 0: all records once")
+    follow: bool = _option(
+        False,
+        "evaluate each new checkpoint while the job trains, until it is done; writes to "
+        "JOB_DIR/evaluator",
+        bare=True,
+    )
+    evaluate_every: int = _option(0, "with --follow: least steps from one evaluation to the next")
     predictions: str = _option("", "file for a line of each record, CSV", metavar="FILE")
     output: Literal["auto", "json", "text"] = _option("auto", "auto: text on a terminal, else JSON")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Evaluate, and return the exit code; an error is one line."""
+    preemption = Preemption()
     try:
         request = Request(**read(Request, sys.argv[1:] if arguments is None else arguments))
         speak_in(request.output)
         choose_backend(os.environ)
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-        from trainer.job import storage
-
-        try:
-            evaluate(request)
-        except storage.FAILURES as error:
-            say("error", f"cannot go on: {storage.unwritable(error) or error}", "ERROR")
-            return 3
     except UsageError as error:
         say("error", str(error), "ERROR")
-        return 2
-    return 0
+        return USAGE
+    if request.follow:
+        preemption.install()  # All that was measured is saved.
+    try:
+        return answer(request)
+    finally:
+        preemption.uninstall()
 
 
-def evaluate(request: Request) -> dict[str, float]:
-    """Report how good the job's model is on a split, and return the metrics.
+def answer(request: Request, own: Config | None = None) -> int:
+    """Do what is asked, and return the exit code. `own`: see follow.follow."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    from trainer import verdict
+    from trainer.follow import follow
+
+    config = own
+    try:
+        config = settings(request)
+        if request.follow:
+            follow(request, own)
+        else:
+            evaluate(request, config)
+    except Exception as error:
+        code, text = verdict.of(error, config)
+        if code == FAULT:
+            traceback.print_exc()
+        say("error", text, "ERROR")
+        return code
+    return OK
+
+
+def evaluate(request: Request, config: Config) -> dict[str, float]:
+    """Report how good the model of a job with these options is on a split, and return the metrics.
 
     Raises UsageError, CorruptRecord, and one of storage.FAILURES.
     """
-    from trainer.input import splits
     from trainer.job.checkpoints import Checkpoints
-    from trainer.loop import distribution, inner
-    from trainer.loop.judge import tell
-    from trainer.model import networks, results, scores
+    from trainer.model import results, scores
 
-    config = settings(request.job_dir)
     folder = config.checkpoint_dir + ("/best" if request.checkpoint == "best" else "")
     checkpoint = Checkpoints(folder, config.keep_checkpoints).newest()
     if checkpoint is None:
         raise UsageError(f"--job-dir {request.job_dir}: there is no whole checkpoint in {folder}")
-    config = dataclasses.replace(config, records=request.records or config.records)
-    names = splits.class_names(config.records)
-    was = tuple(checkpoint.state.get("records", {}).get("classes", names))
-    if was != names:
-        other = next((pair for pair in zip(was, names, strict=False) if pair[0] != pair[1]), None)
-        text = f"has {other[1]!r} for {other[0]!r}" if other else f"has {len(names)} names"
-        raise UsageError(
-            f"{config.records}/labels.txt {text}: the job of --job-dir {request.job_dir} was "
-            f"trained on {len(was)} others"
-        )
-    shards = splits.find(config.records, request.split)
-    strategy = distribution.create(distribution.Cluster(), os.environ)
-    tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
-    policy = distribution.policy(config.precision, tpu, capabilities)
-    with strategy.scope():
-        network = networks.build(config, len(names), policy, pretrain=False)
-    assign(network, checkpoint, config)
-    evaluation = inner.Evaluation(strategy, network, config, len(names), shards)
-    step, result = checkpoint.position.step, evaluation.run()
-    tell(step, result)
-    say("classes", scores.as_text(evaluation.scores.table(names)), step=step)
+    model = Model(request, config)
+    result = model.measure(checkpoint)
+    table = scores.as_text(model.evaluation.scores.table(model.names))
+    say("classes", table, step=checkpoint.position.step)
     if request.predictions:
-        results.predict(network, names, config, shards, request.predictions)
+        results.predict(model.network, model.names, config, model.shards, request.predictions)
     return result
+
+
+class Model:
+    """A job's model and the records that are asked for, made once for any of its checkpoints."""
+
+    def __init__(self, request: Request, config: Config) -> None:
+        """Raises UsageError, CorruptRecord, and one of storage.FAILURES."""
+        from trainer.input import splits
+        from trainer.loop import distribution, inner
+        from trainer.model import networks
+
+        self.config = config
+        self.names = splits.class_names(config.records)
+        split = request.split or ("validation" if request.follow else "test")
+        self.shards = splits.find(config.records, split)
+        strategy = distribution.create(distribution.Cluster(), os.environ)
+        tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
+        policy = distribution.policy(config.precision, tpu, capabilities)
+        with strategy.scope():
+            self.network = networks.build(config, len(self.names), policy, pretrain=False)
+        self.evaluation = inner.Evaluation(
+            strategy, self.network, config, len(self.names), self.shards
+        )
+        if request.batches:
+            self.evaluation.batches = min(self.evaluation.batches, request.batches)
+
+    def measure(self, checkpoint: Any) -> dict[str, float]:
+        """Report the metrics of a checkpoint, and return them. Raises UsageError for one of other
+        classes."""
+        from trainer.loop.judge import tell
+
+        was = tuple(checkpoint.state.get("records", {}).get("classes", self.names))
+        if was != self.names:
+            pairs = zip(was, self.names, strict=False)
+            other = next((pair for pair in pairs if pair[0] != pair[1]), None)
+            count = f"has {len(self.names)} names"
+            text = f"has {other[1]!r} for {other[0]!r}" if other else count
+            raise UsageError(
+                f"{self.config.records}/labels.txt {text}: the job of --job-dir "
+                f"{self.config.job_dir} was trained on {len(was)} others"
+            )
+        assign(self.network, checkpoint, self.config)
+        result = self.evaluation.run()
+        tell(checkpoint.position.step, result)
+        return result
 
 
 def assign(network: Any, checkpoint: Any, config: Config) -> None:
@@ -112,22 +172,24 @@ def assign(network: Any, checkpoint: Any, config: Config) -> None:
         variable.assign(value)
 
 
-def settings(job_dir: str) -> Config:
-    """Return the options that a job has, by its config.json. Raises UsageError."""
+def settings(request: Request) -> Config:
+    """Return the options that the job has, by its config.json, with the records that are asked for;
+    with --follow, as soon as it is there. Raises UsageError."""
     from trainer.job import markers
 
-    recorded = markers.recorded(job_dir.rstrip("/"))
-    if not recorded:
-        text = f"there is no {markers.RECORD}, so no job began"
-        raise UsageError(f"--job-dir {job_dir}: {text}")
-    known = {field.name for field in dataclasses.fields(Config)}
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value
-        for name, value in recorded.items()
-        if name in known  # and not of an earlier version alone
-    }
+    job_dir = request.job_dir.rstrip("/")
+    text = f"--job-dir {job_dir}: there is no {markers.RECORD}, so no job began"
+    told = False
+    while not (recorded := markers.recorded(job_dir)):
+        if not request.follow:
+            raise UsageError(text)
+        if not told:
+            say("waiting", f"{text} yet")
+        told = True
+        time.sleep(POLL)
     try:
-        return Config(**values)
+        config = Config(**recorded)
+        return dataclasses.replace(config, records=request.records or config.records)
     except TypeError as error:  # an option without a default is missing
         raise UsageError(f"{job_dir}/{markers.RECORD} cannot be read: {error}") from error
 

@@ -11,6 +11,8 @@ import os
 import sys
 from typing import Any, NoReturn
 
+OK, FAULT, USAGE, OUTSIDE, NOT_FINITE = 0, 1, 2, 3, 4
+"""Exit codes, beside preemption.RESTART; docs/trainer.md has what they mean."""
 _worker: int | None = None
 _words = False
 _bar = False

@@ -2,9 +2,12 @@
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -38,7 +41,7 @@ def train(
         path, what = f"{config.job_dir}/{results.PREDICTIONS}", "nothing to do"
         if config.predictions and place.chief and not storage.gfile.exists(path):
             request = evaluate.Request(job_dir=config.job_dir, split="validation", predictions=path)
-            evaluate.evaluate(request)
+            evaluate.evaluate(request, evaluate.settings(request))
             what = "the predictions were missing"
         text = f"already finished at step {finished['step']}{early}: {what}"
         say("done", text, step=finished["step"])
@@ -78,24 +81,64 @@ def _set_up(
     facts = distribution.facts(strategy, place)
     text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
     say("start", text, precision=policy, **facts)
-    if place.workers > 1:
-        total = tf.function(functools.partial(inner.summed, strategy))
-        if float(total(tf.constant(float(problem is not None)))):
-            raise problem or UsageError("the chief refused to start; its log says why")
+    total = tf.function(functools.partial(inner.summed, strategy))
+    if place.workers > 1 and float(total(tf.constant(float(problem is not None)))):
+        raise problem or UsageError("the chief refused to start; its log says why")
     names = splits.class_names(config.records)
-    shards, held_out = splits.of(config, len(names))
+    shards, held_out = storage.patiently(lambda: splits.of(config, len(names)))
+    found = storage.patiently(lambda: splits.fingerprint((*shards, *held_out), names))
+    if place.workers > 1:
+        _compare(config, found, total, strategy.num_replicas_in_sync)
     config = targets.aimed(config, shards[0].target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records, shards)
-    kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]
-    known = choices.Facts(records, stored, replicas, accelerated=bool(kinds))
+    known = choices.Facts(records, stored, replicas, accelerated=bool(_accelerator(facts)))
     config = sized(choices.settled(config, named, known), records)
-    kind = "" if place.parameter_servers else "".join(kinds[:1])
-    config = device.settled(config, shards, kind)
     stopwatch = Stopwatch(age=process_age())
-    return Run(
-        config, place, strategy, names, shards, held_out, stopwatch, Position(), policy, facts
-    )
+    begin = (stopwatch, Position(), found, policy, facts)
+    return Run(config, place, strategy, names, shards, held_out, *begin)
+
+
+def _accelerator(facts: Mapping[str, Any]) -> str:
+    """Return the kind of the run's devices: GPU, TPU, or "": a CPU."""
+    kinds = [kind for kind in ("GPU", "TPU") if any(kind in fact for fact in facts["devices"])]
+    return "".join(kinds[:1])
+
+
+_OWN = ("records", "job_dir", "model_dir", "checkpoint_dir", "log_dir", "accelerator", "output")
+"""Options that may differ among the workers."""
+
+
+def _compare(config: Config, found: Mapping[str, Any], total: Any, replicas: int) -> None:
+    """Refuse, on all workers alike, options and records that differ among them: they would learn
+    other classes, or wait for each other for ever. Raises UsageError.
+
+    `total` adds up over the `replicas`. Numbers are equal if and only if their count times the sum
+    of their squares is the square of their sum; those of 20 bits are exact in float64.
+    """
+    options = {k: v for k, v in dataclasses.asdict(config).items() if k not in _OWN}
+    compared: dict[str, Any] = {"labels.txt": found["classes"]}
+    for split in ("train", "validation"):
+        files = {name: of for name, of in found["files"].items() if split in name}
+        compared[f"{split} records"] = files
+    digests = [
+        int(hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:5], 16)
+        for part in (*compared.values(), options)
+    ]
+    numbers = [number for digest in digests for number in (digest, digest**2)]
+    sums = list(map(int, total(tf.constant(numbers, tf.float64)).numpy()))
+    pairs = zip((*compared, "options"), sums[::2], sums[1::2], strict=True)
+    if differ := [name for name, one, two in pairs if replicas * two != one**2]:
+        counts = (
+            f"{sum(of['records'] for of in files.values()):,} {name} in {len(files)} files"
+            for name, files in list(compared.items())[1:]
+        )
+        names = ", ".join(found["classes"])
+        raise UsageError(
+            f"the workers differ in their {', '.join(differ)}; here: {config.records} has "
+            f"{', '.join(counts)}, labels.txt {names[:100]}; give all the same (the others' logs "
+            "say what they have)"
+        )
 
 
 def _train(run: Run, preemption: Preemption, claim: Lease) -> None:
@@ -160,12 +203,14 @@ def _stalls(place: Cluster, replicas: int, seconds: float) -> stalls.StallMonito
 
 def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
     """Return what trains and what evaluates, with the model built."""
-    config, place, strategy = run.config, run.place, run.strategy
-    classes, policy, held_out = len(run.names), run.policy, run.validation
+    place, strategy, held_out = run.place, run.strategy, run.validation
+    classes, policy = len(run.names), run.policy
+    kind = "" if place.parameter_servers else _accelerator(run.facts)
+    config = device.settled(run.config, run.train, kind)
     labels = None
     balanced = "balanced" in (config.sampling, config.class_weights)
     if balanced or config.target == targets.VALUES:
-        labels = splits.labels(run.train, classes)
+        labels = storage.patiently(lambda: splits.labels(run.train, classes))
     if place.parameter_servers:
         servers = parameter_servers.ParameterServers(
             strategy, config, classes, policy, len(place.tasks["worker"]), labels

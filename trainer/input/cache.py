@@ -46,14 +46,16 @@ class Cache:
         text = f"--cache memory: keeps up to {self._left / 1e6:,.1f} MB of decoded pictures"
         say("cache", text, bytes=self._left)
 
-    def pixels(self, content: bytes, ratio: int = 1, out: np.ndarray | None = None) -> np.ndarray:
+    def pixels(
+        self, content: bytes, ratio: int = 1, out: np.ndarray | None = None, name: bytes = b""
+    ) -> np.ndarray:
         """Return what pictures.pixels does. A picture at a smaller scale is not kept."""
         if ratio > 1:
-            return pictures.pixels(content, ratio)
+            return pictures.pixels(content, ratio, None, name)
         key = len(content), hash(content)
         image = self._kept.get(key)
         if image is None:
-            image = pictures.pixels(content, ratio, out)
+            image = pictures.pixels(content, ratio, out, name)
             self._keep(key, image)
         return image
 

@@ -34,7 +34,10 @@ GROUP, GROUP_BYTES = 256, 8 << 20
 """Most examples that are parsed together, and most bytes of them."""
 CYCLE = 8
 """Most files that are read in turns."""
-_FEATURES = {"image/encoded": tf.io.FixedLenFeature([], tf.string)}
+_FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature([], tf.string),
+    "image/filename": tf.io.FixedLenFeature([], tf.string, ""),
+}
 _UNDER_WAY = 8 * len(os.sched_getaffinity(0))
 """Pictures that TensorFlow decodes at once. AUTOTUNE has about one a core, which then waits
 whenever the next example in order is not ready."""
@@ -99,26 +102,30 @@ def training(
 def _decoded(
     batches: tf.data.Dataset, shards: tuple[Shard, ...], config: Config
 ) -> tf.data.Dataset:
-    """Return (images, labels) of batches of (content, label, draws)."""
+    """Return (images, labels) of batches of (content, name, label, draws)."""
     canvas = device.canvas(shards, config.image_size) if config.augment_on == "device" else 0
     kept = cache.kept().pixels if config.cache == "memory" else pictures.pixels
     decoder = pictures.Decoder(config, canvas, kept)
 
-    def made(contents: tf.Tensor, labels: tf.Tensor, draws: tf.Tensor) -> tuple[Any, tf.Tensor]:
-        images, seen = decoder.batch(contents, draws)
+    def made(
+        contents: tf.Tensor, names: tf.Tensor, labels: tf.Tensor, draws: tf.Tensor
+    ) -> tuple[Any, tf.Tensor]:
+        images, seen = decoder.batch(contents, draws, names)
         numbers = augment.changing(draws, config)
         if not canvas:
             return augment.changed(images, draws, numbers, config), labels
-        names = (device.WHOLE, device.SEEN, device.DRAWS, device.CHANGES)
-        return dict(zip(names, (images, seen, draws, numbers), strict=True)), labels
+        keys = (device.WHOLE, device.SEEN, device.DRAWS, device.CHANGES)
+        return dict(zip(keys, (images, seen, draws, numbers), strict=True)), labels
 
     return batches.map(made, num_parallel_calls=2, deterministic=True)
 
 
 def _in_graph(examples: tf.data.Dataset, batch_size: int, config: Config) -> tf.data.Dataset:
-    """Return (what device.augmented takes, labels) of (content, label, draws)."""
+    """Return (what device.augmented takes, labels) of (content, name, label, draws)."""
 
-    def made(content: tf.Tensor, label: tf.Tensor, draws: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    def made(
+        content: tf.Tensor, _: tf.Tensor, label: tf.Tensor, draws: tf.Tensor
+    ) -> tuple[Any, tf.Tensor]:
         window = None
         if not augment.whole(config):
             window = lambda size: augment.window(size, draws, config)  # noqa: E731
@@ -186,7 +193,7 @@ def parse(
     crop: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return image and target of a serialised tf.train.Example, without augmentation."""
-    contents, labels = _parsed(record[None], classes, target)
+    contents, _, labels = _parsed(record[None], classes, target)
     return decoding.decode(contents[0], image_size, decoding.centre(crop)), labels[0]
 
 
@@ -214,10 +221,13 @@ def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
     return tf.data.TFRecordDataset(path).skip(start).take(count)
 
 
-def _parsed(records: tf.Tensor, classes: int, target: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return encoded pictures and checked targets of serialised examples."""
+def _parsed(
+    records: tf.Tensor, classes: int, target: str
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return encoded pictures, names and checked targets of serialised examples."""
     parsed = tf.io.parse_example(records, _FEATURES | targets.wanted(target, classes))
-    return parsed["image/encoded"], targets.read(parsed, target, classes)
+    labels = targets.read(parsed, target, classes)
+    return parsed["image/encoded"], parsed["image/filename"], labels
 
 
 def _shuffled(
@@ -227,8 +237,8 @@ def _shuffled(
     classes: int,
     repeats: parts.Repeats | None,
 ) -> tf.data.Dataset:
-    """Return (encoded picture, label, augment.DRAWS random numbers) of the examples of `pieces`, in
-    the order that `key` (two int64) gives.
+    """Return (encoded picture, name, label, augment.DRAWS random numbers) of the examples of
+    `pieces`, in the order that `key` (two int64) gives.
 
     Several files are read at once, in random order, and examples are drawn at random from a window.
     Small work that is the same for each example is done for a group at once.
@@ -237,10 +247,10 @@ def _shuffled(
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        contents, labels = _parsed(records, classes, shards[0].target)
+        contents, names, labels = _parsed(records, classes, shards[0].target)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0], augment.DRAWS]
-        return contents, labels, tf.random.stateless_uniform(shape, seed, alg="philox")
+        return contents, names, labels, tf.random.stateless_uniform(shape, seed, alg="philox")
 
     records = tf.data.Dataset.from_tensor_slices(
         tuple(tf.gather(tf.constant(column), order) for column in columns)

@@ -21,6 +21,8 @@ class Shard:
     jpeg: tuple[int, int, int] = (0, 0, 0)
     """If all are JPEGs with their size noted beside them: the least and the most pixels of their
     shorter sides, and the most of any side. Zeros: not known."""
+    sha256: str = ""
+    """As dataset.json has it; "": it does not know the file."""
     target: Literal["class", "labels", "values"] = "class"
     """What is to be said of each example: see trainer.input.targets."""
 

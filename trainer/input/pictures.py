@@ -6,7 +6,10 @@ simplejpeg does not take, TensorFlow decodes or refuses.
 """
 
 import contextlib
+import hashlib
 import os
+import struct
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,35 +23,73 @@ from cykooz_resizer import Algorithm, FilterType, PixelType, rust_lib
 from trainer.config import Config
 from trainer.input import augment
 from trainer.input.decoding import RATIOS
+from trainer.report import say
 
+NAMED = 20
+"""Damaged pictures that are named, each once."""
 _JPEG = b"\xff\xd8\xff"
+_PNG, _PNG_SIZE = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", slice(16, 24)
+"""How a PNG begins, and where its width and height lie (ISO 15948, 11.2.2)."""
 _RGB = PixelType.U8x3.value
 _BILINEAR = rust_lib.RustResizeOptions().set_resize_alg(
     Algorithm.interpolation.value, FilterType.bilinear.value, 1
+)
+_AVERAGING = rust_lib.RustResizeOptions().set_resize_alg(
+    Algorithm.convolution.value, FilterType.bilinear.value, 1
 )
 _ALIGNED = 64
 """TensorFlow takes an array without a copy if it starts at a multiple of so many bytes
 (EIGEN_MAX_ALIGN_BYTES)."""
 
 
-def pixels(content: bytes, ratio: int = 1, out: np.ndarray | None = None) -> np.ndarray:
+def pixels(
+    content: bytes, ratio: int = 1, out: np.ndarray | None = None, name: bytes = b""
+) -> np.ndarray:
     """Return an encoded picture as uint8 [height, width, 3], a JPEG at one in `ratio` pixels of a
-    side. The pixels of a JPEG lie in `out`, if it is given.
+    side. The pixels of a JPEG lie in `out`, if it is given. One that is damaged, and can be
+    decoded all the same, is told by its `name`.
 
     Raises ValueError, which a graph passes on as tf.errors.InvalidArgumentError.
     """
-    jpeg = content.startswith(_JPEG)
+    jpeg, damage = content.startswith(_JPEG), ""
     if jpeg:
-        with contextlib.suppress(ValueError):
+        try:
             least = [-(-side // ratio) for side in _header(content)] if ratio > 1 else [0, 0]
             return simplejpeg.decode_jpeg(content, "RGB", True, False, *least, buffer=out)
+        except ValueError as error:
+            damage = str(error)
     try:
         with tf.device("CPU:0"):
             if jpeg:
-                return tf.io.decode_jpeg(content, channels=3, ratio=ratio).numpy()
-            return tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
+                image = tf.io.decode_jpeg(content, channels=3, ratio=ratio).numpy()
+            else:
+                image = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
     except tf.errors.InvalidArgumentError as error:
         raise ValueError(error.message) from None
+    if damage.startswith("Corrupt"):  # and not a format that simplejpeg does not know
+        _tell(name.decode(errors="replace") or _nameless(content), damage)
+    return image
+
+
+_damaged: set[str] = set()
+_telling = threading.Lock()
+
+
+def _tell(name: str, damage: str) -> None:
+    """Report a damaged picture, once; beyond NAMED, only when their number has doubled."""
+    with _telling:
+        if name in _damaged:
+            return
+        _damaged.add(name)
+        count = len(_damaged)
+        if count <= NAMED or count & (count - 1) == 0:
+            text = f"{name}: {damage}; trained on as far as it can be decoded"
+            say("damaged", text, "WARNING", damaged=count)
+
+
+def _nameless(content: bytes) -> str:
+    digest = hashlib.sha256(content).hexdigest()[:12]
+    return f"a JPEG without a name of {len(content):,} bytes, SHA-256 {digest}"
 
 
 def size(content: bytes) -> tuple[int, int]:
@@ -56,6 +97,9 @@ def size(content: bytes) -> tuple[int, int]:
     if content.startswith(_JPEG):
         with contextlib.suppress(ValueError):
             return _header(content)
+    if content.startswith(_PNG) and len(content) >= _PNG_SIZE.stop:
+        width, height = struct.unpack(">II", content[_PNG_SIZE])
+        return height, width
     return pixels(content).shape[:2]
 
 
@@ -73,55 +117,59 @@ class Decoder:
     canvas: int = 0
     pixels: Callable[..., np.ndarray] = pixels
 
-    def batch(self, contents: tf.Tensor, draws: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def batch(
+        self, contents: tf.Tensor, draws: tf.Tensor, names: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return pictures, uint8 [n, side, side, 3], and what is seen of each: int32 [n, 4].
 
-        draws: the augment.DRAWS random numbers of each.
+        draws: the augment.DRAWS random numbers of each. names: for reports.
         """
+        names = tf.fill(contents.shape, "") if names is None else names
         [n], side = contents.shape, self.canvas or self.config.image_size
         sizes = tf.ensure_shape(tf.numpy_function(_sizes, [contents], tf.int32), [n, 2])
         seen = augment.window(sizes, draws, self.config)
         if self.canvas:
-            images = tf.numpy_function(self._wholes, [contents, sizes], tf.uint8)
+            images = tf.numpy_function(self._wholes, [contents, names, sizes], tf.uint8)
         else:
             views = tf.concat([seen, augment.placing(draws, self.config)], axis=1)
-            images = tf.numpy_function(self._squares, [contents, views], tf.uint8)
+            images = tf.numpy_function(self._squares, [contents, names, views], tf.uint8)
         return tf.ensure_shape(images, [n, side, side, 3]), seen
 
-    def _wholes(self, contents: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def _wholes(self, contents: np.ndarray, names: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         images = _empty(len(contents), self.canvas, self.canvas, 3)
         widths = sizes[:, 1].tolist()
 
         def make(number: int) -> None:
             out = images[number]
             fits = widths[number] == self.canvas  # Then it can be decoded where it shall lie.
-            image = self.pixels(contents[number], 1, out if fits else None)
+            image = self.pixels(contents[number], 1, out if fits else None, names[number])
             if not np.may_share_memory(image, out):
                 out[: image.shape[0], : image.shape[1]] = image
 
         _each(len(contents), make)
         return images
 
-    def _squares(self, contents: np.ndarray, views: np.ndarray) -> np.ndarray:
+    def _squares(self, contents: np.ndarray, names: np.ndarray, views: np.ndarray) -> np.ndarray:
         images = _empty(len(contents), self.config.image_size, self.config.image_size, 3)
         rows = views.tolist()
 
         def make(number: int) -> None:
-            self._square(contents[number], images[number], *rows[number])
+            self._square(contents[number], names[number], images[number], *rows[number])
 
         _each(len(contents), make)
         return images
 
     def _square(
-        self, content: bytes, out: np.ndarray, top: int, left: int, height: int, width: int,
-        mirrored: int, upended: int, turns: int,
+        self, content: bytes, name: bytes, out: np.ndarray,
+        top: int, left: int, height: int, width: int, mirrored: int, upended: int,
+        turns: int,
     ) -> None:  # fmt: skip
         """Make the part that is seen, at the scale that is large enough, into a square."""
         scale = (
             max(min(height, width) // self.config.image_size, 1) if content.startswith(_JPEG) else 1
         )
         ratio = min(1 << scale.bit_length() - 1, RATIOS[-1])
-        image = self.pixels(content, ratio)
+        image = self.pixels(content, ratio, None, name)
         if not augment.whole(self.config):
             top, left = top // ratio, left // ratio
             bottom, right = top + max(height // ratio, 1), left + max(width // ratio, 1)
@@ -143,13 +191,14 @@ def _sizes(contents: np.ndarray) -> np.ndarray:
 
 
 def _resized(image: np.ndarray, side: int) -> np.ndarray:
-    """Return a square: bilinear, with half-pixel centres and no smoothing, as tf.image.resize."""
+    """Return a square: bilinear, with half-pixel centres, as decoding has it."""
     if image.shape[:2] == (side, side):
         return image
     height, width, _ = image.shape
     source = rust_lib.Image(width, height, _RGB, image.tobytes())
     square = rust_lib.Image(side, side, _RGB, None)
-    rust_lib.RustResizer().resize(source, square, _BILINEAR)
+    how = _AVERAGING if min(height, width) >= 2 * side else _BILINEAR
+    rust_lib.RustResizer().resize(source, square, how)
     return np.frombuffer(square.buffer(), np.uint8).reshape(side, side, 3)
 
 

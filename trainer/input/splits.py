@@ -2,10 +2,12 @@
 
 import contextlib
 import functools
+import hashlib
 import json
 import os
+import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +27,15 @@ from trainer.report import say
 
 UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
+
+
+_GZIP = b"\x1f\x8b"
+_NAMES = ("{}-*.tfrecord", "{}-?????-of-?????", "*-{}.tfrecord-?????-of-?????")
+"""Of a split's files, as trainer.records, many scripts, and TensorFlow Datasets call them."""
+
+
+_FILE = r"[^/\s;:'\"]*(?:\.tfrecord|-\d{5}-of-\d{5})[^/\s;:'\"]*"
+"""Of such a name in an error's text."""
 
 
 class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
@@ -149,10 +160,12 @@ def class_names(folder: str) -> tuple[str, ...]:
     """Return labels.txt: the name of class n in line n. Raises UsageError."""
     path = f"{folder.rstrip('/')}/labels.txt"
     try:
-        names = tuple(storage.read(path).decode().split("\n"))
+        text = storage.read(path).decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: is not in UTF-8: {error}") from None
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
-    names = names[:-1] if names[-1] == "" else names
+    names = tuple(text.removesuffix("\n").split("\n"))
     enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
@@ -161,12 +174,47 @@ def class_names(folder: str) -> tuple[str, ...]:
 
 def count_records(path: str) -> int:
     """Count records by their lengths, without reading the payloads. Raises CorruptRecord."""
+    return sum(1 for _ in _places(path))
+
+
+def _places(path: str, footers: Callable[[bytes], object] | None = None) -> Iterator[int]:
+    """Yield the payload length of each record. `footers` takes what each ends with: its checksum.
+    Raises CorruptRecord.
+
+    TensorFlow's file reads half a megabyte at each place, and so all of it: right for a bucket.
+    """
     size = storage.gfile.stat(path).length
+    opened: Any = storage.gfile.GFile if storage.remote(path) else open
     try:
-        with storage.gfile.GFile(path, "rb") as file:
-            return sum(1 for _ in tfrecord.lengths(file, size))
+        with opened(path, "rb") as file:
+            for position, length in tfrecord.lengths(file, size):
+                if footers:
+                    file.seek(position + tfrecord.HEADER + length)
+                    footers(file.read(tfrecord.FOOTER))
+                yield length
     except tfrecord.Damaged as damaged:
+        with opened(path, "rb") as file:
+            if file.read(2) == _GZIP:
+                text = "is compressed with GZIP; unpack the files of the folder (gunzip) first"
+                raise UsageError(f"{path}: {text}") from None
         raise CorruptRecord(f"{path}: {damaged}") from None
+    except OSError as error:  # which names no file where reading fails, and not opening
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def unread(folder: str, error: Exception) -> str:
+    """Return one line with the file of records that a store did not give, and the system's words,
+    if that is what `error` says; otherwise "". What the program may not read, it never will.
+    """
+    allowed = not isinstance(error, PermissionError | tf.errors.PermissionDeniedError)
+    text = str(getattr(error, "message", None) or error)
+    path = re.search(rf"{re.escape(folder.rstrip('/'))}/{_FILE}", text)
+    if not (path and allowed and isinstance(error, storage.FAILURES)):
+        return ""
+    if isinstance(error, tf.errors.DataLossError | tf.errors.InvalidArgumentError):
+        return ""  # what was read is wrong
+    why = error.strerror if isinstance(error, OSError) else text[path.end() :].partition("[[")[0]
+    return f"{path[0]} cannot be read: {' '.join((why or '').strip(' ;:').split())[:200]}"
 
 
 def find_corrupt(config: Config) -> str | None:
@@ -176,7 +224,7 @@ def find_corrupt(config: Config) -> str | None:
     """
     folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
     classes = len(class_names(folder))
-    paths = sorted(storage.gfile.glob(f"{folder.rstrip('/')}/*.tfrecord"))
+    paths = _glob(folder, "*")
     decoded = (image_size, classes, _target(paths))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
@@ -188,17 +236,31 @@ def find_corrupt(config: Config) -> str | None:
 
 
 def fingerprint(shards: Iterable[Shard], names: Iterable[str]) -> dict[str, Any]:
-    """Return what a checkpoint holds of the records, as JSON, so that a restart notices others: the
-    names of the classes in their order, and of each file its name, its number of records, its bytes
-    and the checksum of its last record."""
+    """Return what a checkpoint holds of the records, as JSON, so that a restart notices others, and
+    what workers compare: the names of the classes in their order, and what `_mark` says of each
+    file. Raises CorruptRecord."""
     shards = tuple(shards)
     with ThreadPoolExecutor(8) as pool:
-        ends = tuple(pool.map(_last_checksum, shards))
-    files = {
-        shard.path.rpartition("/")[2]: [shard.records, shard.bytes, end]
-        for shard, end in zip(shards, ends, strict=True)
-    }
+        marks = tuple(pool.map(_mark, shards))
+    files = {s.path.rpartition("/")[2]: mark for s, mark in zip(shards, marks, strict=True)}
     return {"classes": list(names), "files": files}
+
+
+def _mark(shard: Shard) -> dict[str, Any]:
+    """Return the records and bytes of a file, the checksum of its last record, and a hash of the
+    checksums of all its records; in a bucket, of a file that dataset.json knows, the SHA-256 that
+    this has, since all of the file had to be read."""
+    found = {"records": shard.records, "bytes": shard.bytes, "last": ""}
+    if shard.bytes >= tfrecord.FOOTER:
+        with storage.gfile.GFile(shard.path, "rb") as file:
+            file.seek(shard.bytes - tfrecord.FOOTER)
+            found["last"] = bytes(file.read(tfrecord.FOOTER)).hex()
+    if shard.sha256 and storage.remote(shard.path):
+        return {**found, "sha256": shard.sha256}
+    digest = hashlib.sha256()
+    for _ in _places(shard.path, digest.update):
+        pass
+    return {**found, "checksums": digest.hexdigest()}
 
 
 def check_fingerprint(config: Config, before: dict[str, Any] | None, now: dict[str, Any]) -> None:
@@ -223,7 +285,7 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     kinds = {
         "gone": sorted(old_files.keys() - new_files.keys()),
         "new": sorted(new_files.keys() - old_files.keys()),
-        "changed": [name for name, old in old_files.items() if new_files.get(name, old) != old],
+        "changed": [name for name in old_files if _changed(old_files[name], new_files.get(name))],
     }
     return ", ".join(
         f"{names[0]} is {kind}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -232,21 +294,27 @@ def differences(before: dict[str, Any], now: dict[str, Any]) -> str:
     )
 
 
-def _last_checksum(shard: Shard) -> str:
-    """Return the checksum that a file's last record ends with; "": there is none."""
-    if shard.bytes < tfrecord.FOOTER:
-        return ""
-    with storage.gfile.GFile(shard.path, "rb") as file:
-        file.seek(shard.bytes - tfrecord.FOOTER)
-        return bytes(file.read(tfrecord.FOOTER)).hex()
+def _changed(old: dict[str, Any] | list[Any], new: dict[str, Any] | None) -> bool:
+    """Do two marks differ in what both say? Earlier versions wrote the first three as a list."""
+    old = old if isinstance(old, dict) else dict(zip(_MARKS, old, strict=True))
+    return new is not None and any(old[key] != new[key] for key in old.keys() & new.keys())
+
+
+_MARKS = ("records", "bytes", "last")
 
 
 def _paths(folder: str, split: str) -> list[str]:
-    pattern = f"{folder.rstrip('/')}/{split}-*.tfrecord"
-    paths = sorted(storage.gfile.glob(pattern))
-    if not paths:
-        raise UsageError(f"there are no records at {pattern}")
-    return paths
+    if paths := _glob(folder, split):
+        return paths
+    raise UsageError(f"there are no records at {folder.rstrip('/')}/{_NAMES[0].format(split)}")
+
+
+def _glob(folder: str, split: str) -> list[str]:
+    """Return the files of a split by the first of _NAMES that fits."""
+    patterns = (f"{folder.rstrip('/')}/{name.format(split)}" for name in _NAMES)
+    return next(
+        (sorted(found) for pattern in patterns if (found := storage.gfile.glob(pattern))), []
+    )
 
 
 def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
@@ -254,7 +322,12 @@ def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, .
     filled = [shard.path for shard in shards if shard.records]
     if not filled:
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
-    target = _target(filled)
+    features = _first(filled)
+    if features and "image/encoded" not in features:
+        names = ", ".join(sorted(features))
+        text = f"its records have {names}, and no image/encoded; docs/data.md says what is read"
+        raise UsageError(f"{filled[0]}: {text}")
+    target = targets.of(features)
     return tuple(replace(shard, target=target) for shard in shards)
 
 
@@ -281,7 +354,7 @@ def _listed(folder: str, split: str) -> list[Shard]:
                 jpeg = least, most, longest
             case _:
                 jpeg = 0, 0, 0
-        return Shard(path, report.get("records", -1), length, jpeg)
+        return Shard(path, report.get("records", -1), length, jpeg, report.get("sha256", ""))
 
     with ThreadPoolExecutor(8) as pool:
         return list(pool.map(shard, _paths(folder, split)))

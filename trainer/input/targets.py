@@ -42,7 +42,7 @@ def read(examples: Mapping[str, Any], target: str, outputs: int) -> tf.Tensor:
     several = target == LABELS
     written = examples["image/class/labels" if several else "image/class/label"]
     numbers = written.values if several else written
-    below = tf.debugging.assert_less(numbers, tf.cast(outputs, tf.int64), "label beyond labels.txt")
+    below = tf.debugging.assert_less(numbers, tf.cast(outputs, tf.int64), _BEYOND)
     least = tf.debugging.assert_non_negative(numbers, "negative label")
     with tf.control_dependencies([bound for bound in (below, least) if bound is not None]):
         if not several:
@@ -51,6 +51,9 @@ def read(examples: Mapping[str, Any], target: str, outputs: int) -> tf.Tensor:
         return tf.minimum(tf.reduce_sum(tf.one_hot(padded, outputs), axis=1), 1.0)
 
 
+_BEYOND = (
+    "label beyond labels.txt (they count from 0: for ones from 1, put a line before the first)"
+)
 _NEED_A_CLASS = {
     VALUES: ("label_smoothing", "mixup", "cutmix", "class_weights", "sampling"),
     LABELS: ("class_weights", "sampling"),

@@ -5,6 +5,7 @@ A run that is started again to train longer is not done.
 
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from trainer.config import UNKNOWN, Config, UsageError
@@ -18,12 +19,18 @@ DONE = "DONE"
 
 
 def recorded(job_dir: str) -> dict[str, Any]:
-    """Return the options by a job's RECORD; {}: there is none. Raises UsageError if it cannot be
-    read.
+    """Return the options by a job's RECORD, but for those of an earlier version alone; {}: there is
+    none. Raises UsageError if it cannot be read.
     """
     path = f"{job_dir}/{RECORD}"
+    known = {field.name for field in fields(Config)}
     try:
-        return dict(json.loads(storage.read(path)))
+        values = dict(json.loads(storage.read(path)))
+        return {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
+            if name in known
+        }
     except storage.NOT_FOUND:
         return {}
     except (ValueError, TypeError) as error:

@@ -3,8 +3,11 @@
 import errno
 import os
 import shutil
+import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -20,6 +23,31 @@ _OUTSIDE = (
     *(errno.EIO, errno.ESTALE, errno.ENOTDIR),
 )
 """Errors that come from the disk or its owner, not from the program."""
+
+
+WAITS = (1.0, 4.0)
+"""Seconds before each time that reading is tried again."""
+_LASTING = (
+    *(tf.errors.NotFoundError, tf.errors.PermissionDeniedError, tf.errors.InvalidArgumentError),
+    *(tf.errors.UnimplementedError, tf.errors.UnauthenticatedError, tf.errors.DataLossError),
+    *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError),
+)
+"""Failures that another try does not mend."""
+_Found = TypeVar("_Found")
+
+
+def patiently(work: Callable[[], _Found]) -> _Found:
+    """Return what `work` does, which only reads; where a store fails, it is tried again, after
+    WAITS."""
+    for seconds in WAITS:
+        try:
+            return work()
+        except FAILURES as error:
+            if isinstance(error, _LASTING):
+                raise
+            say("store", f"{words(error)}: tried again in {seconds:g} s", "WARNING")
+            time.sleep(seconds)
+    return work()
 
 
 def remote(path: str) -> bool:
@@ -64,8 +92,12 @@ def attempt(path: str, content: bytes) -> bool:
 
 def read(path: str) -> bytes:
     """Return all of a file. Raises tf.errors.NotFoundError if there is none."""
-    with gfile.GFile(path, "rb") as file:
-        return file.read()
+
+    def content() -> bytes:
+        with gfile.GFile(path, "rb") as file:
+            return bytes(file.read())
+
+    return patiently(content)
 
 
 def replace_folder(temporary: str, path: str) -> None:
@@ -81,12 +113,17 @@ def unwritable(error: Exception) -> str:
     to this program; otherwise "". TensorFlow passes on the system's words, not its error
     numbers.
     """
-    text = " ".join(str(getattr(error, "message", None) or error).split())
-    text = text.partition("}} ")[2] if text.startswith("{{") else text  # an operation's name
-    text = text.partition(" [Op:")[0][:300]
+    text = words(error)
     if isinstance(error, tf.errors.OpError):
         return text if any(os.strerror(number) in text for number in _OUTSIDE) else ""
     return text if isinstance(error, OSError) and error.errno in _OUTSIDE else ""
+
+
+def words(error: Exception) -> str:
+    """Return what the system said, in a line, without the name of TensorFlow's operation."""
+    text = " ".join(str(getattr(error, "message", None) or error).split())
+    text = text.partition("}} ")[2] if text.startswith("{{") else text
+    return text.partition(" [Op:")[0].partition(" [[{")[0][:300]
 
 
 def size(count: float) -> str:

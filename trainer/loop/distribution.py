@@ -32,7 +32,7 @@ class Cluster:
     index: int = 0
     """Index of this process among them. 0 is the chief, and only the chief writes."""
     role: str = "chief"
-    """chief, worker or ps."""
+    """chief, worker, ps or evaluator."""
     task: int = 0
     """Index among the tasks of this role."""
     tasks: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
@@ -62,7 +62,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
 
     Vertex AI, Kubeflow and TensorFlow itself use TF_CONFIG. CLUSTER_SPEC is Vertex AI's own and
     names worker pools: 0 the chief, 1 workers, 2 parameter servers, 3 evaluators (Vertex AI's
-    documentation of distributed training). An evaluator has nothing to do: the trainers evaluate.
+    documentation of distributed training). An evaluator follows the job's checkpoints by itself.
     """
     source = "TF_CONFIG" if environment.get("TF_CONFIG", "").strip() else "CLUSTER_SPEC"
     tasks, named = _read(source, environment.get(source, "").strip() or "{}")
@@ -71,7 +71,7 @@ def cluster(environment: Mapping[str, str]) -> Cluster:
         known = ", ".join(_POOLS.values())
         raise UsageError(f"{source}: a task of type {kind!r} is not one of {known}")
     if kind == _EVALUATOR:
-        raise UsageError(f"{source}: this is an evaluator; the trainers evaluate: leave it out")
+        return Cluster(role=_EVALUATOR, task=task)
     chiefs, workers = tasks.get("chief", ()), tasks.get("worker", ())
     total = len(chiefs) + len(workers)
     if tasks.get("ps"):

@@ -83,7 +83,7 @@ class Trainer:
             if config.target == targets.VALUES and known:
                 networks.learn_units(self.model, np.concatenate([*known.values()]))
         self.total = tf.function(functools.partial(summed, strategy))
-        self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
+        self._averages: list[tuple[Any, Any]] = []
         self.use_learning_rate(1.0)
 
     def use_learning_rate(self, factor: float) -> None:
@@ -96,9 +96,11 @@ class Trainer:
 
     def _make_state(self) -> None:
         self.optimizer.build(self.model.trainable_variables)
+        inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
-            inner = getattr(self.optimizer, "inner_optimizer", self.optimizer)
             inner._all_reduce_sum_gradients = list
+        followed = networks.followed(self.model) if self.config.ema else []
+        self._averages = [(v, inner.add_variable_from_reference(v, "average")) for v in followed]
 
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
@@ -107,6 +109,7 @@ class Trainer:
             self._gradients_function = tf.function(self._gradients, jit_compile=True)
         elif self.config.accumulate > 1:  # traced once, called for each part
             self._gradients_function = tf.function(self._gradients)
+        self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
         self._train = tf.function(self._train_steps)
         self._snapshot = tf.function(self._read)
 
@@ -174,12 +177,12 @@ class Trainer:
                 variable.assign(values[name])
 
     def averages(self) -> list[tuple[Any, Any]]:
-        """Return each trained variable with its moving average; none without --ema."""
-        return optimization.averages(self.optimizer, self.model)
+        """Return each variable of networks.followed with its moving average; none without --ema."""
+        return self._averages
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """With --ema, give the model the moving average of its weights inside."""
+        """With --ema, give the model the moving averages of its weights and statistics inside."""
         pairs = self.averages()
         values = [variable.numpy() for variable, _ in pairs]
         with self.strategy.scope():
@@ -201,10 +204,13 @@ class Trainer:
         return [tf.identity(variable) for variable in self.variables().values()]
 
     def _drifting(self) -> list[Any]:
-        """Return the variables that differ among replicas: BatchNorm's moving statistics."""
+        """Return the variables that differ among replicas: BatchNorm's moving statistics, and their
+        averages."""
         if self.replicas == 1:
             return []
-        return [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
+        own = [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
+        paths = {variable.path for variable in own}
+        return own + [average for variable, average in self._averages if variable.path in paths]
 
     def _synchronise(self) -> None:
         """Give all replicas the mean of their BatchNorm statistics.
@@ -308,6 +314,9 @@ class Trainer:
         gradients = self._clipped(gradients, norm)
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         self.optimizer.apply(gradients, list(variables))
+        share = 1.0 - optimization.kept(self.config.ema, self.optimizer.iterations)
+        for variable, average in self._averages:
+            average.assign(average + share * (variable - average))
         return tf.stack([loss, accuracy, norm / self.replicas, rate / self.replicas])
 
 

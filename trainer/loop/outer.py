@@ -26,6 +26,8 @@ from trainer.report import say
 
 SLOWER = 0.5
 """Factor of the learning rate at each return from a loss that is not finite."""
+TRIES = len(storage.WAITS)
+"""Times in a row that reading is tried again where a store gave no records."""
 RETRIES = 2
 """Times to return to the last checkpoint after a loss that is not finite."""
 CALL = 0.25
@@ -76,11 +78,11 @@ class Controller:
         self.allowed = allowed
         self.steps = run.config.steps
         self.records = sum(shard.records for shard in run.train)
-        self.fingerprint = splits.fingerprint((*run.train, *run.validation), run.names)
         self.judge = run.judge = Judge(self.config.metric, self.config.early_stopping)
         self.checkpoints = Checkpoints(self.config.checkpoint_dir, self.config.keep_checkpoints)
         self.background = Background(self.checkpoints, allowed) if self.place.chief else None
         self.tries, self.factor = 0, 1.0
+        self._unread = 0
         self._initial: dict[str, np.ndarray] | None = None
         self._saves: list[int] = []
         self._evaluated = -1
@@ -102,8 +104,8 @@ class Controller:
         try:
             return self._run()
         except tf.errors.OpError as error:
-            stepped = self._calls > 0
-            if distribution.outside(error, stepped) and not storage.unwritable(error):
+            named = storage.unwritable(error) or splits.unread(self.config.records, error)
+            if distribution.outside(error, stepped=self._calls > 0) and not named:
                 raise Interrupted(error) from error
             raise
 
@@ -125,8 +127,12 @@ class Controller:
                 preempted, spoiled, failed = self._vote()
                 if spoiled:
                     raise NotFinite(self.position.step, float("nan"))
-            except NotFinite as error:
-                self._recover(error)
+            except (NotFinite, tf.errors.OpError) as error:
+                if isinstance(error, NotFinite):
+                    self._recover(error)
+                else:
+                    self._wait_for_the_store(error)
+                    self._go_back(error)
                 with self.run_.stopwatch.measure("input"):
                     batches, early = self._batches(), False
                 continue
@@ -175,7 +181,7 @@ class Controller:
         if checkpoint is None:
             return False
         state = checkpoint.state
-        splits.check_fingerprint(self.config, state.get("records"), self.fingerprint)
+        splits.check_fingerprint(self.config, state.get("records"), self.run_.records)
         if state.get("factor", 1.0) != self.factor and not self.tries:
             self.factor, self.tries = state["factor"], state.get("tries", 0)
             self.trainer.use_learning_rate(self.factor)
@@ -250,7 +256,7 @@ class Controller:
         # The wait for the slowest rank is part of a step.
         with self.run_.stopwatch.measure("compute"):
             values = self._together([*map(float, mine), self._pace if self.place.chief else 0.0])
-        self._pace = values[-1]
+        self._pace, self._unread = values[-1], 0
         preempted, spoiled, failed = (value > 0.5 for value in values[:-1])
         return preempted, spoiled, failed
 
@@ -307,7 +313,7 @@ class Controller:
             "evaluated": self._evaluated,
             "readers": self.trainer.readers,
             "averages": {v.path: average.path for v, average in self.trainer.averages()},
-            "records": self.fingerprint,
+            "records": self.run_.records,
             "factor": self.factor,
             "tries": self.tries,
             "observers": self.watch.states(self.run_),
@@ -352,7 +358,12 @@ class Controller:
         with self.run_.stopwatch.measure("evaluation"):
             self.trainer.synchronise()
             with self.trainer.averaged():
-                result = self.evaluation.run(self._between, wait)
+                while True:
+                    try:
+                        result = self.evaluation.run(self._between, wait)
+                        break
+                    except tf.errors.OpError as error:
+                        self._wait_for_the_store(error)
                 tell(step, result)
                 self.run_.scores = self.evaluation.scores
                 with self.run_.stopwatch.measure("summaries"):
@@ -407,6 +418,25 @@ class Controller:
         self.factor *= SLOWER
         self._together([0.0])  # for the chief's last checkpoint
         self.trainer.use_learning_rate(self.factor)
+        self._go_back(error)
+        where = f"{str(error).partition(':')[0]}: back to step {self.position.step}"
+        text = f"with {self.factor:g} times the learning rate, try {self.tries} of {RETRIES}"
+        say("diverged", f"{where} {text}", "WARNING", step=self.position.step)
+
+    def _wait_for_the_store(self, error: tf.errors.OpError) -> None:
+        """Wait before reading is tried again. Raises `error` if it is another one, if it came TRIES
+        times in a row, and where other processes wait, so that all have to start again."""
+        named = splits.unread(self.config.records, error)
+        if not named or self.place.tasks or self._unread >= TRIES:
+            raise error
+        seconds = storage.WAITS[self._unread]
+        self._unread += 1
+        say("store", f"{named}: tried again in {seconds:g} s", "WARNING", step=self.position.step)
+        time.sleep(seconds)
+
+    def _go_back(self, error: Exception) -> None:
+        """Return to the last checkpoint, or to the start. Raises `error` where neither is there."""
+        self._collect(wait=True)
         if not self._load_newest():
             before = self._initial
             if before is None:
@@ -419,9 +449,6 @@ class Controller:
             self.run_.position = Position()
         self._saves.clear()
         self._calls, self._pace = max(self._calls, 1), 0.0
-        where = f"{str(error).partition(':')[0]}: back to step {self.position.step}"
-        text = f"with {self.factor:g} times the learning rate, try {self.tries} of {RETRIES}"
-        say("diverged", f"{where} {text}", "WARNING", step=self.position.step)
 
     def _finish(self, early: bool) -> tuple[dict[str, Any], bool]:
         """Make the last evaluation, after everything is safely written."""

@@ -1,7 +1,7 @@
 """What a run chooses itself: the options that were not given, by the data and the devices.
 
 A job that has a checkpoint goes on with what it began with: config.json in its folder says it, so
-that a restart stays right whatever this version would choose.
+that a restart that says less stays right, whatever this version would choose.
 """
 
 import dataclasses
@@ -10,16 +10,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.config import Config
+from trainer.config import UNKNOWN, Config, check
 from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
 from trainer.model import backbones
 from trainer.report import say
 
-CHOSEN = (
-    *("image_size", "batch_size", "learning_rate", "schedule", "warmup_steps"),
-    "evaluate_every",
-)
+OF_A_START = ("records", "job_dir", "accelerator", "output", "accept_changed_records")
+"""What each start of a job says of itself. Every other option is the job's."""
 _RATES = {"adam": 1.0, "adamw": 1.0, "rmsprop": 0.5, "lion": 0.2, "lamb": 2.0, "sgd": 6.0}
 """The learning rate of an optimizer, in Adam's."""
 _BATCH = 32
@@ -47,40 +45,66 @@ Choice = tuple[str, Any, str]
 """An option's name, its value, and why."""
 
 
-def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
-    """Return `config` with a value for each option that was not given: what the job began with, if
-    it has a checkpoint, or else a choice. Each choice is reported. Raises UsageError.
+def carried(config: Config, given: Collection[str]) -> tuple[Config, frozenset[str]]:
+    """Return `config` with what the job began with, of each option that is not `given`, if it has a
+    checkpoint and is not done; and the options that now have a value. Both are reported: what is
+    not the default, and what is given and differs. Raises UsageError.
     """
-    known = recorded(config, given)
-    if known:
-        config = dataclasses.replace(config, **known)
-        given = {*given, *known, *(["steps"] if "epochs" in known else [])}
-        text = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in known.items())
-        say("chosen", f"{text}: as this job began ({markers.RECORD})", **known)
+    began = markers.recorded(config.job_dir)
+    checkpoints = Checkpoints(config.checkpoint_dir, config.keep_checkpoints)
+    if not began or markers.finished(config) or not checkpoints.steps():
+        return config, frozenset(given)
+    length = "epochs" if began.get("epochs") else "steps"
+    names = [
+        name
+        for name in (entry.name for entry in dataclasses.fields(Config) if entry.metadata)
+        if name in began and name not in OF_A_START and name not in ("epochs", "steps")
+    ]
+    names += [length] if length in began else []
+    own = [name for name in names if name not in given]
+    if "steps" in given and length in own:
+        own.remove(length)  # --epochs is given, and this one was --steps
+    differ = {
+        name: began[name]
+        for name in names
+        if name in given and getattr(config, name) not in (began[name], UNKNOWN)
+    }
+    known = {name: began[name] for name in own}
+    text = ", ".join(_shown(n, v) for n, v in known.items() if v != getattr(config, n))
+    say("chosen", f"{text or 'every option'}: as this job began ({markers.RECORD})", **known)
+    if differ:
+        pairs = (f"{_shown(n, getattr(config, n))} (it was {_value(v)})" for n, v in differ.items())
+        text = f"{', '.join(pairs)}: given, and another from here on"
+        say("chosen", text, "WARNING", **{name: getattr(config, name) for name in differ})
+    config = dataclasses.replace(config, **known)
+    check(config)
+    return config, frozenset((*given, *known, *(["steps"] if length in known else [])))
+
+
+def _shown(name: str, value: Any) -> str:
+    return f"--{name.replace('_', '-')} {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    """Return a value as the command line has it."""
+    if isinstance(value, tuple):
+        return ",".join(map(_value, value)) or "none"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def settled(config: Config, given: Collection[str], facts: Facts) -> Config:
+    """Return `config` with a choice for each option that was not given. Each is reported."""
     for name, value, why in choices(config, given, facts):
         if value != getattr(config, name) or name == "image_size":
-            shown = f"{value:g}" if isinstance(value, float) else value
-            option = f"--{name.replace('_', '-')}"
-            say("chosen", f"{option} {shown}: {why}", **{name: value})
+            say("chosen", f"{_shown(name, value)}: {why}", **{name: value})
         config = dataclasses.replace(config, **{name: value})
     return config
 
 
-def recorded(config: Config, given: Collection[str]) -> dict[str, Any]:
-    """Return what a job that has a checkpoint began with, of the options that are not given; {}: it
-    has none. Raises UsageError if its record cannot be read.
-    """
-    if not Checkpoints(config.checkpoint_dir, config.keep_checkpoints).steps():
-        return {}
-    values = markers.recorded(config.job_dir)
-    names = [name for name in CHOSEN if name not in given]
-    if "steps" not in given:
-        names.append("epochs" if values.get("epochs") else "steps")
-    return {name: values[name] for name in names if name in values}
-
-
 def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice]:
-    """Return a choice for each option of CHOSEN that was not given, and for the length."""
+    """Return a choice for each of these options that was not given, and for the length."""
     made: list[Choice] = []
 
     def choose(name: str, value: Any, why: str) -> Any:
@@ -95,6 +119,8 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     batch = choose("batch_size", *_batch(config, facts, size))
     falls = "schedule" not in given or config.schedule != "constant"
     choose("learning_rate", *_rate(config, batch, falls))
+    if config.optimizer == "adamw":
+        choose("weight_decay", 0.004, "Keras' own for adamw")
     epochs = config.epochs
     if "steps" not in given:
         epochs, why = _epochs(config, facts.records)

@@ -78,6 +78,14 @@ def layers_of(network: Any) -> list[Any]:
     return layers
 
 
+def followed(network: keras.Model) -> list[Any]:
+    """Return the variables of which --ema keeps an average: those that are trained, and the
+    statistics that change with them, BatchNorm's."""
+    states = [v for layer in layers_of(network) if layer.trainable
+              for v in layer.non_trainable_variables if v.dtype.startswith("float")]  # fmt: skip
+    return [*network.trainable_variables, *states]
+
+
 class Units(keras.layers.Layer):
     """Returns values in the records' units from numbers around 0: x deviation + mean, one of each a
     value. So a model learns numbers of any size; both are of the training records, and not trained.

@@ -53,10 +53,8 @@ def optimizer(config: Config, policy: str) -> Any:
     rate = Schedule(config.learning_rate, config.steps, config.schedule, config.warmup_steps)
     # Without a name, a second optimizer in a process names the same variables differently.
     common: dict[str, Any] = {"learning_rate": rate, "name": config.optimizer}
-    if config.weight_decay:  # adamw has Keras' own without it
+    if config.weight_decay or config.optimizer == "adamw":  # which has Keras' own without it
         common["weight_decay"] = config.weight_decay
-    if config.ema:
-        common |= {"use_ema": True, "ema_momentum": config.ema}
     makers: Any = keras.optimizers
     chosen: Any = {
         "adam": lambda: makers.Adam(**common),
@@ -72,19 +70,12 @@ def optimizer(config: Config, policy: str) -> Any:
     return chosen
 
 
-def averages(optimizer: Any, network: Any) -> list[tuple[Any, Any]]:
-    """Return each trained variable of `network` with its moving average; none without --ema.
-
-    `optimizer` is what the function of that name made, built for `network`. Variables that are not
-    trained have no average: BatchNorm's statistics are one already.
-    """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    if not inner.use_ema:
-        return []
-    # Keras has no public way to read them without overwriting the weights.
-    return list(
-        zip(network.trainable_variables, inner._model_variables_moving_average, strict=True)
-    )
+def kept(ema: float, steps: Any) -> tf.Tensor:
+    """Return what share of itself the moving average keeps in update number `steps`, from 1 on:
+    `ema` in the end, less at first, so that a short run's average is not of its first weights (as
+    tf.train.ExponentialMovingAverage with num_updates)."""
+    steps = tf.cast(steps, tf.float32)
+    return tf.where(steps > 1, tf.minimum(ema, steps / (9.0 + steps)), 0.0)
 
 
 def losses(
@@ -97,25 +88,24 @@ def losses(
     """Return the loss of each example, for training: float32 [batch].
 
     Of a class it is the cross entropy with --label-smoothing; `labels` are the classes' numbers
-    [batch], or their shares [batch, classes] of mixed pictures, and `weights` has what an example
-    of each class counts (None: 1). Of several labels it is the mean of the classes' binary cross
-    entropies, of values that of the squared errors in `deviation`s.
+    [batch], or their shares [batch, classes] of mixed pictures, and `weights` has what each class
+    counts in its sum (None: 1), as torch.nn.CrossEntropyLoss has it. Of several labels it is the
+    mean of the classes' binary cross entropies, of values that of the squared errors in
+    `deviation`s.
     """
     smoothing = config.label_smoothing
     if config.target == targets.LABELS:
         return label_losses(labels, outputs, smoothing)
     if config.target == targets.VALUES:
         return value_losses(labels, outputs, deviation)
-    if labels.shape.rank == 1 and not smoothing:
-        each = plain_losses(labels, outputs)
-    else:
-        shares = labels if labels.shape.rank == 2 else tf.one_hot(labels, outputs.shape[-1])
-        each = keras.losses.categorical_crossentropy(shares, outputs, True, smoothing)
-    if weights is None:
-        return each
-    if labels.shape.rank == 2:
-        return each * tf.linalg.matvec(labels, weights)
-    return each * tf.gather(weights, labels)
+    if labels.shape.rank == 1 and not smoothing and weights is None:
+        return plain_losses(labels, outputs)
+    classes = outputs.shape[-1]
+    shares = labels if labels.shape.rank == 2 else tf.one_hot(labels, classes)
+    shares = (1.0 - smoothing) * shares + smoothing / classes
+    return -tf.reduce_sum(
+        shares * (1.0 if weights is None else weights) * tf.nn.log_softmax(outputs), -1
+    )
 
 
 def label_losses(labels: tf.Tensor, logits: tf.Tensor, smoothing: float = 0.0) -> tf.Tensor:

@@ -36,6 +36,8 @@ class Run:
     """trainer.observe.stopwatch.Stopwatch: where the time went."""
     position: Any
     """trainer.job.checkpoints.Position: the present step, examples, epoch."""
+    records: dict[str, Any] = field(default_factory=dict)
+    """trainer.input.splits.fingerprint of all records."""
     policy: str = "float32"
     """Keras dtype policy."""
     facts: dict[str, Any] = field(default_factory=dict)

@@ -87,8 +87,8 @@ def convert(
     if out.exists():
         raise UsageError(f"{out}: exists; records are written to a new folder")
     inputs = sources.find(source)
-    if importlib.util.find_spec("PIL") is None:
-        raise UsageError("pictures need Pillow: pip install pillow")
+    if not all(map(importlib.util.find_spec, ("PIL", "simplejpeg"))):
+        raise UsageError("pictures need Pillow and simplejpeg: pip install pillow simplejpeg")
     options = replace(options or Options(), target=inputs.target)
     names = class_names(source, inputs.items, options)
     files = plan(inputs.items, names, options)

@@ -21,7 +21,7 @@ have fewer examples than the second number."""
 
 def labels_of(path: str) -> tuple[str, ...]:
     """Return the names in a file, a line each. Raises UsageError."""
-    labels = tuple(Path(path).read_text().splitlines())
+    labels = tuple(Path(path).read_text("utf-8-sig").splitlines())
     if not labels or not all(labels) or len(set(labels)) < len(labels):
         raise UsageError(f"{path}: needs names, a line each, no two equal")
     return labels

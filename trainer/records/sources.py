@@ -5,8 +5,9 @@ own.
 """
 
 import csv
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import filterfalse
 from pathlib import Path
@@ -26,8 +27,12 @@ SEPARATOR = "|"
 _KINDS = " ".join(sorted(SUFFIXES))
 _BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
 """First bytes of JPEG, PNG, GIF, BMP, WebP and TIFF: of a picture whose name has no suffix."""
-_TARGETS = {"label": "class", "labels": "labels", "values": "values"}
+_TARGETS = {"label": "class", "class": "class", "labels": "labels", "values": "values"}
 """What a label is, by the name of its column."""
+_PATHS = ("path", "image", "filename", "file_name", "file", "filepath", "image_path")
+"""Names of the column of paths."""
+_SHARES = {"1": True, "1.0": True, "0": False, "0.0": False, "": False}
+"""What a column of one label says."""
 
 
 @dataclass(frozen=True)
@@ -152,32 +157,29 @@ def _is_picture(path: Path) -> bool:
 
 
 def _csv(path: Path) -> Source:
-    """Return the items of a CSV file, whose header names the columns: path, label, split.
+    """Return the items of a CSV file, whose header names the columns: path, label, split. Between
+    them are commas, semicolons or tabs.
 
     Paths are relative to the file. A column `labels` has several classes of each, also none, and
-    `values` numbers.
+    `values` numbers. Without any of these, each other column is a label, with 0 or 1.
     """
-    try:
-        rows = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path}: is not a CSV file in UTF-8: {error}") from error
-    lines = [(number, [cell.strip() for cell in row]) for number, row in enumerate(rows, start=1)]
-    lines = [(number, row) for number, row in lines if any(row)]
-    if not lines:
-        raise UsageError(f"{path}: is empty")
-    header = [name.lower() for name in lines.pop(0)[1]]
+    lines = _rows(path)
+    first = lines.pop(0)[1]
+    header = [name.lower() for name in first]
     of_path, of_label, of_split = (
         next((header.index(name) for name in known if name in header), -1)
-        for known in (("path", "image"), _TARGETS, ("split",))
+        for known in (_PATHS, _TARGETS, ("split",))
     )
-    if of_path < 0 or of_label < 0:
+    columns = {n: name for n, name in enumerate(first) if name and n not in (of_path, of_split)}
+    if of_path < 0 or (of_label < 0 and len(columns) < 2):
         raise UsageError(f"{path}: its first line has to name its columns: path,label,split")
-    target = _TARGETS[header[of_label]]
+    target = _TARGETS[header[of_label]] if of_label >= 0 else "labels"
     items, seen = [], dict[str, int]()
     for number, row in lines:
         where = f"{path}, line {number}"
         row = row + [""] * (len(header) - len(row))
-        name, label, split = row[of_path], row[of_label], row[of_split] if of_split >= 0 else ""
+        name, split = row[of_path], row[of_split] if of_split >= 0 else ""
+        label = row[of_label] if of_label >= 0 else _labels(where, columns, row)
         if not name or not (label or target == "labels"):
             raise UsageError(f"{where}: needs a path and a label")
         if split and split.lower() not in SPLITS:
@@ -190,7 +192,41 @@ def _csv(path: Path) -> Source:
         if not (path.parent / name).exists():
             raise UsageError(f"{where}: there is no {path.parent / name}")
         items.append(_item(name, label, SPLITS.get(split.lower(), ""), path.parent / name))
+    if of_label < 0 and all(item.label and SEPARATOR not in item.label for item in items):
+        target = "class"  # each row has exactly one
     return Source(tuple(items), (), target)
+
+
+def _rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the rows of a CSV file that are not empty, each with the line that it begins on.
+
+    Raises UsageError.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+        head = text.partition("\n")[0]
+        delimiter = max(",;\t", key=head.count)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows, begin = [], 1
+        for row in reader:
+            cells = [cell.strip() for cell in row]
+            if any(cells):
+                rows.append((begin, cells))
+            begin = reader.line_num + 1
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path}: is not a CSV file in UTF-8: {error}") from error
+    if not rows:
+        raise UsageError(f"{path}: is empty")
+    return rows
+
+
+def _labels(where: str, columns: Mapping[int, str], row: Sequence[str]) -> str:
+    """Return the labels of a row with a column for each. Raises UsageError."""
+    for number, name in columns.items():
+        if row[number] not in _SHARES:
+            text = "and a column of a label has 0 or 1; call the column of labels `label`"
+            raise UsageError(f"{where}: {name} is {row[number]!r}, {text}")
+    return SEPARATOR.join(name for number, name in columns.items() if _SHARES[row[number]])
 
 
 def _item(name: str, label: str, split: str, path: Path) -> Item:

@@ -1,6 +1,7 @@
 """The decoder of training gives TensorFlow's pixels, and refuses what TensorFlow refuses."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_other_formats_are_tensorflow_s(kind: str) -> None:
     theirs = tf.io.decode_image(content, channels=3, expand_animations=False).numpy()
     np.testing.assert_array_equal(pictures.pixels(content), theirs)
     assert pictures.size(content) == (97, 141)
-    expected = tf.image.resize(theirs, (16, 16)).numpy()
+    expected = tf.image.resize(theirs, (16, 16), antialias=True).numpy()
     seen = tf.function(decoding.decode)(tf.constant(content), 16).numpy()
     np.testing.assert_allclose(seen.astype(float), expected, atol=1)
 
@@ -58,6 +59,42 @@ def test_what_is_corrupt_is_refused(content: bytes) -> None:
     decoder = pictures.Decoder(options(image_size=8))
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(iter(batches.map(lambda contents: decoder.batch(contents, draws))))
+
+
+def test_a_jpeg_that_decoders_only_warn_of_is_named_once_with_their_count(capsys) -> None:
+    sound = encoded("jpeg")
+    rotten = sound[: len(sound) // 2] + bytes(40) + sound[len(sound) // 2 + 40 :]
+    decoder, draws = pictures.Decoder(options(image_size=8)), tf.zeros([3, augment.DRAWS])
+    other = rotten[:1500] + bytes(40) + rotten[1540:]
+    contents = tf.constant([sound, rotten, other])
+    for _ in range(2):
+        decoder.batch(contents, draws, tf.constant(["a.jpg", "cat/7.jpg", ""]))
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["damaged"] for line in told] == [1, 2]
+    first, second = sorted(line["message"] for line in told)
+    assert first.startswith("a JPEG without a name of ")
+    assert second.startswith("cat/7.jpg: Corrupt JPEG data: ")
+    assert second.endswith("; trained on as far as it can be decoded")
+
+
+def test_the_size_of_a_png_is_known_without_decoding_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = encoded("png")
+    monkeypatch.setattr(pictures, "pixels", None)
+    assert pictures.size(content) == (97, 141)
+
+
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_what_becomes_much_smaller_is_averaged_as_pillow_does_it(kind: str) -> None:
+    size = (512, 384)
+    noise = Image.merge("RGB", [Image.effect_noise(size, 90) for _ in range(3)])
+    file = io.BytesIO()
+    noise.save(file, kind, **({"lossless": True} if kind == "webp" else {}))
+    theirs = np.asarray(noise.resize((64, 64), Image.Resampling.BILINEAR), float)
+    graph = tf.function(decoding.decode)(tf.constant(file.getvalue()), 64).numpy()
+    decoder = pictures.Decoder(options(image_size=64))
+    [host], _ = decoder.batch(tf.constant([file.getvalue()]), tf.zeros([1, augment.DRAWS]))
+    for seen in (graph, host.numpy()):
+        assert np.abs(seen - theirs).mean() < 1
 
 
 @pytest.mark.parametrize(("height", "width"), [(97, 141), (30, 200), (64, 64), (7, 5)])

@@ -1,5 +1,7 @@
 """A folder of records: they are counted, damaged ones are named or left out, others are refused."""
 
+import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from tests.trainer.input.samples import PIXEL, labels, made, options, shards
 from tests.trainer.runs import SMOKE
 from trainer.config import UsageError
 from trainer.input import splits
+from trainer.job import storage
 from trainer.records import tfrecord
 from trainer.records.tfrecord import serialise
 
@@ -96,6 +99,12 @@ def test_class_names_are_needed(tmp_path: Path, text: str | None, message: str) 
         splits.class_names(str(out))
 
 
+@pytest.mark.parametrize("text", [b"cat\r\ndog\r\n", b"\xef\xbb\xbfcat\ndog", b"cat\ndog\n"])
+def test_class_names_may_come_from_another_system(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "labels.txt").write_bytes(text)
+    assert splits.class_names(str(tmp_path)) == ("cat", "dog")
+
+
 def test_dataset_json_spares_counting_and_is_not_believed_blindly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +155,49 @@ def test_a_run_over_corrupt_records_goes_on_if_asked(tmp_path: Path, task) -> No
     assert (counted["skipped"], counted["records"]) == (1, 2)
 
 
+# Records of other tools
+
+
+def renamed(tmp_path: Path, name: str) -> Path:
+    """The smoke records with the names that another tool gives them."""
+    for split, count in (("train", 4), ("validation", 1)):
+        for number in range(count):
+            place = f"{number:05d}-of-{count:05d}"
+            target = tmp_path / name.format(split=split, place=place)
+            shutil.copy(SMOKE / f"{split}-{place}.tfrecord", target)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["{split}-{place}", "digits-{split}.tfrecord-{place}"])
+def test_files_are_found_by_the_names_that_other_tools_give_them(name: str, tmp_path: Path) -> None:
+    folder = str(renamed(tmp_path, name))
+    assert [shard.records for shard in splits.find(folder, "train")] == [250] * 4
+    assert [shard.records for shard in splits.find(folder, "validation")] == [200]
+
+
+def test_compressed_records_are_called_that_and_not_corrupt(tmp_path: Path) -> None:
+    path = tmp_path / "train-0.tfrecord"
+    path.write_bytes(gzip.compress((SMOKE / "train-00000-of-00004.tfrecord").read_bytes()))
+    with pytest.raises(UsageError, match=r"train-0.tfrecord: is compressed with GZIP; unpack"):
+        splits.find(str(tmp_path), "train")
+
+
+def test_records_with_other_features_are_told_what_they_have(tmp_path: Path) -> None:
+    path = tmp_path / "train-0.tfrecord"
+    path.write_bytes(tfrecord.frame(tfrecord.example({"image": PIXEL, "label": 3})))
+    with pytest.raises(UsageError, match=r"records have image, label, and no image/encoded"):
+        splits.find(str(tmp_path), "train")
+
+
+def test_labels_that_count_from_one_are_told_how_to_be_read(tmp_path: Path) -> None:
+    [shard] = shards(tmp_path, 3)  # with the labels 0, 1 and 2
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    problem = splits.find_corrupt(options(records=str(tmp_path), image_size=8))
+    assert problem is not None
+    assert problem.startswith(f"{shard.path}: record 2 is corrupt: label beyond labels.txt")
+    assert "they count from 0" in problem
+
+
 # Other records after a restart
 
 
@@ -165,9 +217,23 @@ def remove_file(records: Path) -> None:
     max(records.glob("train-*")).unlink()
 
 
+def correct_a_label(records: Path) -> None:
+    """Give the first record of a file another label: as many bytes, the same last record."""
+    path = min(records.glob("train-*"))
+    first, *others = (record.numpy() for record in tf.data.TFRecordDataset(str(path)))
+    example = tf.train.Example.FromString(first)
+    label = example.features.feature["image/class/label"].int64_list.value
+    label[0] = 1 if label[0] != 1 else 2
+    corrected = (example.SerializeToString(deterministic=True), *others)
+    before = path.stat().st_size
+    path.write_bytes(b"".join(map(tfrecord.frame, corrected)))
+    assert path.stat().st_size == before
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        (correct_a_label, "train-00000-of-00004.tfrecord is changed"),
         (reverse_labels, "line 1 of labels.txt was '0' and is '9'"),
         (swap_files, "train-00000-of-00004.tfrecord is changed and 1 more"),
         (remove_file, "train-00003-of-00004.tfrecord is gone"),
@@ -186,6 +252,29 @@ def test_what_differs_is_named(
 def fingerprint(records: Path) -> dict:
     shards = splits.find(str(records), "train")
     return splits.fingerprint(shards, splits.class_names(str(records)))
+
+
+def test_in_a_bucket_dataset_json_stands_for_the_files_that_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To read each record's checksum there would be to read all of it."""
+    records = made(tmp_path)
+    on_a_disk = fingerprint(records)
+    monkeypatch.setattr(storage, "remote", lambda _: True)
+    before = fingerprint(records)
+    assert splits.differences(on_a_disk, before) == "", "the same records were copied there"
+    dataset = (records / "dataset.json").read_text()
+    name, of_a_file = next(iter(json.loads(dataset)["splits"]["train"]["files"].items()))
+    (records / "dataset.json").write_text(dataset.replace(of_a_file["sha256"], "0" * 64))
+    assert splits.differences(before, fingerprint(records)) == f"{name} is changed"
+
+
+def test_a_checkpoint_of_an_earlier_version_is_compared_by_what_it_has() -> None:
+    now = fingerprint(SMOKE)
+    before = {**now, "files": {name: [*of.values()][:3] for name, of in now["files"].items()}}
+    assert splits.differences(before, now) == ""
+    before["files"]["train-00000-of-00004.tfrecord"][0] += 1
+    assert splits.differences(before, now) == "train-00000-of-00004.tfrecord is changed"
 
 
 def test_other_records_are_refused_unless_they_are_accepted(tmp_path: Path, task) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.trainer.runs import ROOT, SMOKE, cluster, scalars
 from trainer import config
 from trainer.input import data, splits
 from trainer.loop import inner
+from trainer.records import tfrecord
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.slow, pytest.mark.alone]
 
@@ -48,6 +50,37 @@ def test_two_workers_learn_as_one_does_though_an_observer_fails_on_the_chief(
     assert (left_out["observer"], left_out["severity"]) == ("Mistakes", "WARNING")
     assert len(ranks[0].events("evaluated")) == 2, "it went on after that, with the other"
     assert ranks[1].events("observer") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "differ"),
+    [
+        ("labels", (), "labels.txt"),
+        ("validation", (), "validation records"),
+        ("", ("--crop", 0.5), "options"),
+    ],
+)
+def test_workers_with_other_records_or_options_all_end_before_the_first_step(
+    change: str, options: tuple, differ: str, start, tmp_path: Path
+) -> None:
+    records = shutil.copytree(SMOKE, tmp_path / "records")
+    if change == "labels":
+        names = (records / "labels.txt").read_text().split()
+        (records / "labels.txt").write_text("\n".join(reversed(names)) + "\n")
+    if change == "validation":
+        [path] = records.glob("validation-*")
+        some = tf.data.TFRecordDataset(str(path)).take(150).as_numpy_iterator()
+        path.write_bytes(b"".join(map(tfrecord.frame, some)))
+    first, second = cluster("worker", "worker")
+    ranks = [
+        start(tmp_path / "job", "--steps", 4, **first),
+        start(tmp_path / "job", "--steps", 4, "--records", records, *options, **second),
+    ]
+    assert [run.end(120) for run in ranks] == [2, 2], ranks[1].stderr()
+    for run in ranks:
+        assert run.events("step") == []
+        assert f"the workers differ in their {differ}; here: " in run.lines[-1]["message"]
+    assert str(records) in ranks[1].lines[-1]["message"]
 
 
 def check_summaries(job: Path, chief: int) -> None:

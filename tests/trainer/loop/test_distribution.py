@@ -50,10 +50,10 @@ def test_the_chief_comes_first_and_with_parameter_servers_it_alone_runs_the_loop
 
 
 @pytest.mark.parametrize("listed", [0, 1])
-def test_an_evaluator_is_refused_and_of_the_others_it_is_no_part(listed: int) -> None:
+def test_an_evaluator_is_a_role_of_its_own_and_of_the_others_it_is_no_part(listed: int) -> None:
     evaluator = {"evaluator": 1} if listed else {}
-    with pytest.raises(UsageError, match="the trainers evaluate: leave it out"):
-        distribution.cluster(tf_config("evaluator", 0, chief=1, worker=1, **evaluator))
+    place = distribution.cluster(tf_config("evaluator", 0, chief=1, worker=1, **evaluator))
+    assert (place.role, place.workers, place.chief, place.others) == ("evaluator", 1, False, {})
     place = distribution.cluster(tf_config("worker", 0, chief=1, worker=1, evaluator=1))
     assert (place.workers, place.index, place.tasks.keys()) == (2, 1, {"chief", "worker"})
     assert distribution.cluster(tf_config("chief", 0, chief=1, evaluator=1)) == Cluster()

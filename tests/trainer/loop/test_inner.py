@@ -11,7 +11,7 @@ from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored
 from trainer.config import Config, UsageError, parse, sized
 from trainer.loop import inner
-from trainer.model import networks
+from trainer.model import networks, optimization
 
 pytestmark = pytest.mark.tensorflow
 
@@ -94,27 +94,38 @@ def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
 
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, mirrored])
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_the_average_is_that_of_all_steps_and_the_model_has_it_while_it_is_evaluated(
+def test_the_average_is_that_of_the_last_steps_and_the_model_has_it_while_it_is_evaluated(
     policy: str, strategy: Callable[[], tf.distribute.Strategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(networks, "build", tiny)
-    trainer = inner.Trainer(strategy(), config("--ema", 0.75), 2, policy)
-    iterator = iter(trainer.strategy.experimental_distribute_dataset(batches(4)))
+    trainer = inner.Trainer(strategy(), config("--ema", 0.25), 2, policy)
+    iterator = iter(trainer.strategy.experimental_distribute_dataset(batches(8)))
     trained = trainer.model.trainable_variables
+    states = [v for v in trainer.model.non_trainable_variables if "moving" in v.path]
+    followed = [*trained, *states]
+    assert len(states) == 2
     expected: list[np.ndarray] = []
-    for _ in range(4):
+    for step in range(1, 7):
         trainer.train(iterator, 1)
-        now = [variable.numpy() for variable in trained]
+        trainer.synchronise()
+        now = [variable.numpy() for variable in followed]
+        share = 0.0 if step == 1 else min(0.25, step / (9 + step))
         pairs = zip(expected or now, now, strict=True)
-        expected = [0.75 * average + 0.25 * value for average, value in pairs]
+        expected = [share * average + (1 - share) * value for average, value in pairs]
     with trainer.averaged():
-        for variable, value in zip(trained, expected, strict=True):
-            np.testing.assert_allclose(variable.numpy(), value, rtol=1e-5, atol=1e-7)
+        for variable, value in zip(followed, expected, strict=True):
+            np.testing.assert_allclose(variable.numpy(), value, rtol=1e-4, atol=1e-6)
     exported = trainer.weights()
-    for variable, value, average in zip(trained, now, expected, strict=True):
+    for variable, value, average in zip(followed, now, expected, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
-        np.testing.assert_allclose(exported[variable.path], average, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(exported[variable.path], average, rtol=1e-4, atol=1e-6)
     assert {variable.path for variable in trainer.model.variables} == exported.keys()
+
+
+def test_of_a_short_run_the_average_is_not_of_its_first_steps() -> None:
+    """As tf.train.ExponentialMovingAverage with num_updates: --ema is what the share grows to."""
+    steps = {1: 0.0, 2: 2 / 11, 91: 0.91, 10**6: 0.9999}
+    assert [float(optimization.kept(0.9999, n)) for n in steps] == pytest.approx([*steps.values()])
 
 
 def moved(trainer: inner.Trainer, strategy: tf.distribute.Strategy) -> dict[str, np.ndarray]:

@@ -1,12 +1,14 @@
 """What a run chooses where an option was not given, and what a job goes on with."""
 
+import dataclasses
 import json
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
-from trainer.config import given, parse
+from trainer.config import UNKNOWN, Config, UsageError, given, parse
 from trainer.job.checkpoints import Checkpoints, Position
 from trainer.model import choices
 
@@ -41,6 +43,12 @@ def test_what_is_given_is_not_chosen_and_the_rest_follows_from_it() -> None:
     assert "learning_rate" not in choose("--learning-rate", 1)
     assert "warmup_steps" not in choose("--schedule", "constant")
     assert choose("--image-size", 0)["image_size"] == 32, "0 means that none is given"
+
+
+def test_adamw_has_keras_decay_unless_another_is_given_also_none() -> None:
+    assert choose("--optimizer", "adamw")["weight_decay"] == keras.optimizers.AdamW().weight_decay
+    assert "weight_decay" not in choose("--optimizer", "adamw", "--weight-decay", 0)
+    assert "weight_decay" not in choose("--optimizer", "sgd")
 
 
 @pytest.mark.parametrize(
@@ -91,20 +99,82 @@ def test_a_job_goes_on_with_what_it_began_with_unless_another_value_is_given(
 ) -> None:
     arguments = job(tmp_path, **OLD)
     facts = choices.Facts(50_000, 500, 1, True)
-    found = choices.settled(parse(arguments, {}), given(arguments), facts)
+
+    def settled(arguments: list[str]) -> Config:
+        return choices.settled(*choices.carried(parse(arguments, {}), given(arguments)), facts)
+
+    found = settled(arguments)
     assert {name: getattr(found, name) for name in OLD} == OLD
-    more = [*arguments, "--steps", "2000", "--image-size", "64"]
-    found = choices.settled(parse(more, {}), given(more), facts)
+    found = settled([*arguments, "--steps", "2000", "--image-size", "64"])
     assert (found.steps, found.image_size, found.schedule) == (2000, 64, "constant")
     began = {**OLD, "epochs": 7.5, "steps": 123}
-    found = choices.settled(parse(job(tmp_path, **began), {}), given(arguments), facts)
+    found = settled(job(tmp_path, **began))
     assert found.epochs == 7.5, "the length is that of the epochs"
+
+
+def test_every_option_that_is_not_given_is_that_of_the_job(tmp_path: Path) -> None:
+    began = ("--label-smoothing", "0.3", "--crop", "0.5", "--mixup", "0.4", "--seed", "5")
+    began += ("--color-jitter", "0.1", "--deterministic", "--ema", "0.9", "--precision", "float32")
+    arguments = ["--records", "r", "--job-dir", str(tmp_path)]
+    config = parse([*arguments, *began], {})
+    job(tmp_path, **dataclasses.asdict(config))
+    again = [*arguments, "--mixup", "0.1", "--crop", "1"]
+    found, named = choices.carried(parse(again, {}), given(again))
+    assert found == dataclasses.replace(config, mixup=0.1, crop=1.0)
+    assert {"seed", "ema", "crop", "steps", "image_size"} <= named
+
+
+def test_a_length_in_epochs_takes_the_place_of_one_in_steps(tmp_path: Path, capsys) -> None:
+    arguments = ["--records", "r", "--job-dir", str(tmp_path)]
+    job(tmp_path, **dataclasses.asdict(parse([*arguments, "--steps", "100"], {})))
+    again = [*arguments, "--epochs", "3"]
+    found, _ = choices.carried(parse(again, {}), given(again))
+    assert (found.epochs, found.steps) == (3.0, UNKNOWN)
+    assert "it was" not in capsys.readouterr().out
+
+
+def test_what_a_start_says_of_itself_is_not_carried_on(tmp_path: Path) -> None:
+    arguments = ["--records", "r", "--job-dir", str(tmp_path)]
+    own = ("--accelerator", "none", "--output", "json", "--accept-changed-records")
+    job(tmp_path, **dataclasses.asdict(parse([*arguments, *own], {})))
+    found, _ = choices.carried(parse(arguments, {}), given(arguments))
+    assert (found.accelerator, found.output, found.accept_changed_records) == (
+        "auto",
+        "auto",
+        False,
+    )
+
+
+def test_options_that_exclude_each_other_are_refused_wherever_they_come_from(
+    tmp_path: Path,
+) -> None:
+    arguments = ["--records", "r", "--job-dir", str(tmp_path)]
+    job(tmp_path, **dataclasses.asdict(parse([*arguments, "--crop", "0.5"], {})))
+    again = [*arguments, "--cut"]
+    with pytest.raises(UsageError, match=r"--cut and --crop 0.5: give one of them"):
+        choices.carried(parse(again, {}), given(again))
+
+
+def test_a_restart_says_what_it_carries_on_and_what_is_another_now(tmp_path: Path, task) -> None:
+    length = ("--steps", 3, "--export", "none")
+    assert task(*length, "--label-smoothing", 0.3, "--seed", 5, "--crop", 0.5)[0] == 0
+    code, lines = task("--steps", 5, "--crop", 0.7)
+    assert code == 0
+    said = [line["message"] for line in lines if line["event"] == "chosen"]
+    assert said[0].endswith(": as this job began (config.json)")
+    for option in ("--label-smoothing 0.3", "--seed 5", "--export none"):
+        assert option in said[0]
+    differ = "--crop 0.7 (it was 0.5), --steps 5 (it was 3)"
+    assert said[1] == f"{differ}: given, and another from here on"
+    record = json.loads((tmp_path / "config.json").read_text())
+    assert (record["label_smoothing"], record["seed"], record["crop"]) == (0.3, 5, 0.7)
 
 
 def test_without_a_checkpoint_a_record_counts_for_nothing(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OLD))
     arguments = ["--records", "r", "--job-dir", str(tmp_path)]
-    assert choices.recorded(parse(arguments, {}), given(arguments)) == {}
+    config, named = parse(arguments, {}), given(arguments)
+    assert choices.carried(config, named) == (config, named)
 
 
 def test_a_run_says_what_it_chose_goes_on_with_it_and_is_done(tmp_path: Path, task) -> None:

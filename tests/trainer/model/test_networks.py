@@ -259,7 +259,7 @@ def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> N
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -> None:
-    """Without a gradient nothing else changes; AdamW has Keras' own decay where none is given."""
+    """Without a gradient nothing else changes."""
     options = ("--optimizer", name, "--learning-rate", 0.5, "--weight-decay", decay)
     inputs = keras.Input((3,))
     x = keras.layers.BatchNormalization()(keras.layers.Dense(2, bias_initializer="ones")(inputs))
@@ -268,7 +268,6 @@ def test_weight_decay_is_of_kernels_and_only_as_asked(name: str, decay: float) -
     optimizer = optimization.optimizer(config(*options), "float32")
     optimizer.build(network.trainable_variables)
     before = values(network)
-    decay = decay or (keras.optimizers.AdamW().weight_decay if name == "adamw" else 0.0)
     variables = network.trainable_variables
     optimizer.apply([tf.zeros(v.shape) for v in variables], variables)
     for variable in variables:
@@ -301,12 +300,27 @@ def test_a_rare_class_counts_in_the_loss_what_its_weight_says() -> None:
     np.testing.assert_allclose(
         optimization.losses(config(), labels, logits, weights), plain * weights, rtol=1e-6
     )
-    mixed = tf.constant([[0.25, 0.75], [1.0, 0.0]])
-    np.testing.assert_allclose(
-        optimization.losses(config(), mixed, logits, weights),
-        optimization.losses(config(), mixed, logits) * [0.25 * 0.5 + 0.75 * 3, 0.5],
-        rtol=1e-6,
-    )
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_of_a_mixed_picture_each_class_counts_by_its_own_weight(smoothing: float) -> None:
+    """As torch.nn.CrossEntropyLoss has it: the weight stands inside the sum over the classes, also
+    of what is smoothed. By the mean of the weights a rare class would pull the other up."""
+    logits, weights = tf.constant([[1.0, 2.0], [0.5, 0.0]]), np.array([0.5, 3.0], np.float32)
+    shares = np.array([[0.25, 0.75], [1.0, 0.0]], np.float32)
+    smoothed = shares * (1 - smoothing) + smoothing / 2
+    logarithms = np.log(tf.nn.softmax(logits).numpy())
+    expected = -(weights * smoothed * logarithms).sum(axis=1)
+    chosen = config("--label-smoothing", smoothing)
+    with tf.GradientTape() as tape:
+        tape.watch(logits)
+        losses = optimization.losses(chosen, tf.constant(shares), logits, weights)
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    weighted = weights * smoothed
+    gradient = np.exp(logarithms) * weighted.sum(axis=1, keepdims=True) - weighted
+    np.testing.assert_allclose(tape.gradient(losses, logits), gradient, rtol=1e-5)
+    whole = optimization.losses(chosen, tf.constant([0]), logits[1:], weights)
+    np.testing.assert_allclose(whole, expected[1:], rtol=1e-5)
 
 
 def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it() -> None:

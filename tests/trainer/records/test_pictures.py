@@ -109,6 +109,19 @@ def test_16_bits_are_scaled_not_clipped() -> None:
     assert_colour(shown(prepare(file(deep, "PNG"), PictureForm())), (4, 4), (128, 128, 128))
 
 
+@pytest.mark.parametrize(
+    ("most", "bits", "shown_as"),
+    [(4095, 0, 255), (2048, 0, 128), (0xFFFF, 0, 255), (1023, 10, 255), (4095, 16, 15)],
+)
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_twelve_bits_in_sixteen_are_not_black(
+    most: int, bits: int, shown_as: int, kind: str
+) -> None:
+    deep = Image.new("I;16", (8, 8), most)
+    made = shown(prepare(file(deep, kind), PictureForm("png", bits=bits)))
+    assert made.getpixel((4, 4)) == (shown_as,) * 3
+
+
 def test_a_jpeg_that_is_right_already_is_taken_over_without_its_metadata() -> None:
     exif = Image.Exif()
     exif[0x010F] = "a camera"
@@ -150,9 +163,20 @@ def test_a_square_is_the_whole_picture_and_all_have_its_size(encoding: str) -> N
 whole_jpeg, whole_png = file(picture(size=(200, 200)), "JPEG"), file(picture(), "PNG")
 
 
+def rotten(jpeg: bytes) -> bytes:
+    """With zeros in the middle of its scan: decoders go on after it, with a warning at most."""
+    return jpeg[: len(jpeg) // 2] + bytes(40) + jpeg[len(jpeg) // 2 + 40 :]
+
+
+noise = Image.linear_gradient("L").resize((200, 200)).convert("RGB")
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        pytest.param(rotten(file(noise, "JPEG", quality=95)), id="rot in a jpeg"),
+        pytest.param(rotten(file(noise, "JPEG", progressive=True)), id="rot in a progressive one"),
+        pytest.param(rotten(file(noise.convert("CMYK"), "JPEG", quality=95)), id="rot in cmyk"),
         pytest.param(b"", id="empty"),
         pytest.param(b"<html>404</html>", id="no picture"),
         pytest.param(whole_jpeg[: len(whole_jpeg) // 2], id="half a jpeg"),

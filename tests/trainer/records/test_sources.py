@@ -113,3 +113,42 @@ def test_a_dry_run_shows_the_splits_by_classes_and_writes_nothing(tmp_path: Path
         "dog            4          4",
     ]
     assert not (tmp_path / "out").exists()
+
+
+# CSV files as people write them
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "labels"),
+    [
+        ("filename;label\na.png;cat\nb.png;dog\n", "class", ["cat", "dog"]),
+        ("file_name\tclass\r\na.png\tcat\r\nb.png\tdog\r\n", "class", ["cat", "dog"]),
+        ('image,label,note\na.png,cat,"two\nlines"\nb.png,dog,\n', "class", ["cat", "dog"]),
+        ("image_path,Cat,Dog,split\na.png,1,1,train\nb.png,0,0,val\n", "labels", ["Cat|Dog", ""]),
+        ("path,Cat,Dog\na.png,1.0,0.0\nb.png,0.0,1.0\n", "class", ["Cat", "Dog"]),
+    ],
+)
+def test_a_csv_file_is_read_as_people_write_it(
+    text: str, target: str, labels: list[str], tmp_path: Path
+) -> None:
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    (tmp_path / "p.csv").write_bytes(text.encode())
+    found = sources.find(tmp_path / "p.csv")
+    assert (found.target, [item.label for item in found.items]) == (target, labels)
+
+
+def test_a_mistake_is_named_with_the_line_that_its_row_begins_on(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "p.csv").write_text('path,label\na.png,"two\nlines"\nb.png,cat\n')
+    with pytest.raises(UsageError, match=r"p.csv, line 4: there is no .*b.png"):
+        sources.find(tmp_path / "p.csv")
+
+
+def test_a_column_that_is_no_label_is_named(tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    (tmp_path / "p.csv").write_text("path,Cat,Age\na.png,1,42\n")
+    with pytest.raises(
+        UsageError, match=r"line 2: Age is '42', and a column of a label has 0 or 1"
+    ):
+        sources.find(tmp_path / "p.csv")
