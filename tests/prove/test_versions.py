@@ -40,7 +40,7 @@ TABLE = {
     "training": (3, "7c8b3333e3"),
     "tensorflow outputs": (1, "6d0595920e"),
     "stopping": (1, "04dfb260d1"),
-    "imports": (1, "276202837b"),
+    "imports": (1, "abd75ba27b"),
     "starts": (2, "afa5130b71"),
     "torch loader": (2, "83e7978718"),
     "torch outputs": (1, "83018841bf"),
