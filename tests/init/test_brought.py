@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
-from builder.init.manifests import PYPI_URL
 from builder.init import bases, dockerfiles
 from builder.init import proposal as init
+from builder.init.manifests import PYPI_URL
 
 TRAIN = {"trainer/__init__.py": "", "trainer/train.py": "print(1)\n"}
 

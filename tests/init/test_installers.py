@@ -10,8 +10,8 @@ import pytest
 from pip._internal.commands import create_command
 
 from builder.config import uv
-from builder.init.manifests import PYPI_URL
 from builder.init import installers
+from builder.init.manifests import PYPI_URL
 
 
 def options_of(tool: str) -> Iterator[tuple[str, bool]]:
@@ -88,7 +88,10 @@ def test_what_a_command_installs(command: str, packages: list[str] | None, optio
         ("pip install --find-links=https://data.example.org/wheels.html", False),
         ("pip install -i https://mirror.example.org/simple", False),
         ("pip install --index-url https://download.pytorch.org/whl/cu126", False),
-        (f"uv pip install --default-index {PYPI_URL.replace('/simple', '.example.org/simple')}", False),
+        (
+            f"uv pip install --default-index {PYPI_URL.replace('/simple', '.example.org/simple')}",
+            False,
+        ),
         ("pip install --extra-index-url https://packages.example.org/simple", False),
         ("pip install --extra-index-url https://download.pytorch.org.example.org/whl", False),
         ("uv add --index private=https://packages.example.org/simple", False),
