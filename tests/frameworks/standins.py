@@ -106,29 +106,29 @@ def shared_object(
 # --- an image with TensorFlow and CUDA -----------------------------------------------------------
 
 LIBRARIES: dict[str, dict[str, bytes]] = {
-    "cuda_runtime/lib/libcudart.so.12": {"cudaRuntimeGetVersion": through_pointer(12050)},
-    "cublas/lib/libcublas.so.12": {"cublasGetProperty": by_property(12, 5, 3)},
-    "cublas/lib/libcublasLt.so.12": {"cublasLtGetVersion": number(120503)},
-    "cufft/lib/libcufft.so.11": {"cufftGetProperty": by_property(11, 2, 3)},
-    "cusolver/lib/libcusolver.so.11": {"cusolverGetProperty": by_property(11, 6, 3)},
-    "cusparse/lib/libcusparse.so.12": {"cusparseGetProperty": by_property(12, 5, 1)},
-    "cudnn/lib/libcudnn.so.9": {"cudnnGetVersion": number(90300)},
+    "cuda_runtime/lib/libcudart.so.12": {"cudaRuntimeGetVersion": through_pointer(12090)},
+    "cublas/lib/libcublas.so.12": {"cublasGetProperty": by_property(12, 9, 1)},
+    "cublas/lib/libcublasLt.so.12": {"cublasLtGetVersion": number(120901)},
+    "cufft/lib/libcufft.so.11": {"cufftGetProperty": by_property(11, 4, 1)},
+    "cusolver/lib/libcusolver.so.11": {"cusolverGetProperty": by_property(11, 7, 5)},
+    "cusparse/lib/libcusparse.so.12": {"cusparseGetProperty": by_property(12, 5, 10)},
+    "cudnn/lib/libcudnn.so.9": {"cudnnGetVersion": number(91002)},
     **{f"cudnn/lib/libcudnn_{part}.so.9": {} for part in libraries.CUDNN_PARTS[9]},
     "cuda_nvrtc/lib/libnvrtc.so.12": {
-        "nvrtcVersion": through_pointer(12, 5),
+        "nvrtcVersion": through_pointer(12, 9),
         "nvrtcCreateProgram": number(0),
         "nvrtcCompileProgram": number(0),
     },
-    "nvjitlink/lib/libnvJitLink.so.12": {"nvJitLinkVersion": through_pointer(12, 5)},
-    "nccl/lib/libnccl.so.2": {"ncclGetVersion": through_pointer(22707)},
+    "nvjitlink/lib/libnvJitLink.so.12": {"nvJitLinkVersion": through_pointer(12, 9)},
+    "nccl/lib/libnccl.so.2": {"ncclGetVersion": through_pointer(23007)},
     "cuda_cupti/lib/libcupti.so.12": {},
 }
 LOCKED = {
-    "nvidia-cuda-runtime-cu12": "12.5.82",
-    "nvidia-cublas-cu12": "12.5.3.2",
-    "nvidia-cudnn-cu12": "9.3.0.75",
-    "nvidia-nccl-cu12": "2.27.7",
-    "nvidia-cuda-nvrtc-cu12": "12.5.82",
+    "nvidia-cuda-runtime-cu12": "12.9.79",
+    "nvidia-cublas-cu12": "12.9.1.4",
+    "nvidia-cudnn-cu12": "9.10.2.21",
+    "nvidia-nccl-cu12": "2.30.7",
+    "nvidia-cuda-nvrtc-cu12": "12.9.86",
 }
 PTXAS = "#!/bin/sh\necho $1 | grep -q sm_70 || { echo no $1; exit 1; }\n"
 PROBE = (
@@ -205,7 +205,7 @@ class Image:
     def probe(self) -> tuple[list[str], dict[str, Any]]:
         """Messages, what was seen; every problem has to come with a way out."""
         request = {
-            **{"accelerator": self.kind, "cuda": "12.5", "cudnn": "9.3", "capability": "7.0"},
+            **{"accelerator": self.kind, "cuda": "12.9", "cudnn": "9.10", "capability": "7.0"},
             **{"locked": self.locked, "strict": self.strict},
             "root": str(self.root),
         }

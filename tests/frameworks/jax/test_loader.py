@@ -147,7 +147,7 @@ def test_wheels_for_the_cpu_another_cudnn_two_plugins_and_two_jaxlibs(tmp_path: 
     good = installed(tmp_path / "good")
     cudnn = good / "nvidia/cudnn/lib/libcudnn.so.9"
     shared_object(cudnn, {"cudnnGetVersion": number(92800)})
-    assert asked(good) == [f"{cudnn} is version 9.28.0, the lock says 9.3.0.75"]
+    assert asked(good) == [f"{cudnn} is version 9.28.0, the lock says 9.10.2.21"]
     shared_object(cudnn, LIBRARIES["cudnn/lib/libcudnn.so.9"])
     (tmp_path / "b/jax_plugins/xla_cuda13").mkdir(parents=True)
     assert asked(good, tmp_path / "b") == [

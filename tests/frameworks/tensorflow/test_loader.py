@@ -23,12 +23,12 @@ def test_a_whole_image_passes_and_each_version_is_the_librarys_own(image: Image)
     messages, seen = image.probe()
     assert messages == []
     versions = {name: library["version"] for name, library in seen["libraries"].items()}
-    assert versions["libcudart.so.12"] == "12.5"
-    assert versions["libcublas.so.12"] == versions["libcublasLt.so.12"] == "12.5.3"
-    assert versions["libcufft.so.11"] == "11.2.3"
-    assert versions["libcudnn.so.9"] == "9.3.0"
-    assert versions["libnvrtc.so.12"] == versions["libnvJitLink.so.12"] == "12.5"
-    assert versions["libnccl.so.2"] == "2.27.7"
+    assert versions["libcudart.so.12"] == "12.9"
+    assert versions["libcublas.so.12"] == versions["libcublasLt.so.12"] == "12.9.1"
+    assert versions["libcufft.so.11"] == "11.4.1"
+    assert versions["libcudnn.so.9"] == "9.10.2"
+    assert versions["libnvrtc.so.12"] == versions["libnvJitLink.so.12"] == "12.9"
+    assert versions["libnccl.so.2"] == "2.30.7"
 
 
 def test_what_is_missing_is_named_with_what_fails_without_it(image: Image) -> None:
@@ -99,8 +99,8 @@ def test_a_second_copy_in_the_way(image: Image) -> None:
     image.environ = {"LD_LIBRARY_PATH": f"/nowhere;{old.parent}"}
     messages, _ = image.probe()
     ours = image.library("libcudnn.so.9")
-    assert f"{old} is version 9.1.1, the lock says 9.3.0.75" in messages
-    assert any("the image is to have 9.3, and TensorFlow wants 9.x" in m for m in messages)
+    assert f"{old} is version 9.1.1, the lock says 9.10.2.21" in messages
+    assert any("the image is to have 9.10, and TensorFlow wants 9.x" in m for m in messages)
     assert (
         f"libcudnn.so.9 is on the loader's path more than once: it takes {old} and leaves {ours}"
         in messages

@@ -21,7 +21,7 @@ for path in pathlib.Path(__file__).parents[1].glob("nvidia/*/lib/lib*.so.*"):
     if "cudnn_" not in path.name:
         ctypes.CDLL(str(path))
 version = Is(cuda="12.8")
-backends = Is(cudnn=Is(version=lambda: 90300))
+backends = Is(cudnn=Is(version=lambda: 91002))
 _C = Is(_cuda_getArchFlags=lambda: "sm_70 sm_75 sm_80 sm_90")
 class ones:
     def __init__(self, _): pass
@@ -31,9 +31,9 @@ class ones:
 REQUEST = {
     "release": "2.10.0",
     "cuda": "12.8",
-    "cudnn": "9.3.0.75",
+    "cudnn": "9.10.2.21",
     "capability": "7.0",
-    "locked": {"nvidia-nccl-cu12": "2.27.7", "nvidia-cudnn-cu12": "9.3.0.75"},
+    "locked": {"nvidia-nccl-cu12": "2.30.7", "nvidia-cudnn-cu12": "9.10.2.21"},
 }
 NEEDED = ("cudnn", "nccl", "cuda_nvrtc", "cublas")
 
@@ -62,7 +62,7 @@ def installed(folder: Path, text: str = TORCH) -> Path:
         ("", "", ""),
         ('cuda="12.8"', "cuda=None", "was built without CUDA: it sees no GPU"),
         ('cuda="12.8"', 'cuda="13.2"', "CUDA 13.2, the lock says 12.8"),
-        ("90300", "92800", "cuDNN 9.28.0, the lock says 9.3.0"),
+        ("91002", "92800", "cuDNN 9.28.0, the lock says 9.10.2"),
         ("sm_70 sm_75", "sm_75", "nothing runs on 7.0"),
         ("2.10.0+cu128", "2.15.0", "release 2.15.0, the lock says 2.10.0"),
         ("return 64", "return 60", "a product of matrices on the CPU is 60.0, not 64"),
@@ -84,7 +84,7 @@ def test_a_broken_one_is_refused_with_its_cause(
 def test_a_library_that_is_another_one_is_there_twice_or_the_drivers(tmp_path: Path) -> None:
     site = installed(tmp_path / "site")
     nccl = site / "nvidia/nccl/lib/libnccl.so.2"
-    shared_object(nccl, {"ncclGetVersion": through_pointer(23007)})
+    shared_object(nccl, {"ncclGetVersion": through_pointer(23203)})
     cublas = LIBRARIES["cublas/lib/libcublas.so.12"]
     twice = shared_object(site / "nvidia/other/lib/libcublas.so.12", cublas)
     cuda = shared_object(site / "nvidia/other/lib/libcuda.so.1")
@@ -99,7 +99,7 @@ def test_a_library_that_is_another_one_is_there_twice_or_the_drivers(tmp_path: P
     )
     parts, version, *others = asked(site)
     assert parts.startswith("a part of cuDNN does not open: ") and "libcudnn_ops.so.9" in parts
-    assert version == f"{nccl} is version 2.30.7, the lock says 2.27.7"
+    assert version == f"{nccl} is version 2.32.3, the lock says 2.30.7"
     assert sorted(others) == [
         f"{site}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12 does not compile a kernel for 7.0: code 7; "
         "what is compiled at run time fails",
