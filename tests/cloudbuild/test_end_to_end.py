@@ -58,7 +58,7 @@ TARGET = "cloud-test"
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The factory with one target, in git, its files rendered."""
     root = tmp_path_factory.mktemp("project")
-    for name in ("builder", "trainer", "requirements"):
+    for name in ("builder", "trainer", "templates", "requirements"):
         skip = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, root / name, ignore=skip)
     shutil.copytree(ROOT / "images" / "cpu", root / "images" / TARGET)
