@@ -98,6 +98,11 @@ def locked(
         yield
 
 
+def locked_for(kind: str, path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold the lock of a file that lies in a project: the lock itself lies in the user's cache."""
+    return locked(cache_home() / "locks" / f"{kind}-{hash_of(str(path.resolve()))[:16]}")
+
+
 def remove_older(paths: Iterable[Path], seconds: float) -> None:
     """Remove files and folders that nobody changed for so long: what killed runs left."""
     for path in paths:

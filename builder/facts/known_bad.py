@@ -72,8 +72,8 @@ def find(
     by their short names.
     """
     installed = {name: version for name, version in packages.items() if _version(version)}
-    libraries = {**(also or {}), **_libraries(installed)}
-    found = (_found(row, _releases(installed), libraries, capability) for row in rows())
+    releases, libraries = _releases(installed), {**(also or {}), **_libraries(installed)}
+    found = (_found(row, releases, libraries, capability) for row in rows())
     return tuple(sorted(filter(None, found), key=lambda each: not each.row.fails))
 
 

@@ -57,8 +57,7 @@ class LayersLock:
 
         Raises CheckFailed for other bytes than the file has.
         """
-        name_of_lock = f"layers-{files.hash_of(str(self.path.resolve()))[:16]}"
-        with self._writing, files.locked(files.cache_home() / "locks" / name_of_lock):
+        with self._writing, files.locked_for("layers", self.path):
             now = read(self.path)
             if (known := now.layers.get(layer.key)) is None:
                 now.layers[layer.key], now.names[layer.key] = layer, name

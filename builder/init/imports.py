@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -93,8 +94,13 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
 
 def _tree(path: Path) -> ast.Module:
     """Return a module's tree; an empty one for what is no Python."""
+    return _parsed(files.text_of(path) or "")
+
+
+@lru_cache(maxsize=_MOST)
+def _parsed(text: str) -> ast.Module:
     try:
-        return ast.parse(files.text_of(path) or "")
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
 
@@ -112,7 +118,7 @@ def _reached(root: Path, program: tuple[str, str]) -> Iterator[Path]:
         yield path
         for _, name in imported(path):
             dots = len(name) - len(name.lstrip("."))
-            beside = (path.parents[dots - 1],) if dots else (*roots, path.parent)
+            beside = (*path.parents[dots - 1 : dots],) if dots else (*roots, path.parent)
             waiting.append(_file(beside, name.lstrip(".")))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ class Audited:
     def verdicts(self) -> tuple[tuple[Gpu, Verdict], ...]:
         return tuple((gpu, self.libraries.verdict(gpu.capability)) for gpu in self.devices)
 
-    @property
+    @cached_property
     def known_bad(self) -> tuple[tuple[Gpu, Found], ...]:
         """What is known to fail of the versions that installed the libraries, on each GPU."""
         installed = [each for each in self.libraries.libraries if each.version]

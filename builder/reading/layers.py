@@ -27,6 +27,7 @@ from builder.devicecode import (
     dynamic,
     inventory,
     library,
+    pruning,
     ptx,
     reader,
     records,
@@ -348,7 +349,11 @@ _READERS: Final = (
 @cache
 def _version() -> str:
     """Return a hash of the reader: with another reader, every layer is read again."""
+    return files.hash_of(*(path.read_text(encoding="utf-8") for path in _sources()))[:16]
+
+
+def _sources() -> list[Path]:
+    """Return the files that decide what is read of a layer."""
     own = [Path(__file__), confidential.RULES]
     own += [Path(str(module.__file__)) for module in _READERS]
-    pruning = sorted((Path(__file__).parent / "pruning").glob("*.py"))
-    return files.hash_of(*(path.read_text(encoding="utf-8") for path in (*own, *pruning)))[:16]
+    return [*own, *sorted(Path(str(pruning.__file__)).parent.glob("*.py"))]

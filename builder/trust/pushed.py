@@ -51,8 +51,7 @@ def of(root: Path) -> Pushed:
 def record(root: Path, to: Reference, digest: str) -> None:
     """Write down that a tag leads to this image now."""
     path = root / FILE
-    lock = f"pushed-{files.hash_of(str(path.resolve()))[:16]}"
-    with files.locked(files.cache_home() / "locks" / lock):
+    with files.locked_for("pushed", path):
         tags = dict(of(root))
         before = tags.get(str(to), ())
         tags[str(to)] = (digest, *(other for other in before if other != digest))[:KEPT]

@@ -96,7 +96,7 @@ text
 EOF
 RUN ["pip", "install", "k"]
 RUN bash -lc "pip install 'l>=1' && true"
-RUN --mount=type=cache,target=/root/.cache/pip conda run -n x pip install m
+RUN --mount=type=cache,target=/var/cache/pip conda run -n x pip install m
 """
     named = said(text)
     lines = {

@@ -69,6 +69,12 @@ def test_no_module_outside_is_read(here: Path) -> None:
     assert not findings.frameworks and "root_secret" not in str(findings.left)
 
 
+def test_an_import_has_more_dots_than_there_are_folders(here: Path) -> None:
+    (here / "digits" / "train.py").write_text(f"from {'.' * 99} import torch\nimport torch\n")
+    look(here, findings := Findings())
+    assert set(findings.frameworks) == {"torch"}
+
+
 def test_a_program_reads_its_own_folder_alone(here: Path) -> None:
     (here / "digits" / "requirements.txt").symlink_to(here.parent / "outside" / "shadow")
     with pytest.raises(InputError, match=r"requirements\.txt: is a link to a file outside of"):

@@ -58,7 +58,7 @@ ROWS: dict[str, tuple[str, tuple[str, str], dict[str, str]]] = {
         {"train.py": "import torch\n"},
     ),
     "ec2_ml": (
-        "FROM tensorflow/tensorflow:latest-gpu\nCOPY ./requirements.txt /root/requirements.txt\n"
+        "FROM tensorflow/tensorflow:latest-gpu\nCOPY ./requirements.txt /srv/requirements.txt\n"
         "RUN pip install --no-deps --trusted-host index.example.org -r requirements.txt\n",
         TF,
         {},
@@ -101,7 +101,7 @@ ROWS: dict[str, tuple[str, tuple[str, str], dict[str, str]]] = {
         "RUN apt-get -y update && apt-get -y upgrade\n"
         "RUN apt-get -y install -no-install-recommends \\\n"
         "    git \\\n    curl\nADD https://example.org/install.sh /installer.sh\n"
-        'ENV PATH="/root/.local/bin:$PATH"\nRUN uv sync\nCMD [ "sleep", "infinity" ]\n',
+        'ENV PATH="/opt/local/bin:$PATH"\nRUN uv sync\nCMD [ "sleep", "infinity" ]\n',
         NEW,
         {"setup.py": "from setuptools import setup\nsetup(install_requires=['torch', 'rich'])\n"},
     ),

@@ -27,7 +27,7 @@ TABLE = {
     "machine": (4, "5fdaa455dc"),
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
-    "loader": (3, "823de92cab"),
+    "loader": (3, "e9884f9da8"),
     "installed": (1, "595cdbb74d"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (1, "d90361aadb"),

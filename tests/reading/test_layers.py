@@ -77,6 +77,11 @@ def test_records_count_across_layers(tmp_path: Path) -> None:
     assert "not its wheel's" in doubt({name: pruned})
 
 
+def test_with_another_pruner_every_layer_is_read_again() -> None:
+    names = {path.relative_to(path.parents[1]).as_posix() for path in layers._sources()}
+    assert {"pruning/elf.py", "pruning/fatbin.py", "pruning/rule.py", "reading/layers.py"} <= names
+
+
 def test_a_layer_keeps_the_secret_that_a_later_one_deletes() -> None:
     record = f"x/test.pem,,{len(KEY)}\nx/other.pem,,3\n".encode()
     md5 = hashlib.md5(KEY).hexdigest()

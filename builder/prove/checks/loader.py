@@ -5,7 +5,7 @@ What a framework needs refuses the image; what another module needs is a finding
 import it. A module that is linked to a framework, and needs symbols that no library of the image
 defines, was built for another release of it: that refuses the image as well.
 
-The suites of our own images ask their frameworks themselves (builder/frameworks/suites.py).
+The suites of our own images ask their frameworks themselves (builder/prove/suites.py).
 """
 
 from __future__ import annotations
@@ -348,8 +348,7 @@ class _Opening:
     def why(self, name: str, opener: str = "") -> str:
         """Say why a library does not open: it "is not in the image"; "" where it does. opener: the
         beginning of the name of the library whose code opens it."""
-        there = [path for path in self.by_name.get(name, ()) if self.files.resolve(path)]
-        if not there:
+        if not (there := self.by_name.get(name)):
             return "is not in the image"
         if name in self.process.names:
             return ""
