@@ -59,20 +59,19 @@ that is not finite; stopped from outside, start the program again."""
 
 @dataclass(frozen=True)
 class TrainerEvent:
-    """One event that a training program reported; a field that its line lacks is None.
-
-    loss: NaN where the line says so. eta_seconds: the estimated time until the run ends.
-    """
+    """One event that a training program reported; a field that its line lacks is None."""
 
     name: str
     step: int | None = None
     loss: float | None = None
+    """NaN where the line says so."""
     message: str = ""
     severity: str = "INFO"
     accuracy: float | None = None
     steps: int | None = None
     examples_per_second: float | None = None
     eta_seconds: float | None = None
+    """The estimated time until the run ends."""
 
 
 def accelerator(

@@ -33,20 +33,20 @@ _DISABLED: Final = re.compile(
 
 @dataclass(frozen=True)
 class Advice:
-    """What a person should do about an error of one service.
-
-    api: the service's own API. Each other field is the second line of one kind of error:
-    forbidden: not allowed; missing: not found; quota: too many requests, or no quota left;
-    refused: a wrong request, or the wrong moment for it; unreachable: no connection, and any other
-    error.
-    """
+    """What a person should do about an error of one service: the second line of each kind."""
 
     api: str
+    """The service's own API."""
     forbidden: str
+    """Not allowed."""
     missing: str
+    """Not found."""
     quota: str
+    """Too many requests, or no quota left."""
     refused: str
+    """A wrong request, or the wrong moment for it."""
     unreachable: str
+    """No connection, and any other error."""
 
 
 def explained(error: BaseException, what: str, advice: Advice) -> FactoryError:
@@ -227,9 +227,6 @@ class LogEntries:
     An entry may be received minutes after its line was printed. So each read asks for what was
     received since the last one, begins a little earlier, and skips what it has returned already.
     google-cloud-logging cannot do that: it begins at the first page again after an error.
-
-    since: when the newest entry that was read was received. returned: when each entry that another
-    read may bring again was received.
     """
 
     session: requests.Session
@@ -237,7 +234,9 @@ class LogEntries:
     project: str
     conditions: tuple[str, ...]
     since: datetime | None = None
+    """When the newest entry that was read was received."""
     returned: dict[str, datetime] = field(default_factory=dict)
+    """When each entry that another read may bring again was received."""
 
     def read(self) -> list[dict[str, Any]]:
         """Return the entries since the last call, by time. Raises the errors of Google's clients;

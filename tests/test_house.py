@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -68,3 +68,30 @@ def test_the_architecture_names_every_folder() -> None:
     names = [path.parent.relative_to(ROOT).as_posix() for path in TRAINER.glob("*/__init__.py")]
     names += [f"builder/{name}" for name in top()[0]]
     assert [name for name in names if f"| `{name}/" not in text] == []
+
+
+def _packed(text: str, fields: Sequence[str]) -> list[str]:
+    """Return the fields that the docstring of their class explains."""
+    flat = " ".join(text.split())
+    return [name for name in fields if re.search(rf"(^|[.;)] |, ){name}: ", flat)]
+
+
+def test_a_fields_text_stands_below_the_field() -> None:
+    assert _packed("A layer. size: in bytes.", ("key", "size")) == ["size"]
+    packed = {
+        f"{path.relative_to(ROOT)}:{node.lineno}": found
+        for folder in (BUILDER, TRAINER, PACKAGES)
+        for path in sorted(folder.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        if (found := _packed(ast.get_docstring(node) or "", _fields(node)))
+    }
+    assert packed == {}
+
+
+def _fields(node: ast.ClassDef) -> list[str]:
+    return [
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    ]

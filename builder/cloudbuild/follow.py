@@ -93,14 +93,13 @@ def _now(clients: Clients, build: Build) -> Build:
 
 @dataclass
 class _Log:
-    """How far the log of a build was read.
-
-    quiet: reads in a row without a new entry. note: why it is not read any more, "" where it is.
-    """
+    """How far the log of a build was read."""
 
     entries: googleapi.LogEntries
     note: str
+    """Why it is not read any more, "" where it is."""
     quiet: int = 0
+    """Reads in a row without a new entry."""
 
     def read(self, ended: bool) -> list[str]:
         """Return the lines that are new. ended: the build has ended, so its log is complete."""

@@ -40,19 +40,17 @@ class PushedImage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A build that has ended.
-
-    seconds: from its start to its end; 0 if it never started. note: what could not be read of
-    it, and why.
-    """
+    """A build that has ended."""
 
     id: str
     status: str
     detail: str
     log_url: str
     seconds: float
+    """From its start to its end; 0 if it never started."""
     images: tuple[PushedImage, ...] = ()
     note: str = ""
+    """What could not be read of it, and why."""
     failed_steps: tuple[str, ...] = ()
 
     @property

@@ -20,14 +20,16 @@ from builder.core.errors import OutsideError
 
 @dataclass
 class StagedSource:
-    """An archive in a bucket. generation: of the object. size: in bytes. keep: leave it there; it
-    may be set while the build runs."""
+    """An archive in a bucket."""
 
     bucket: str
     name: str
     generation: int
+    """Of the object."""
     size: int
+    """In bytes."""
     keep: bool = False
+    """Leave it there; it may be set while the build runs."""
 
     def __str__(self) -> str:
         return f"gs://{self.bucket}/{self.name}#{self.generation}"

@@ -26,9 +26,10 @@ GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
 
 @dataclass(frozen=True)
 class Submission:
-    """A build to submit. targets: what it builds, () for another project's file; its tags."""
+    """A build to submit."""
 
     targets: tuple[str, ...]
+    """What it builds, () for another project's file; its tags."""
     substitutions: Mapping[str, str]
 
     @property

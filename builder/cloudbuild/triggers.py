@@ -47,17 +47,16 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A trigger and the change to make. content: the new trigger, under the API's JSON names.
-
-    mask: the fields that an update changes.
-    """
+    """A trigger and the change to make."""
 
     name: str
     action: Action
     diff: tuple[str, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
+    """The new trigger, under the API's JSON names."""
     existing: Any = None
     mask: tuple[str, ...] = ()
+    """The fields that an update changes."""
 
     @property
     def summary(self) -> dict[str, Any]:

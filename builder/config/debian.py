@@ -38,16 +38,15 @@ _APT_SETTING: Final = re.compile(
 
 @dataclass(frozen=True)
 class Archives:
-    """The addresses of Debian's archives. They may hold credentials: never print or store them.
-
-    debian, security: of a mirror. snapshot: of the archive that keeps every version by the time it
-    was there. trusted: whether the host's apt takes the mirror's packages without a signature.
-    """
+    """The addresses of Debian's archives. They may hold credentials: never print or store them."""
 
     debian: str
     security: str
+    """`debian` and `security`: of a mirror."""
     snapshot: str
+    """Of the archive that keeps every version by the time it was there."""
     trusted: bool = False
+    """Whether the host's apt takes the mirror's packages without a signature."""
 
     def urls(self, archive: str, time: str, path: str) -> tuple[str, str]:
         """Return where a file of one of ARCHIVES is: on the mirror, and where it always stays.
@@ -107,14 +106,14 @@ def _public(label: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class HostApt:
-    """What the host's apt knows. mirror: None on a host of another distribution.
-
-    settings: those of the network, as (name, value). logins: for mirrors, never to be printed.
-    """
+    """What the host's apt knows."""
 
     mirror: Mirror | None = None
+    """None on a host of another distribution."""
     settings: tuple[tuple[str, str], ...] = ()
+    """Those of the network, as (name, value)."""
     logins: Mapping[str, Login] = field(default_factory=dict)
+    """For mirrors, never to be printed."""
 
 
 def host_apt(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> HostApt:

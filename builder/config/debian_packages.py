@@ -36,19 +36,20 @@ _RECORD: Final = re.compile(
 
 @dataclass(frozen=True, order=True)
 class DebianPackage:
-    """One Debian package.
-
-    archive: one of ARCHIVES. time: when that archive had it, as snapshots are named. path: below
-    the archive. sha256: of the .deb, in hex. bytes: its size.
-    """
+    """One Debian package."""
 
     name: str
     version: str
     archive: str
+    """One of ARCHIVES."""
     time: str
+    """When that archive had it, as snapshots are named."""
     path: str
+    """Below the archive."""
     sha256: str
+    """Of the .deb, in hex."""
     bytes: int
+    """Its size."""
 
 
 def dump(packages: Iterable[DebianPackage]) -> str:

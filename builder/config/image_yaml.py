@@ -49,11 +49,12 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True)
 class Program:
-    """A program as a person names it, FOLDER:MODULE. folder: relative to the project root; it is
-    copied into the image. module: what is started, as after `python -m`."""
+    """A program as a person names it, FOLDER:MODULE."""
 
     folder: str
+    """Relative to the project root; it is copied into the image."""
     module: str
+    """What is started, as after `python -m`."""
 
     def __str__(self) -> str:
         return f"{self.folder}:{self.module}"
@@ -79,15 +80,13 @@ def _program(value: object, info: ValidationInfo) -> Program:
 
 @dataclass(frozen=True)
 class TrainerFolder:
-    """What the trainer's folder holds.
-
-    flat: the module lies in the folder itself, whose content becomes /app; otherwise the folder is
-    a package, and becomes a folder of /app. requirements: the lines of its requirements.txt, each
-    with its file and line.
-    """
+    """What the trainer's folder holds."""
 
     flat: bool = False
+    """The module lies in the folder itself, whose content becomes /app; otherwise the folder is a
+    package, and becomes a folder of /app."""
     requirements: tuple[tuple[str, str], ...] = ()
+    """The lines of its requirements.txt, each with its file and line."""
 
 
 class ImageSpec(FileModel):

@@ -84,23 +84,22 @@ class Moved:
 
 @dataclass(frozen=True)
 class Lock:
-    """All that decides an image's content, besides the trainer and the template.
-
-    configuration: the fields of image.yaml that it was made from. root: None on a published base.
-    wheels: file name -> the pins of that layer. apt: file name -> its Debian packages. A file that
-    would be empty is left out.
-    """
+    """All that decides an image's content, besides the trainer and the template."""
 
     target: str
     configuration: Mapping[str, Any]
+    """The fields of image.yaml that it was made from."""
     framework: str
     release: str
     python: str
     cuda: str | None
     cudnn: str | None
     root: LockedRootfs | None
+    """None on a published base."""
     apt: Mapping[str, tuple[DebianPackage, ...]]
+    """File name -> its Debian packages. A file that would be empty is left out."""
     wheels: Mapping[str, tuple[Pin, ...]]
+    """File name -> the pins of that layer."""
     moved: tuple[Moved, ...]
 
     @property

@@ -287,10 +287,11 @@ def _layers(
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Resolves what an image needs. environment: variables for uv."""
+    """Resolves what an image needs."""
 
     stack: Stack
     environment: Mapping[str, str]
+    """Variables for uv."""
 
     @property
     def requirements(self) -> tuple[str, ...]:

@@ -59,19 +59,19 @@ Login = tuple[str, str]
 
 @dataclass(frozen=True)
 class BuildNetwork:
-    """The host's network configuration. It holds credentials: never print or store it.
-
-    ca: the CA bundle. proxies: by the variables' names in lower case. trusted_hosts: those that may
-    show any certificate. index_named, extra_named: the variable or the file that names the indexes.
-    """
+    """The host's network configuration. It holds credentials: never print or store it."""
 
     ca: Path | None = None
+    """The CA bundle."""
     proxies: tuple[tuple[str, str], ...] = ()
+    """By the variables' names in lower case."""
     index: str | None = None
     extra_indexes: tuple[str, ...] = ()
     trusted_hosts: tuple[str, ...] = ()
+    """Those that may show any certificate."""
     index_named: str = ""
     extra_named: str = ""
+    """`index_named` and `extra_named`: the variable or the file that names the indexes."""
 
     def __repr__(self) -> str:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"

@@ -15,17 +15,16 @@ _PIN = re.compile(
 
 @dataclass(frozen=True)
 class Pin:
-    """One wheel.
-
-    sha256: of the wheel, in hex. bytes: the wheel's size; None where no index gives it. url: where
-    the wheel was found; no file holds it, because it differs between machines.
-    """
+    """One wheel."""
 
     name: str
     version: str
     sha256: str
+    """Of the wheel, in hex."""
     bytes: int | None = None
+    """The wheel's size; None where no index gives it."""
     url: str = field(default="", compare=False, repr=False)
+    """Where the wheel was found; no file holds it, because it differs between machines."""
 
 
 def dump(pins: Iterable[Pin], header: str) -> str:

@@ -26,15 +26,14 @@ Runs = Literal["native", "ptx", "none"]
 
 @dataclass(frozen=True)
 class Fact:
-    """One reason for a version.
-
-    source: where it stands. verified: whether we have read it there, or tried it.
-    """
+    """One reason for a version."""
 
     statement: str
     value: str
     source: str
+    """Where it stands."""
     verified: bool
+    """Whether we have read it there, or tried it."""
 
     @classmethod
     def of(cls, statement: str, value: str, source: Source) -> Fact:
@@ -55,29 +54,28 @@ class Prune:
 
 @dataclass(frozen=True)
 class Stack:
-    """The versions of an image. What does not apply (CUDA on a TPU) is None.
-
-    distribution: the framework's name on PyPI, release: its version; see also `requirement`.
-    extra: what the requirement asks of the distribution beside itself.
-    constraints: package -> the exact version that a lock has to hold.
-    runs: how the framework's kernels run; "ptx" takes minutes at the first start.
-    prune: None where device code for other GPUs stays.
-    facts: the reasons, in the order of a person's questions.
-    """
+    """The versions of an image. What does not apply (CUDA on a TPU) is None."""
 
     spec: ImageSpec
     accelerator: Accelerator
     distribution: str
+    """The framework's name on PyPI."""
     release: str
+    """Its version; see also `requirement`."""
     python: str
     cuda: str | None = None
     cudnn: str | None = None
     compute_capability: str | None = None
     constraints: Mapping[str, str] = field(default_factory=dict)
+    """Package -> the exact version that a lock has to hold."""
     runs: Runs = "native"
+    """How the framework's kernels run; "ptx" takes minutes at the first start."""
     prune: Prune | None = None
+    """None where device code for other GPUs stays."""
     facts: tuple[Fact, ...] = ()
+    """The reasons, in the order of a person's questions."""
     extra: str = ""
+    """What the requirement asks of the distribution beside itself."""
 
     @property
     def requirement(self) -> str:

@@ -42,14 +42,13 @@ class TransientError(Exception):
 
 @dataclass(frozen=True)
 class Retry:
-    """How often an attempt is made, and how many seconds lie between two attempts.
-
-    first: the first pause; each later one is twice as long. longest: no pause is longer.
-    """
+    """How often an attempt is made, and how many seconds lie between two attempts."""
 
     attempts: int = 6
     first: float = 0.5
+    """The first pause; each later one is twice as long."""
     longest: float = 60.0
+    """No pause is longer."""
 
     def run(
         self,

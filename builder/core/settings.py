@@ -128,24 +128,22 @@ Context = Annotated[
 
 
 class CloudSettings(FileModel):
-    """The table [cloud]: where and how Google Cloud Build builds.
-
-    project: None takes the one of the credentials.
-    service_account: an e-mail address;
-    worker_pool: a full name, or the name of a pool of this project and region.
-    staging_bucket: the bucket for sources; None takes gcloud's own.
-    endpoint: the API's address, for emulators and private access.
-    triggers: the tables [[cloud.trigger]] as they stand.
-    """
+    """The table [cloud]: where and how Google Cloud Build builds."""
 
     project: ProjectId | None = None
+    """None takes the one of the credentials."""
     region: Region = "global"
     service_account: Account | None = None
+    """An e-mail address."""
     worker_pool: WorkerPool | None = None
+    """A full name, or the name of a pool of this project and region."""
     staging_bucket: Bucket | None = None
+    """The bucket for sources; None takes gcloud's own."""
     machine_type: MachineType | None = None
     endpoint: Endpoint | None = None
+    """The API's address, for emulators and private access."""
     triggers: tuple[dict[str, Any], ...] = Field(default=(), alias="trigger")
+    """The tables [[cloud.trigger]] as they stand."""
 
     @property
     def pool(self) -> str | None:
@@ -164,40 +162,38 @@ class CloudSettings(FileModel):
 
 
 class JobSettings(FileModel):
-    """The table [job]: where jobs go on Vertex AI. endpoint, logging_endpoint: None for Google's
-    own."""
+    """The table [job]: where jobs go on Vertex AI."""
 
     project: ProjectId | None = None
     region: Region | None = None
     endpoint: Endpoint | None = None
     logging_endpoint: Endpoint | None = None
+    """`endpoint` and `logging_endpoint`: an emulator's address, None for Google's own."""
 
 
 class KubernetesSettings(FileModel):
-    """The table [kubernetes]: where JobSets go.
-
-    namespace: None for the context's own. queue: a LocalQueue of Kueue, None for none.
-    service_account: of Kubernetes, None for the namespace's default. nodes: gke selects nodes by
-    GKE's labels; any asks for nothing but `nvidia.com/gpu`. pull_secret: with which the nodes pull
-    the image. context: of kubeconfig, None for the current one.
-    """
+    """The table [kubernetes]: where JobSets go."""
 
     namespace: Label | None = None
+    """None for the context's own."""
     queue: Label | None = None
+    """A LocalQueue of Kueue, None for none."""
     service_account: ObjectName | None = None
+    """Of Kubernetes, None for the namespace's default."""
     nodes: Literal["gke", "any"] = "gke"
+    """"gke" selects nodes by GKE's labels; "any" asks for nothing but `nvidia.com/gpu`."""
     pull_secret: ObjectName | None = None
+    """With which the nodes pull the image."""
     context: Context | None = None
+    """Of kubeconfig, None for the current one."""
 
 
 class Identity(FileModel):
-    """Whoever signs without a key: an OIDC identity, and the issuer that vouches for it.
-
-    identity: as a certificate of Sigstore names it: an e-mail address, or the address of a workflow
-    (https://github.com/O/R/.github/workflows/W.yml@refs/heads/main).
-    """
+    """Whoever signs without a key: an OIDC identity, and the issuer that vouches for it."""
 
     identity: str
+    """As a certificate of Sigstore names it: an e-mail address, or the address of a workflow
+    (https://github.com/O/R/.github/workflows/W.yml@refs/heads/main)."""
     issuer: str
 
 
@@ -220,22 +216,21 @@ Signers = tuple[Annotated[str | Identity, BeforeValidator(_signer)], ...]
 
 
 class TrustSettings(FileModel):
-    """The table [trust]: whose attestations count. A key is a file.
-
-    key: the private key that a push signs with, or KEYLESS; None signs nothing. prove: those whose
-    receipts count, by public key or identity; none asks for no signature. trusted_root,
-    signing_config: the files that say which Sigstore is trusted and which one signs; None takes
-    Sigstore's public one. max_age: how old a receipt may be that counts; None for any age. layers:
-    how many of `rebuilders` sign a line of images/layers.lock before its layer is taken from
-    elsewhere; 0 asks for none.
-    """
+    """The table [trust]: whose attestations count. A key is a file."""
 
     key: str | None = None
+    """The private key that a push signs with, or KEYLESS; None signs nothing."""
     prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
+    """Those whose receipts count, by public key or identity; none asks for no signature."""
     max_age: Age | None = Field(default=None, examples=["30d"])
+    """How old a receipt may be that counts; None for any age."""
     trusted_root: str | None = None
     signing_config: str | None = None
+    """`trusted_root` and `signing_config`: the files that say which Sigstore is trusted and which
+    one signs; None takes Sigstore's public one."""
     layers: int = Field(default=0, ge=0)
+    """How many of `rebuilders` sign a line of images/layers.lock before its layer is taken from
+    elsewhere; 0 asks for none."""
     rebuilders: Signers = Field(default=(), examples=[["keys/ci.pub", "keys/ours.pub"]])
 
     @property
@@ -255,19 +250,17 @@ class TrustSettings(FileModel):
 
 
 class Settings(FileModel):
-    """The settings that are not one image's.
-
-    registry: HOST/PATH of the one repository that images go to; None keeps them on the engine.
-    engine: "machine" (the one the machine has), "private" (our own) or "auto" (the first there is).
-    debian_mirror: the address of a mirror of Debian; None takes the one of the host's apt, or
-    Debian's own. debian_snapshot: that of an archive that keeps every version, for one that the
-    mirror no longer has; None takes Debian's own.
-    """
+    """The settings that are not one image's."""
 
     registry: Repository | None = None
+    """HOST/PATH of the one repository that images go to; None keeps them on the engine."""
     engine: Engine = "auto"
+    """"machine" (the one the machine has), "private" (our own) or "auto" (the first there is)."""
     debian_mirror: WebAddress | None = None
+    """The address of a mirror of Debian; None takes the one of the host's apt, or Debian's own."""
     debian_snapshot: WebAddress | None = None
+    """That of an archive that keeps every version, for one that the mirror no longer has; None
+    takes Debian's own."""
     cloud: CloudSettings = CloudSettings()
     job: JobSettings = JobSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
@@ -287,10 +280,11 @@ Flags = Mapping[str, str | None]
 
 @dataclass(frozen=True)
 class BuilderToml(Document):
-    """builder.toml as it was written. sources: where a value is from, if not from the file."""
+    """builder.toml as it was written."""
 
     mapping: str = "a table"
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Where a value is from, if not from the file."""
 
     @classmethod
     def read(cls, root: Path) -> BuilderToml:

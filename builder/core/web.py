@@ -51,19 +51,18 @@ class Answer:
 
 @dataclass(kw_only=True, eq=False)
 class Client:
-    """Connections to any number of hosts, for any number of threads; a context manager.
-
-    proxied: whether the environment's proxies are used. connect, read: seconds to wait for a
-    connection, and for each piece of an answer. context: whose certificates are trusted, and which
-    one is shown; None for what `trust` returns. unchecked: hosts (see `matches_host`) that may show
-    any certificate: only for content that is compared with a known checksum.
-    """
+    """Connections to any number of hosts, for any number of threads; a context manager."""
 
     proxied: bool = True
+    """Whether the environment's proxies are used."""
     connect: float = 20.0
     read: float = 60.0
+    """`connect` and `read`: seconds to wait for a connection, and for each piece of an answer."""
     context: ssl.SSLContext | None = None
+    """Whose certificates are trusted, and which one is shown; None for what `trust` returns."""
     unchecked: Collection[str] = ()
+    """Hosts (see `matches_host`) that may show any certificate: only for content that is compared
+    with a known checksum."""
     _pools: dict[tuple[str, str | None, bool], urllib3.PoolManager] = field(
         default_factory=dict, init=False
     )
@@ -336,12 +335,14 @@ def origin(url: str) -> tuple[str, str, int]:
 
 @dataclass(frozen=True)
 class _Way:
-    """What one request may connect to. url: what the caller asked for. named_by: the address whose
-    host named it, "" for the caller's own. peers: host -> the address that it had at last."""
+    """What one request may connect to."""
 
     url: str
+    """What the caller asked for."""
     named_by: str
+    """The address whose host named it, "" for the caller's own."""
     peers: dict[str, Address]
+    """Host -> the address that it had at last."""
 
     def check(self) -> None:
         """Raise OutsideError where an answer leads to plain http instead of https, or from a public

@@ -51,12 +51,13 @@ class Mistake:
 @dataclass(frozen=True)
 class Document:
     """The content of a file (`value`; {} for an empty file), with the line of each value by its
-    path. mapping: what the file's format calls several names with values."""
+    path."""
 
     value: Any
     lines: Mapping[Path, int] = field(default_factory=dict)
     problems: tuple[Mistake, ...] = ()
     mapping: str = "`name: value` lines"
+    """What the file's format calls several names with values."""
 
     def line(self, *path: str | int) -> int:
         """Return the line (from 1) of the value at `path`, or of the deepest part of it."""

@@ -41,25 +41,27 @@ class Wanted(NamedTuple):
 
 
 class Dynamic(NamedTuple):
-    """What a library is linked to, what it needs of it, and what it offers.
-
-    machine: e_machine, 0 for a file of 32 bits, of which nothing else is read. interpreter: a
-    program's loader. rpath, runpath: as they are written. wanted: versions without which it is not
-    loaded. versions: those that it defines. undefined: symbols that something else has to define;
-    those that may stay undefined (STB_WEAK) are left out. defined: the hashes of those that it
-    defines, which `hashes` unpacks: names would be 50 MB of TensorFlow.
-    """
+    """What a library is linked to, what it needs of it, and what it offers."""
 
     machine: int
+    """e_machine, 0 for a file of 32 bits, of which nothing else is read."""
     interpreter: str = ""
+    """A program's loader."""
     soname: str = ""
     needed: tuple[str, ...] = ()
     rpath: str = ""
     runpath: str = ""
+    """`rpath` and `runpath`: as they are written."""
     wanted: tuple[Wanted, ...] = ()
+    """Versions without which it is not loaded."""
     versions: tuple[str, ...] = ()
+    """Those that it defines."""
     undefined: tuple[str, ...] = ()
+    """Symbols that something else has to define; those that may stay undefined (STB_WEAK) are left
+    out."""
     defined: str = ""
+    """The hashes of those that it defines, which `hashes` unpacks: names would be 50 MB of
+    TensorFlow."""
 
     @property
     def hashes(self) -> frozenset[int]:

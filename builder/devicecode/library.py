@@ -24,43 +24,42 @@ OTHER_FORMAT: Final = "its device code is in containers of a version that is not
 
 
 class Group(NamedTuple):
-    """Containers of one section that hold code for the same targets, in the same order.
-
-    stored, code: for each target, the bytes in the file and after decompression, of all the
-    containers together. ptx: for each target, what its PTX text says; None for other code.
-    """
+    """Containers of one section that hold code for the same targets, in the same order."""
 
     section: str
     containers: int
     targets: tuple[Target, ...]
     stored: tuple[int, ...]
     code: tuple[int, ...]
+    """`stored` and `code`: for each target, the bytes in the file and after decompression, of all
+    the containers together."""
     ptx: tuple[Directives | None, ...] = ()
+    """For each target, what its PTX text says; None for other code."""
 
 
 @dataclass(frozen=True)
 class Library:
-    """One library: its path, its size in bytes, and its device code.
-
-    broken: why the file cannot be read; then nothing else is known of it. doubt: why it may not be
-    whole; then no verdict is drawn from its device code. stubs: sections whose containers hold no
-    kernel, which nvcc leaves in a library without device code. pruned: whether entries were taken
-    out of containers. sha256: in hex, "" where it was not taken. package, version: the distribution
-    that installed it, "" if no record names one. dynamic: what the loader reads of it, None for
-    nothing. A lock keeps none of the last three.
-    """
+    """One library: its path, its size in bytes, and its device code."""
 
     path: str
     size: int
     broken: str = ""
+    """Why the file cannot be read; then nothing else is known of it."""
     doubt: str = ""
+    """Why it may not be whole; then no verdict is drawn from its device code."""
     stubs: tuple[str, ...] = ()
+    """Sections whose containers hold no kernel, which nvcc leaves in a library without device
+    code."""
     pruned: bool = False
+    """Whether entries were taken out of containers."""
     sha256: str = ""
+    """In hex, "" where it was not taken."""
     groups: tuple[Group, ...] = ()
     package: str = ""
     version: str = ""
+    """`package` and `version`: the distribution that installed it, "" if no record names one."""
     dynamic: Dynamic | None = field(default=None, compare=False)
+    """What the loader reads of it, None for nothing. A lock keeps none of the last three."""
 
     @property
     def name(self) -> str:
@@ -98,14 +97,12 @@ def from_json(value: Mapping[str, Any], package: str = "", version: str = "") ->
 
 @dataclass(frozen=True)
 class Wheel:
-    """What was read of one wheel: its libraries with device code, at their installed paths.
-
-    sha256: in hex, as in locks. No libraries means that the wheel was read and has none.
-    """
+    """What was read of one wheel: its libraries with device code, at their installed paths."""
 
     name: str
     version: str
     sha256: str
+    """In hex, as in locks. No libraries means that the wheel was read and has none."""
     libraries: tuple[Library, ...]
 
     @classmethod

@@ -41,13 +41,15 @@ class Line(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record, and its lines about libraries. package, version: the distribution whose RECORD it
-    is, "" for the record of pruning. files: all that it lists but bytecode."""
+    """One record, and its lines about libraries."""
 
     package: str
     version: str
+    """`package` and `version`: the distribution whose RECORD it is, "" for the record of
+    pruning."""
     lines: tuple[Line, ...]
     files: tuple[str, ...] = ()
+    """All that it lists but bytecode."""
 
 
 def is_record(path: str) -> bool:

@@ -11,12 +11,10 @@ from builder.facts import frameworks
 
 
 class Remedy(NamedTuple):
-    """What runs in place of a library that has no kernels for devices from `oldest` to `newest`.
-
-    names: a pattern of its distribution or its path.
-    """
+    """What runs in place of a library that has no kernels for devices from `oldest` to `newest`."""
 
     names: str
+    """A pattern of its distribution or its path."""
     oldest: ComputeCapability
     newest: ComputeCapability
     instead: str

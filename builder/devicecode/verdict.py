@@ -73,20 +73,19 @@ class Support(IntEnum):
 
 @dataclass(frozen=True)
 class Containers:
-    """What a device finds in the containers of a section, or of a library.
-
-    native, older, ptx, nothing: how many containers it finds such code in. newer: how many are for
-    newer devices only. ptx_bytes (decompressed): what the device's machine would have to compile;
-    ptx_version: the newest PTX ISA among that ("8.5"), "" if there is none.
-    """
+    """What a device finds in the containers of a section, or of a library."""
 
     native: int = 0
     older: int = 0
     ptx: int = 0
     nothing: int = 0
+    """`native`, `older`, `ptx` and `nothing`: how many containers it finds such code in."""
     newer: int = 0
+    """How many are for newer devices only."""
     ptx_bytes: int = 0
+    """What the device's machine would have to compile, decompressed."""
     ptx_version: str = ""
+    """The newest PTX ISA among that ("8.5"), "" if there is none."""
 
     def __add__(self, other: Containers) -> Containers:
         return Containers(
@@ -112,19 +111,18 @@ class Containers:
 
 @dataclass(frozen=True)
 class LibraryVerdict:
-    """One library on one device.
-
-    containers: of all its sections that are judged. uncompilable: the PTX that the driver would
-    choose and cannot compile for the device. section: the section that decided the status. reason:
-    why a library is not used or not known, where its file is whole.
-    """
+    """One library on one device."""
 
     library: Library
     status: Support
     containers: Containers = Containers()
+    """Of all its sections that are judged."""
     uncompilable: tuple[Directives, ...] = ()
+    """The PTX that the driver would choose and cannot compile for the device."""
     section: str = ""
+    """The section that decided the status."""
     reason: str = ""
+    """Why a library is not used or not known, where its file is whole."""
 
     def __str__(self) -> str:
         if self.status == Support.BROKEN:

@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check. severity: an "error" prevents the work, a "warning" does not."""
+    """The result of a check."""
 
     name: str
     severity: Severity
+    """An "error" prevents the work, a "warning" does not."""
     message: str
     remedy: str = ""
 

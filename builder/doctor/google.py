@@ -24,11 +24,12 @@ READS_LOGS: Final = {"logging.logEntries.list": "roles/logging.viewer"}
 
 @dataclass(frozen=True)
 class Project:
-    """A project that is asked. base: an emulator's address, None for Google's own services."""
+    """A project that is asked."""
 
     name: str
     session: requests.Session
     base: str | None = None
+    """An emulator's address, None for Google's own services."""
 
     def ask(
         self, host: str, path: str, permissions: Iterable[str], by_get: bool = False

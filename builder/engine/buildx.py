@@ -49,35 +49,32 @@ _AGAIN: Final = "run the same command again: it goes on from BuildKit's cache"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """One image to build. The result is known by the first of `tags`.
-
-    contexts: further named contexts (folders or images). secrets: content by id, never in a layer.
-    destination: "engine" keeps the image on the engine, "registry" pushes it and keeps nothing. The
-    layers of a base stay as they are. An engine without the containerd image store packs with gzip.
-    """
+    """One image to build. The result is known by the first of `tags`."""
 
     dockerfile: Path
     context: Path
     tags: tuple[str, ...]
     contexts: Mapping[str, str] = field(default_factory=dict)
+    """Further named contexts (folders or images)."""
     build_args: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Content by id, never in a layer."""
     destination: Literal["engine", "registry"] = "engine"
+    """"engine" keeps the image on the engine, "registry" pushes it and keeps nothing. The layers of
+    a base stay as they are. An engine without the containerd image store packs with gzip."""
     no_cache: bool = False
 
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The result of a build. Sizes in bytes; None where the engine does not know them.
-
-    digest: of the manifest, None on an engine without the containerd image store. image_id: the
-    engine's name of the image (the same digest with that store); after a push to a registry, the
-    digest of the image's configuration.
-    """
+    """The result of a build. Sizes in bytes; None where the engine does not know them."""
 
     reference: str
     digest: str | None
+    """Of the manifest, None on an engine without the containerd image store."""
     image_id: str
+    """The engine's name of the image (the same digest with that store); after a push to a registry,
+    the digest of the image's configuration."""
     compressed_bytes: int | None
     unpacked_bytes: int | None
 

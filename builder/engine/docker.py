@@ -32,16 +32,14 @@ _API_SECONDS: Final = 600
 
 @dataclass(frozen=True)
 class EngineImage:
-    """An image on the engine. Sizes in bytes.
-
-    image_id: the engine's name of the image: the digest of its manifest or of its configuration.
-    compressed_bytes: what a pull transfers; None on an engine without the containerd image store.
-    """
+    """An image on the engine. Sizes in bytes."""
 
     reference: str
     image_id: str
+    """The engine's name of the image: the digest of its manifest or of its configuration."""
     digest: str | None
     compressed_bytes: int | None
+    """What a pull transfers; None on an engine without the containerd image store."""
     unpacked_bytes: int
     labels: Mapping[str, str]
     environment: Mapping[str, str]
@@ -60,25 +58,25 @@ class DiskSpace:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that answered: Docker, or Podman behind a socket that speaks Docker's API.
-
-    host: what DOCKER_HOST is set to. buildx: how buildx is called, without a subcommand;
-    buildx_version: "" where there is none. containerd_store: whether the engine keeps images as a
-    registry would get them (digests, compressed layers). data: the engine's data folder, on its own
-    machine. environment: the whole environment of client programs. architecture: of the engine's
-    machine, by its name in images.
-    """
+    """An engine that answered: Docker, or Podman behind a socket that speaks Docker's API."""
 
     origin: Literal["machine", "private"]
     host: str
+    """What DOCKER_HOST is set to."""
     version: str
     buildx: tuple[str, ...]
+    """How buildx is called, without a subcommand."""
     buildx_version: str
+    """"" where there is none."""
     containerd_store: bool
+    """Whether the engine keeps images as a registry would get them (digests, compressed layers)."""
     data: Path
+    """The engine's data folder, on its own machine."""
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The whole environment of client programs."""
     product: Literal["Docker", "Podman"] = "Docker"
     architecture: str = "amd64"
+    """Of the engine's machine, by its name in images."""
     rootless: bool = False
 
     @property

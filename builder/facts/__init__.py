@@ -15,10 +15,11 @@ DATA = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fact comes from. verified: we read or tried it, and did not only hear of it."""
+    """Where a fact comes from."""
 
     text: str
     verified: bool
+    """We read or tried it, and did not only hear of it."""
 
 
 def read_table(path: Path) -> dict[str, Any]:

@@ -18,39 +18,35 @@ Kind = Literal["gpu", "tpu", "cpu"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A GPU generation.
-
-    first_cuda, last_cuda: the CUDA toolkits that know it. last_driver: the last driver branch that
-    does. Both last ones are None while it is supported.
-    """
+    """A GPU generation."""
 
     name: str
     first_cuda: str
     last_cuda: str | None
+    """`first_cuda` and `last_cuda`: the CUDA toolkits that know it."""
     last_driver: str | None
+    """The last driver branch that does. Both last ones are None while it is supported."""
     source: Source
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of device.
-
-    precision: the dtype that mixed precision computes in; float32 where it gains nothing.
-    refused: why no image is made for it; then `instead` names the accelerator to take. only: the
-    frameworks, by the key of image.yaml, that an image is made with all the same.
-    """
+    """One kind of device."""
 
     name: str
     kind: Kind
     precision: str
+    """The dtype that mixed precision computes in; float32 where it gains nothing."""
     precision_source: Source
     source: Source
     aliases: tuple[str, ...] = ()
     architecture: Architecture | None = None
     compute_capability: str | None = None
     refused: str | None = None
+    """Why no image is made for it; then `instead` names the accelerator to take."""
     instead: str | None = None
     only: tuple[str, ...] = ()
+    """The frameworks, by the key of image.yaml, that an image is made with all the same."""
     refused_source: Source | None = None
 
 

@@ -85,18 +85,16 @@ class OldestDriver:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """The facts about CUDA.
-
-    packages: a library's short name -> the part of its wheel's name. cudnn, toolkits, shipped,
-    drivers, ptx: oldest first.
-    """
+    """The facts about CUDA."""
 
     packages: Mapping[str, str]
+    """A library's short name -> the part of its wheel's name."""
     cudnn: tuple[Cudnn, ...]
     toolkits: tuple[Toolkit, ...]
     shipped: tuple[Shipped, ...]
     drivers: tuple[Driver, ...]
     ptx: tuple[PtxIsa, ...]
+    """`cudnn`, `toolkits`, `shipped`, `drivers` and `ptx`: oldest first."""
 
 
 def oldest_driver(

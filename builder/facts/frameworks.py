@@ -31,81 +31,83 @@ NVIDIA: Final = "nvidia"
 
 @dataclass(frozen=True)
 class Exclude:
-    """A rule about files of wheels that training never loads.
-
-    wheels: a pattern of the names of distributions. paths: patterns of paths below site-packages;
-    `*` stands for a part of a name, `**` for any number of folders and names.
-    """
+    """A rule about files of wheels that training never loads."""
 
     wheels: str
+    """A pattern of the names of distributions."""
     paths: tuple[str, ...]
+    """Patterns of paths below site-packages; `*` stands for a part of a name, `**` for any number
+    of folders and names."""
     why: str
 
 
 @dataclass(frozen=True)
 class OptionalLibrary:
     """A library that programs load for one feature alone: an image without kernels in it for its
-    GPU is good all the same.
-
-    name: the beginning of its file's name. since: the oldest compute capability whose GPUs have the
-    feature ("8.0"), "" where hardly any program asks for it. why: what it is for.
-    """
+    GPU is good all the same."""
 
     name: str
+    """The beginning of its file's name."""
     since: str
+    """The oldest compute capability whose GPUs have the feature ("8.0"), "" where hardly any
+    program asks for it."""
     why: str
+    """What it is for."""
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework.
-
-    name: the key of image.yaml, and the folder of its libraries below site-packages. title: its
-    name for a person. distributions: packages that install over each other's files; an image has
-    one of them. needed_by: packages that say that a program uses it. aliases: its other names, in
-    conda and in the names of images. companions: packages that are released together with it, so
-    that their versions move with its own. indexes: the addresses of indexes that have its builds,
-    and nothing else of their own. releases: returns those that are known, oldest first. resolve:
-    takes an ImageSpec; returns the Stack of an image, or raises RefusedError. suites: returns the
-    Suite of an image by `suite` of image.yaml. exclude_nvidia, exclude: the rules for NVIDIA's
-    wheels, and for its own.
-    environment: returns the variables of an image with these packages; the second value is its
-    site-packages. rendezvous: the variables by which its processes find each other, each with its
-    value: {host} and {port} of the first process, {rank} of this one, {count} of all; empty for a
-    framework that reads TF_CONFIG itself. devices: the module that says where its list of devices
-    is, which is copied into images for the guard (trainer/guard/framework.py); "" for none.
-    optional: its libraries that one feature alone needs. module: a pattern of the compiled module,
-    below site-packages, without which it is not imported. opened: takes the libraries of an image
-    for a GPU, and a function that says why one does not open ("is not in the image", "" where it
-    does), asked with its name and the beginning of the name of what opens it; yields a Defect for
-    each that the framework opens by name and does not get. one_bundle: whether it looks for
-    certificates in Debian's place alone. flags: a program that makes it read the flags of
-    XLA_FLAGS; "" for a framework without XLA. one_host: whether it trains on one host of a TPU
-    alone. plugins: a second folder of its libraries; "" for none.
-    """
+    """A framework."""
 
     name: str
+    """The key of image.yaml, and the folder of its libraries below site-packages."""
     title: str
+    """Its name for a person."""
     distributions: frozenset[str]
+    """Packages that install over each other's files; an image has one of them."""
     releases: Callable[[], tuple[str, ...]]
+    """Returns those that are known, oldest first."""
     resolve: Callable[[Any], Any]
+    """Takes an ImageSpec; returns the Stack of an image, or raises RefusedError."""
     suites: Callable[[], Mapping[str, Any]]
+    """Returns the Suite of an image by `suite` of image.yaml."""
     needed_by: frozenset[str] = frozenset()
+    """Packages that say that a program uses it."""
     exclude_nvidia: tuple[Exclude, ...] = ()
     exclude: tuple[Exclude, ...] = ()
+    """`exclude_nvidia` and `exclude`: the rules for NVIDIA's wheels, and for its own."""
     environment: Callable[[Iterable[str], str], Mapping[str, str]] = lambda _packages, _site: {}
+    """Returns the variables of an image with these packages; the second value is its
+    site-packages."""
     rendezvous: Mapping[str, str] = field(default_factory=dict)
+    """The variables by which its processes find each other, each with its value: {host} and {port}
+    of the first process, {rank} of this one, {count} of all; empty for a framework that reads
+    TF_CONFIG itself."""
     devices: str = ""
+    """The module that says where its list of devices is, which is copied into images for the guard
+    (trainer/guard/framework.py); "" for none."""
     optional: tuple[OptionalLibrary, ...] = ()
+    """Its libraries that one feature alone needs."""
     module: str = ""
+    """A pattern of the compiled module, below site-packages, without which it is not imported."""
     opened: Callable[[Any, Callable[..., str]], Iterable[Any]] = lambda _libraries, _why_not: ()
+    """Takes the libraries of an image for a GPU, and a function that says why one does not open
+    ("is not in the image", "" where it does), asked with its name and the beginning of the name of
+    what opens it; yields a Defect for each that the framework opens by name and does not get."""
     one_bundle: bool = False
+    """Whether it looks for certificates in Debian's place alone."""
     flags: str = ""
+    """A program that makes it read the flags of XLA_FLAGS; "" for a framework without XLA."""
     one_host: bool = False
+    """Whether it trains on one host of a TPU alone."""
     plugins: str = ""
+    """A second folder of its libraries; "" for none."""
     companions: frozenset[str] = frozenset()
+    """Packages that are released together with it, so that their versions move with its own."""
     aliases: frozenset[str] = frozenset()
+    """Its other names, in conda and in the names of images."""
     indexes: frozenset[str] = frozenset()
+    """The addresses of indexes that have its builds, and nothing else of their own."""
 
     @property
     def lock_file(self) -> str:

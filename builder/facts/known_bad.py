@@ -47,10 +47,11 @@ class KnownBad:
 
 @dataclass(frozen=True)
 class Found:
-    """A row that applies. versions: those that it is about, by their names for a person."""
+    """A row that applies."""
 
     row: KnownBad
     versions: Mapping[str, str]
+    """Those that it is about, by their names for a person."""
 
     @property
     def pair(self) -> str:

@@ -9,9 +9,10 @@ from typing import Final
 
 @dataclass(frozen=True)
 class WorkerMachine:
-    """memory: in GB."""
+    """A machine that Cloud Build offers."""
 
     memory: float
+    """In GB."""
 
 
 MACHINES: Final[Mapping[str, WorkerMachine]] = {

@@ -40,13 +40,11 @@ _UNFINISHED: Final = 7 * 24 * 3600.0
 
 @dataclass(frozen=True)
 class ContentStore:
-    """The layers below a folder.
-
-    ignored: the keys whose entries do not count here, until `keep` replaces them.
-    """
+    """The layers below a folder."""
 
     folder: Path
     ignored: set[str] = field(default_factory=set, compare=False)
+    """The keys whose entries do not count here, until `keep` replaces them."""
 
     def ignoring(self, keys: Iterable[str]) -> ContentStore:
         """Return the same store without the layers of these keys; for others they stay."""

@@ -44,17 +44,16 @@ _VERTEX = re.compile(
 
 @dataclass(frozen=True)
 class Rendered:
-    """A target with its Dockerfile.
-
-    base: the base that the Dockerfile names; None for a published one. config: what the Dockerfile
-    sets beside the copy of the program; None where it has further instructions.
-    """
+    """A target with its Dockerfile."""
 
     spec: ImageSpec
     stack: Stack
     base: BasePlan | None
+    """The base that the Dockerfile names; None for a published one."""
     dockerfile: str
     config: ImageConfig | None
+    """What the Dockerfile sets beside the copy of the program; None where it has further
+    instructions."""
 
 
 def render(

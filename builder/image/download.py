@@ -46,18 +46,18 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class LockedFile:
-    """A file that a lock names.
-
-    bytes: its size; None where the lock does not know it. path: where it lies when it is whole.
-    urls: where it may be, in the order in which they are tried. fix: what to do where none has it.
-    """
+    """A file that a lock names."""
 
     name: str
     sha256: str
     bytes: int | None
+    """Its size; None where the lock does not know it."""
     path: Path
+    """Where it lies when it is whole."""
     urls: tuple[str, ...]
+    """Where it may be, in the order in which they are tried."""
     fix: str
+    """What to do where none has it."""
 
     @property
     def part(self) -> Path:
@@ -190,14 +190,12 @@ def _content(
 
 @dataclass(frozen=True)
 class Wheels:
-    """Wheels in a folder of this machine, for any number of threads and processes.
-
-    addresses: where each is, by its sha256.
-    """
+    """Wheels in a folder of this machine, for any number of threads and processes."""
 
     folder: Path
     client: web.Client
     addresses: Mapping[str, str]
+    """Where each is, by its sha256."""
     retry: Retry = field(default_factory=lambda: _RETRY)
 
     def fetch(self, pin: Pin, progress: Progress) -> IO[bytes]:

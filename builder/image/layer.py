@@ -51,18 +51,18 @@ class Compression:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer to make.
-
-    key: 64 hex digits over all that decides its bytes. name: what a person calls it, such as
-    "tensorflow 2.21.0". packages: `name version` of each package in it. download: the bytes of
-    these packages, None where the lock does not know them all. why: one line on what it is for.
-    """
+    """A layer to make."""
 
     key: str
+    """64 hex digits over all that decides its bytes."""
     name: str
+    """What a person calls it, such as "tensorflow 2.21.0"."""
     packages: tuple[str, ...]
+    """`name version` of each package in it."""
     download: int | None
+    """The bytes of these packages, None where the lock does not know them all."""
     why: str
+    """One line on what it is for."""
 
     @property
     def history(self) -> str:
@@ -73,16 +73,15 @@ class LayerPlan:
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer that was made. Sizes in bytes.
-
-    blob: the packed layer, as a manifest names it. diff_id: the digest of the layer before it was
-    packed. unpacked_bytes: the size of its files; 0 where it is not known.
-    """
+    """A layer that was made. Sizes in bytes."""
 
     key: str
     blob: Descriptor
+    """The packed layer, as a manifest names it."""
     diff_id: str
+    """The digest of the layer before it was packed."""
     unpacked_bytes: int
+    """The size of its files; 0 where it is not known."""
 
 
 # --- images ---------------------------------------------------------------------------------------

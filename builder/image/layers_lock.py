@@ -33,14 +33,16 @@ _LINE: Final = re.compile(
 
 @dataclass
 class LayersLock:
-    """The committed layers. path: of the file. layers: by key. names: what people call them.
-    unsigned: the keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py).
-    """
+    """The committed layers."""
 
     path: Path
+    """Of the file."""
     layers: dict[str, Layer]
+    """By key."""
     names: dict[str, str]
+    """What people call them."""
     unsigned: frozenset[str] = frozenset()
+    """The keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py)."""
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def known(self, key: str) -> Layer | None:

@@ -166,17 +166,16 @@ _END: Final = bytes(tarfile.RECORDSIZE)
 
 @dataclass(frozen=True)
 class Archive:
-    """An image as a tar that is made while it is read. It can be read several times.
-
-    name: REPOSITORY:TAG, as an engine will name the image. omit: digests before packing of the
-    layers that the engine has. unpack: send layers of zstd unpacked, for an engine that reads none.
-    """
+    """An image as a tar that is made while it is read. It can be read several times."""
 
     image: AssembledImage
     store: ContentStore
     name: str
+    """REPOSITORY:TAG, as an engine will name the image."""
     omit: Collection[str] = frozenset()
+    """Digests before packing of the layers that the engine has."""
     unpack: bool = False
+    """Send layers of zstd unpacked, for an engine that reads none."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -68,12 +68,13 @@ def site_packages(python: str) -> str:
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The packages of a rootfs. required: Debian's required ones and apt, with all they need.
-    added: Python, the certificates, and what image.yaml adds."""
+    """The packages of a rootfs."""
 
     suite: str
     required: tuple[DebianPackage, ...]
+    """Debian's required ones and apt, with all they need."""
     added: tuple[DebianPackage, ...] = ()
+    """Python, the certificates, and what image.yaml adds."""
 
     @property
     def packages(self) -> tuple[DebianPackage, ...]:
@@ -98,34 +99,33 @@ class Rootfs:
 
 @dataclass(frozen=True)
 class WheelLayer:
-    """A layer to make from wheels.
-
-    exclude: the rules for each of `pins`. python: "3.11". keep, owners: the compute capability
-    whose device code stays, and the folders of the libraries; None and empty where nothing is
-    pruned. linked: whether the loader has to find its libraries.
-    """
+    """A layer to make from wheels."""
 
     plan: LayerPlan
     pins: tuple[Pin, ...]
     exclude: tuple[tuple[Exclude, ...], ...]
+    """The rules for each of `pins`."""
     python: str
+    """"3.11"."""
     keep: str | None
     owners: tuple[str, ...]
+    """`keep` and `owners`: the compute capability whose device code stays, and the folders of the
+    libraries; None and empty where nothing is pruned."""
     linked: bool
+    """Whether the loader has to find its libraries."""
     compression: Compression
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The top layer: the program's user and folder, the Python environment, the start hook.
-
-    python: "3.11". user: the number of the program's user and group. keep: the compute capability
-    whose device code stays; None where nothing is pruned.
-    """
+    """The top layer: the program's user and folder, the Python environment, the start hook."""
 
     python: str
+    """"3.11"."""
     user: int
+    """The number of the program's user and group."""
     keep: str | None
+    """The compute capability whose device code stays; None where nothing is pruned."""
 
     def plan(self, rootfs: LayerPlan, compression: Compression) -> LayerPlan:
         """Return the plan of the layer. rootfs: the layer whose accounts it adds to."""
@@ -153,19 +153,17 @@ class Environment:
 
 @dataclass(frozen=True)
 class BasePlan:
-    """A base to assemble: the rootfs, the wheels above it, and the environment on top.
-
-    config: what stands below `config` of the image's configuration. compiler: the packages that
-    bytecode is compiled with. Nothing in a plan names the target, so that targets with the same
-    content share a base.
-    """
+    """A base to assemble: the rootfs, the wheels above it, and the environment on top."""
 
     rootfs: Rootfs
     wheels: tuple[WheelLayer, ...]
     environment: Environment
     config: Mapping[str, Any]
+    """What stands below `config` of the image's configuration."""
     compression: Compression
     compiler: tuple[DebianPackage, ...]
+    """The packages that bytecode is compiled with. Nothing in a plan names the target, so that
+    targets with the same content share a base."""
 
     @cached_property
     def layers(self) -> tuple[LayerPlan, ...]:
@@ -355,17 +353,16 @@ def _first_word(pin: Pin) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What some bases take. A layer or a package that several of them share counts once.
-
-    layers: how many there are. missing: how many have to be made. download: bytes of packages, and
-    of layers that a registry has; unknown: how many packages are not in it, because no index told
-    their size.
-    """
+    """What some bases take. A layer or a package that several of them share counts once."""
 
     layers: int
+    """How many there are."""
     missing: int
+    """How many have to be made."""
     download: int
+    """Bytes of packages, and of layers that a registry has."""
     unknown: int
+    """How many packages are not in it, because no index told their size."""
 
     def __str__(self) -> str:
         more = f" and {self.unknown} packages of unknown size" if self.unknown else ""
@@ -377,18 +374,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Availability:
-    """Where the layers of some bases are, by their keys.
-
-    stored: in the content store. offered: in the registry. missing: in neither; to be made.
-    refused: the names of those that the content store has with other bytes than the lock says.
-    remake: the keys of entries of the content store that do not count in this run.
-    """
+    """Where the layers of some bases are, by their keys."""
 
     stored: Mapping[str, Layer]
+    """In the content store."""
     offered: Mapping[str, Layer]
+    """In the registry."""
     missing: Mapping[str, LayerPlan]
+    """In neither; to be made."""
     refused: tuple[str, ...] = ()
+    """The names of those that the content store has with other bytes than the lock says."""
     remake: frozenset[str] = frozenset()
+    """The keys of entries of the content store that do not count in this run."""
 
     def estimate(self, plans: Iterable[BasePlan]) -> Estimate:
         """Return what these bases take; nothing is looked up."""

@@ -83,18 +83,17 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """A training image to make.
-
-    files: the build context, by name. config: None where the Dockerfile has instructions beyond the
-    plain template's, so that BuildKit has to run it. installs: whether it installs packages,
-    because its base is a published image.
-    """
+    """A training image to make."""
 
     dockerfile: str
     files: Mapping[str, File]
+    """The build context, by name."""
     config: ImageConfig | None
+    """None where the Dockerfile has instructions beyond the plain template's, so that BuildKit has
+    to run it."""
     compression: Compression
     installs: bool = False
+    """Whether it installs packages, because its base is a published image."""
 
     @cached_property
     def hash(self) -> str:

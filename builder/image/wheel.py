@@ -69,17 +69,17 @@ _PYTHON: Final = f"{VENV}/bin/python"
 
 @dataclass(frozen=True)
 class InstalledFile:
-    """A file that a wheel installs.
-
-    path: in the image, without the leading slash. size: bytes. identity: equal for equal content.
-    pieces: the content, read anew at each call.
-    """
+    """A file that a wheel installs."""
 
     path: str
+    """In the image, without the leading slash."""
     mode: int
     size: int
+    """Bytes."""
     identity: tuple[int, int]
+    """Equal for equal content."""
     pieces: Callable[[], Iterator[bytes]]
+    """The content, read anew at each call."""
 
     @classmethod
     def of(cls, path: str, content: bytes, mode: int = 0o644) -> InstalledFile:

@@ -48,10 +48,7 @@ class _Stopped(Exception):
 
 @dataclass
 class Making:
-    """A run that makes layers, and what its threads share.
-
-    stop: ends the run; it is set before anything is waited for where the run ends early.
-    """
+    """A run that makes layers, and what its threads share."""
 
     store: ContentStore
     wheels: Wheels
@@ -59,6 +56,7 @@ class Making:
     on_event: OnEvent = ignore
     on_layer: OnLayer = lambda _: None
     stop: threading.Event = field(default_factory=threading.Event)
+    """Ends the run; it is set before anything is waited for where the run ends early."""
 
     def __post_init__(self) -> None:
         self.processors = threading.Semaphore(os.cpu_count() or 1)

@@ -34,13 +34,15 @@ _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction. line: its first. text: its rest; a backslash and a line break stay. heredocs:
-    the first line and the text of each document in it."""
+    """An instruction."""
 
     line: int
+    """Its first."""
     name: str
     text: str
+    """Its rest; a backslash and a line break stay."""
     heredocs: tuple[tuple[int, str], ...] = ()
+    """The first line and the text of each document in it."""
 
     @property
     def joined(self) -> str:
@@ -53,15 +55,17 @@ class Instruction:
 
 @dataclass
 class _Stage:
-    """A stage. variables: the values of ARG and ENV. elsewhere: why its packages come from another
-    index, "" where they do not. copied: the files that it copies, by their names there."""
+    """A stage."""
 
     name: str
     base: str
     parent: _Stage | None
     variables: dict[str, str] = field(default_factory=dict)
+    """The values of ARG and ENV."""
     elsewhere: str = ""
+    """Why its packages come from another index, "" where they do not."""
     copied: dict[str, list[str]] = field(default_factory=dict)
+    """The files that it copies, by their names there."""
     said: list[Statement] = field(default_factory=list)
 
     def options(self) -> tuple[installers.Option, ...]:

@@ -54,33 +54,35 @@ another stage), what the program imports."""
 
 @dataclass(frozen=True)
 class Wish:
-    """A line that asks for a framework. specifier: the releases that it allows. requirement:
-    whether pip would install it; otherwise the line only tells that the framework is used.
-    rank: GOT, BESIDE or IMPORTED."""
+    """A line that asks for a framework."""
 
     where: str
     text: str
     specifier: SpecifierSet
+    """The releases that it allows."""
     requirement: bool
+    """Whether pip would install it; otherwise the line only tells that the framework is used."""
     rank: int = GOT
+    """GOT, BESIDE or IMPORTED."""
 
 
 @dataclass
 class Findings:
-    """What a repository's files say. pythons: those that it may have, the preferred one first.
-    frameworks: what asks for each, by the key of image.yaml. companions: what is released together
-    with some framework, by its name, each with its place. taken, left: a line each, with file and
-    line number."""
+    """What a repository's files say."""
 
     pythons: tuple[str, ...] = tuple(OWN_PYTHON)
+    """Those that it may have, the preferred one first."""
     frameworks: dict[str, list[Wish]] = field(default_factory=dict)
+    """What asks for each, by the key of image.yaml."""
     requirements: dict[str, str] = field(default_factory=dict)
     companions: dict[str, list[tuple[str, Requirement]]] = field(default_factory=dict)
+    """What is released together with some framework, by its name, each with its place."""
     apt: list[str] = field(default_factory=list)
     environment: dict[str, str] = field(default_factory=dict)
     program: tuple[str, str] | None = None
     taken: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    """`taken` and `left`: a line each, with file and line number."""
 
     def leave(self, where: str, what: str, why: str) -> None:
         """Note a line that is not taken over; one that looks like a secret by its first word."""

@@ -108,10 +108,11 @@ MACHINE: Final = "an index or an option belongs to the machine that locks"
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command line. value: None for one that takes none."""
+    """An option of a command line."""
 
     name: str
     value: str | None = None
+    """None for one that takes none."""
 
     def __str__(self) -> str:
         return self.name if self.value is None else f"{self.name} {self.value}"
@@ -119,12 +120,13 @@ class Option:
 
 @dataclass(frozen=True)
 class Install:
-    """A command that installs packages. packages: its arguments that are no option. unknown: an
-    option that the tool does not have, "" for none."""
+    """A command that installs packages."""
 
     options: tuple[Option, ...]
     packages: tuple[str, ...]
+    """Its arguments that are no option."""
     unknown: str = ""
+    """An option that the tool does not have, "" for none."""
 
 
 def parse(words: Sequence[str]) -> Install | None:

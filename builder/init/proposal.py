@@ -35,12 +35,13 @@ HEAD: Final = "# The image of one accelerator. `builder schema` describes every 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A target for a repository. files: what is to be written, by path; it may be nothing. values:
-    those of image.yaml, {} where it is there."""
+    """A target for a repository."""
 
     target: str
     files: dict[Path, str]
+    """What is to be written, by path; it may be nothing."""
     values: dict[str, Any]
+    """Those of image.yaml, {} where it is there."""
     findings: Findings
 
 

@@ -15,26 +15,27 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Statement:
-    """One thing that a file says.
-
-    where: the file and the line. text: as a person reads it. kind: a requirement, a bound of one or
-    a locked version; the file of requirements or of bounds that a line names; a package of conda,
-    Debian packages, a variable, a version of Python, the command that starts the program, a
-    published image; or a note, which no field takes.
-    words: what the kind is about; of a file the places where it may lie, the likeliest first; of a
-    foreign note why it installs from elsewhere.
-    why: why it cannot be taken, "" where it can. beside: it is not what the image gets, so that a
-    framework in it counts only where nothing else names one. foreign: it is installed from
-    another index than PyPI, so that only a framework and its companions are what their names say.
-    """
+    """One thing that a file says."""
 
     where: str
+    """The file and the line."""
     text: str
+    """As a person reads it."""
     kind: Kind = "note"
+    """A requirement, a bound of one or a locked version; the file of requirements or of bounds that
+    a line names; a package of conda, Debian packages, a variable, a version of Python, the command
+    that starts the program, a published image; or a note, which no field takes."""
     words: tuple[str, ...] = ()
+    """What the kind is about; of a file the places where it may lie, the likeliest first; of a
+    foreign note why it installs from elsewhere."""
     why: str = ""
+    """Why it cannot be taken, "" where it can."""
     beside: bool = False
+    """It is not what the image gets, so that a framework in it counts only where nothing else names
+    one."""
     foreign: bool = False
+    """It is installed from another index than PyPI, so that only a framework and its companions are
+    what their names say."""
 
     def aside(self, why: str) -> Statement:
         """Return the same, said of something that the image does not get."""

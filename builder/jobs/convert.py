@@ -28,12 +28,13 @@ _ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
 
 @dataclass(frozen=True)
 class Converted:
-    """The text of a job's file. changes: what is not as it was; left_out: the fields and flags that
-    are not taken over, each with the reason."""
+    """The text of a job's file."""
 
     text: str
     changes: tuple[str, ...]
+    """What is not as it was."""
     left_out: tuple[str, ...]
+    """The fields and flags that are not taken over, each with the reason."""
 
 
 def convert(
@@ -79,13 +80,14 @@ def convert(
 
 @dataclass
 class _Old:
-    """The old job while it is read. values: what is not taken yet, by a path such as
-    `masterConfig.acceleratorConfig.count`; flags: of a path, the flag that filled it."""
+    """The old job while it is read."""
 
     values: dict[str, Any]
+    """What is not taken yet, by a path such as `masterConfig.acceleratorConfig.count`."""
     document: yamlfile.Document
     where: str
     flags: Mapping[str, str]
+    """Of a path, the flag that filled it."""
     changes: list[str] = field(default_factory=list)
 
     def take(self, path: str) -> Any:

@@ -79,7 +79,7 @@ def gaps(table: Mapping[str, Any] | None = None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BillLine:
-    """One line of a bill: quantity x price. price and usd: None where no price is known."""
+    """One line of a bill: quantity x price."""
 
     what: str
     quantity: float
@@ -87,23 +87,23 @@ class BillLine:
     item: str
     price: float | None
     usd: float | None
+    """`price` and `usd`: none where no price is known."""
     source: str
 
 
 @dataclass(frozen=True)
 class Bill:
-    """What is paid, line by line, for so many seconds. basis: where the time is from.
-
-    on_spot: the same on spot machines, None where not every price is known, and where the job is on
-    them already; a preemption costs time on top.
-    """
+    """What is paid, line by line, for so many seconds."""
 
     job: str
     basis: str
+    """Where the time is from."""
     seconds: float
     lines: tuple[BillLine, ...]
     notes: tuple[str, ...]
     on_spot: float | None = None
+    """The same on spot machines, None where not every price is known, and where the job is on them
+    already; a preemption costs time on top."""
 
     @property
     def usd(self) -> float:

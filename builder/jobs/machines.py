@@ -30,20 +30,18 @@ ROLES: tuple[Role, ...] = ("chief", "worker", "ps", "evaluator")
 
 @dataclass(frozen=True)
 class Pool:
-    """The replicas of one role, all on the same kind of machine.
-
-    role: one of ROLES; another text only for a job that this factory did not describe.
-    machine: the machine type, "" where the backend does not choose one.
-    accelerators: how many of type `accelerator` each machine carries.
-    topology: of a TPU; it takes the place of a number of accelerators.
-    """
+    """The replicas of one role, all on the same kind of machine."""
 
     role: str
+    """One of ROLES; another text only for a job that this factory did not describe."""
     count: int = 1
     machine: str = ""
+    """The machine type, "" where the backend does not choose one."""
     accelerator: str | None = None
     accelerators: int = 0
+    """How many of type `accelerator` each machine carries."""
     topology: str | None = None
+    """Of a TPU; it takes the place of a number of accelerators."""
 
     @property
     def position(self) -> int:
@@ -74,17 +72,16 @@ _CORES, _HOST_CHIPS = 2, 4
 
 @dataclass(frozen=True, eq=False)
 class OfferedAccelerator:
-    """One accelerator on offer. Each has one object, so identity is equality.
-
-    type: the API's name, None for one that only a topology names. machines: machine type -> how
-    many it may carry. topologies: machine type -> how the chips may be laid out.
-    """
+    """One accelerator on offer. Each has one object, so identity is equality."""
 
     name: str
     kind: Literal["gpu", "tpu"]
     type: str | None = None
+    """The API's name, None for one that only a topology names."""
     machines: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Machine type -> how many it may carry."""
     topologies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Machine type -> how the chips may be laid out."""
     regions: tuple[str, ...] = ()
     warning: str | None = None
     refused: str | None = None
@@ -93,11 +90,12 @@ class OfferedAccelerator:
 
 @dataclass(frozen=True)
 class Placement:
-    """The machine of one replica. count: its accelerators; of a TPU its cores or chips."""
+    """The machine of one replica."""
 
     machine: str
     device: OfferedAccelerator | None = None
     count: int = 0
+    """Its accelerators; of a TPU its cores or chips."""
     topology: str | None = None
 
     def __str__(self) -> str:

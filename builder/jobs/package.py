@@ -41,14 +41,12 @@ _TARGETS_LOCK = "target.lock"
 
 @dataclass(frozen=True)
 class PythonProgram:
-    """A folder with a Python program, and the module to start.
-
-    flat: the module lies in the folder itself, not in a package of the folder's name.
-    """
+    """A folder with a Python program, and the module to start."""
 
     folder: Path
     module: str
     flat: bool
+    """The module lies in the folder itself, not in a package of the folder's name."""
 
     @property
     def slug(self) -> str:
@@ -64,10 +62,12 @@ class PythonProgram:
 
 @dataclass(frozen=True)
 class ProvenPackage:
-    """A program's proven image. root: the program's own project; target: the image's name there."""
+    """A program's proven image."""
 
     root: Path
+    """The program's own project."""
     target: str
+    """The image's name there."""
     record: records.ImageRecord
     receipt: Receipt
     unchanged: bool

@@ -20,39 +20,39 @@ KEY_LENGTH = 12
 
 @dataclass(frozen=True)
 class Image:
-    """The image of a job, as far as it is known.
-
-    reference: what is sent; by digest once `digest` is known. target: of images/, None for any
-    other image. accelerator: what it is proven for (None: not known); proven: a receipt says so.
-    driver: the oldest for it. in_registry: False for an image that has a name on this machine only.
-    entrypoint: what it starts, () where that is not known. one_host: its framework trains on one
-    host of a TPU alone.
-    """
+    """The image of a job, as far as it is known."""
 
     reference: str
+    """What is sent; by digest once `digest` is known."""
     digest: str | None = None
     target: str | None = None
+    """Of images/, None for any other image."""
     accelerator: str | None = None
+    """What it is proven for (None: not known)."""
     proven: bool = False
+    """A receipt says so."""
     driver: OldestDriver | None = None
+    """The oldest for it."""
     in_registry: bool = True
+    """False for an image that has a name on this machine only."""
     entrypoint: tuple[str, ...] = ()
+    """What it starts, () where that is not known."""
     one_host: bool = False
+    """Its framework trains on one host of a TPU alone."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A job with everything that it takes to send it.
-
-    placements: what each pool of `job.pools` runs on; notes: what a person should know.
-    """
+    """A job with everything that it takes to send it."""
 
     job: Job
     image: Image
     region: str
     placements: tuple[Placement, ...]
+    """What each pool of `job.pools` runs on."""
     project: str | None = None
     notes: tuple[str, ...] = ()
+    """What a person should know."""
 
     @property
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:

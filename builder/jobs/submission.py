@@ -33,10 +33,11 @@ LOOKS_AFTER = (0.0, 1.0, 4.0)
 
 @dataclass(frozen=True)
 class Submitted:
-    """The job. reason: why this command created none, "" where it did."""
+    """The job."""
 
     job: JobStatus
     reason: str = ""
+    """Why this command created none, "" where it did."""
 
     @property
     def created(self) -> bool:
@@ -47,9 +48,10 @@ class Submitted:
 @dataclass(frozen=True)
 class Memory:
     """The newest job of each description that this machine has submitted: its key, its backend and
-    its whole name, in a file. folder: shared by this machine's commands."""
+    its whole name, in a file."""
 
     folder: Path
+    """Shared by this machine's commands."""
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.submitted"

@@ -19,16 +19,15 @@ from builder.trust.advisories import Finding, PackageVersion
 
 @dataclass(frozen=True)
 class AdvisoryReport:
-    """What is known against targets.
-
-    packages: how many were looked up. targets: target -> each finding, with the entry of its
-    image.yaml that accepts it today. failures, notes: lines for a person.
-    """
+    """What is known against targets."""
 
     packages: int
+    """How many were looked up."""
     targets: Mapping[str, Mapping[Finding, AcceptedAdvisory | None]]
+    """Target -> each finding, with the entry of its image.yaml that accepts it today."""
     failures: tuple[str, ...]
     notes: tuple[str, ...]
+    """`failures` and `notes`: lines for a person."""
 
 
 def check(root: Path, targets: Sequence[str], address: str, today: date) -> AdvisoryReport:

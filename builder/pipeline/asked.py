@@ -23,19 +23,19 @@ from builder.trust import pushed
 
 @dataclass(frozen=True)
 class Asked:
-    """The image that a reference asks for.
-
-    named: what a person wrote, in full. digests: of images/pushed.lock: the image is one of these;
-    () where git has none for it. locked: the tag stands there itself, and leads to the first.
-    target, accelerator, suite: of the project's target that the tag names; "" and None for none.
-    """
+    """The image that a reference asks for."""
 
     named: Reference
+    """What a person wrote, in full."""
     digests: tuple[str, ...] = ()
+    """Of images/pushed.lock: the image is one of these; () where git has none for it."""
     locked: bool = False
+    """The tag stands there itself, and leads to the first."""
     target: str = ""
     accelerator: str = ""
     suite: Suite | None = None
+    """`target`, `accelerator` and `suite`: of the project's target that the tag names; "" and None
+    for none."""
 
     @property
     def reference(self) -> Reference:

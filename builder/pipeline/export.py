@@ -31,10 +31,11 @@ that neither this machine nor the registry has."""
 
 @dataclass(frozen=True)
 class Exported:
-    """An image without a receipt, in a registry or in a folder. digest: of its manifest."""
+    """An image without a receipt, in a registry or in a folder."""
 
     reference: str
     digest: str
+    """Of its manifest."""
 
     @property
     def row(self) -> dict[str, str]:

@@ -42,18 +42,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A target as its files describe it.
-
-    base: None where its base is a published image. layers: what images/layers.lock says of the
-    project's bases.
-    """
+    """A target as its files describe it."""
 
     spec: ImageSpec
     stack: Stack
     lock: Lock
     base: BasePlan | None
+    """None where its base is a published image."""
     image: ImagePlan
     layers: LayersLock
+    """What images/layers.lock says of the project's bases."""
 
     @property
     def committed_base(self) -> AssembledImage | None:
@@ -75,11 +73,12 @@ class Target:
 
 @dataclass(frozen=True)
 class ProvenImage:
-    """An image on the engine with its receipt. unchanged: it was built and proven before."""
+    """An image on the engine with its receipt."""
 
     record: ImageRecord
     receipt: Receipt
     unchanged: bool
+    """It was built and proven before."""
 
 
 Prove = Callable[[Path, "Engine", Target, ImageRecord, OnEvent], "tuple[Receipt, bool]"]
@@ -94,14 +93,14 @@ Signed = Callable[[LayersLock, TrustSettings], LayersLock]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How images are built. no_cache: make every layer again. signed: whoever sets `layers` of
-    [trust] brings it.
-    """
+    """How images are built."""
 
     settings: Settings
     on_event: OnEvent = ignore
     no_cache: bool = False
+    """Make every layer again."""
     signed: Signed | None = None
+    """Whoever sets `layers` of [trust] brings it."""
 
     def known(self, lock: LayersLock) -> LayersLock:
         """Return the lines whose layers may be taken from elsewhere, by [trust]."""
@@ -202,16 +201,15 @@ def build(
 
 @dataclass(frozen=True)
 class Base:
-    """A base on the engine. phases: name -> seconds.
-
-    origin: "engine" where it was there, "cache" where this machine had all layers, "registry" where
-    some came from there, "assembled" where some had to be made.
-    """
+    """A base on the engine."""
 
     reference: str
     image: AssembledImage
     origin: str
+    """"engine" where it was there, "cache" where this machine had all layers, "registry" where some
+    came from there, "assembled" where some had to be made."""
     phases: Mapping[str, float] = field(default_factory=dict)
+    """Name -> seconds."""
 
     @property
     def row(self) -> dict[str, str]:
@@ -222,15 +220,14 @@ class Base:
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What it takes to have the bases of some targets on the engine.
-
-    loaded: the bases that it has, plans: those that it lacks, both by hash. available: where the
-    layers of these are.
-    """
+    """What it takes to have the bases of some targets on the engine."""
 
     loaded: Mapping[str, Base]
+    """The bases that it has, by hash."""
     plans: Mapping[str, BasePlan]
+    """Those that it lacks, by hash."""
     available: Availability
+    """Where the layers of these are."""
 
     @property
     def estimate(self) -> Estimate:

@@ -44,38 +44,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LocalImage:
-    """An image on an engine.
-
-    digest: of its manifest, None where the engine's store makes one only at the push. image_id: the
-    engine's own Id of the image. labels: of its configuration.
-    """
+    """An image on an engine."""
 
     reference: str
     digest: str | None
+    """Of its manifest, None where the engine's store makes one only at the push."""
     image_id: str
+    """The engine's own Id of the image."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Of its configuration."""
 
 
 @dataclass(frozen=True)
 class PushedImage:
-    """An image in a registry, read back from there.
-
-    reference: repository@digest. tags: all that lead to it now. moved: those that did not before.
-    receipt: digest of the receipt's manifest. signed: digests of the attestations that were signed
-    now. base: the base's reference; None where the base is not one of ours. sent: bytes that were
-    transferred.
-    """
+    """An image in a registry, read back from there."""
 
     reference: str
+    """Repository@digest."""
     repository: str
     digest: str
     image_id: str
     tags: tuple[str, ...]
+    """All that lead to it now."""
     moved: tuple[str, ...]
+    """Those that did not before."""
     receipt: str
+    """Digest of the receipt's manifest."""
     signed: tuple[str, ...]
+    """Digests of the attestations that were signed now."""
     base: str | None
+    """The base's reference; None where the base is not one of ours."""
     sent: int
+    """Bytes that were transferred."""
     seconds: float
 
     @property

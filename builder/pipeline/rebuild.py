@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """An image that was built again. difference: where it differs first; "" where nowhere."""
+    """An image that was built again."""
 
     reference: str
     target: str
     digest: str
     rebuilt: str
     difference: str
+    """Where it differs first; "" where nowhere."""
 
 
 def rebuild(

@@ -22,18 +22,16 @@ RECORD = "image.json"
 
 @dataclass(frozen=True)
 class ImageRecord:
-    """What a build made. Sizes in bytes, times in seconds.
-
-    digest: of the manifest; None where an engine built the image whose store makes a manifest only
-    at the push. inputs: hash over everything that decided the image's content. packages: the
-    largest downloads in it.
-    """
+    """What a build made. Sizes in bytes, times in seconds."""
 
     target: str
     reference: str
     digest: str | None
+    """Of the manifest; None where an engine built the image whose store makes a manifest only at
+    the push."""
     image_id: str
     inputs: str
+    """Hash over everything that decided the image's content."""
     base: str | None
     base_digest: str | None
     base_origin: str
@@ -42,6 +40,7 @@ class ImageRecord:
     unpacked_bytes: int | None
     budget_bytes: int | None
     packages: tuple[tuple[str, int], ...]
+    """The largest downloads in it."""
     phases: Mapping[str, float]
     engine: str
     framework: str

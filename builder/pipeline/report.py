@@ -29,25 +29,27 @@ Rows = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class ImagePage:
-    """What a page says: tables, by the columns that report.html.j2 gives them.
-
-    state: in one word. facts: by name. problem: why nothing proves it. gpu: what `libraries` says
-    of each. advisories: None where none are looked up; gap: why they could not be.
-    """
+    """What a page says: tables, by the columns that report.html.j2 gives them."""
 
     title: str
     state: str
+    """In one word."""
     facts: Mapping[str, str]
+    """By name."""
     problem: str = ""
+    """Why nothing proves it."""
     checks: Rows = ()
     problems: Rows = ()
     findings: Rows = ()
     waste: Rows = ()
     layers: Rows = ()
     gpu: str = ""
+    """What `libraries` says of each."""
     libraries: Rows = ()
     advisories: Rows | None = None
+    """None where none are looked up."""
     gap: str = ""
+    """Why they could not be."""
     packages: Rows = ()
 
 

@@ -26,16 +26,15 @@ from builder.trust.provenance import Build
 
 @dataclass(frozen=True)
 class Contents:
-    """What is attested of an image besides its receipt.
-
-    lock: what its bill of materials is written from. program: the name of the program in it.
-    build, base_build: of the image and of its base, None for a published base.
-    """
+    """What is attested of an image besides its receipt."""
 
     lock: Lock
+    """What its bill of materials is written from."""
     program: str
+    """The name of the program in it."""
     build: Build
     base_build: Build | None
+    """`build` and `base_build`: of the image and of its base, None for a published base."""
 
 
 def key_of(trust: TrustSettings) -> SigningKey | None:

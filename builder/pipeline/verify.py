@@ -33,19 +33,17 @@ Judge = Callable[[Receipt, Sequence[str], Mapping[str, str]], Validity]
 
 @dataclass(frozen=True)
 class Verification:
-    """An image in a registry that its receipt proves.
-
-    image_id: digest of its config. signer: the key or identity that signed the receipt; "" where
-    [trust] names none.
-    """
+    """An image in a registry that its receipt proves."""
 
     reference: str
     digest: str
     image_id: str
+    """Digest of its config."""
     labels: Mapping[str, str]
     receipt: Receipt
     receipt_digest: str
     signer: str = ""
+    """The key or identity that signed the receipt; "" where [trust] names none."""
 
 
 def verify(

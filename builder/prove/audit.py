@@ -45,22 +45,21 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Audited:
-    """One source (a target, an image, or paths) and the GPUs to judge it for.
-
-    required: refuse the source if one of `devices` does not run it. allow_ptx: whether kernels that
-    the GPU's machine has to compile first count as running. is_target: whether it is an image of
-    the project. note: why nothing could be read. secrets: what the image's layers hold that nobody
-    should have, a line each.
-    """
+    """One source (a target, an image, or paths) and the GPUs to judge it for."""
 
     name: str
     libraries: Audit
     devices: tuple[Gpu, ...]
     required: bool = False
+    """Refuse the source if one of `devices` does not run it."""
     allow_ptx: bool = True
+    """Whether kernels that the GPU's machine has to compile first count as running."""
     is_target: bool = False
+    """Whether it is an image of the project."""
     note: str = ""
+    """Why nothing could be read."""
     secrets: tuple[str, ...] = ()
+    """What the image's layers hold that nobody should have, a line each."""
 
     @property
     def verdicts(self) -> tuple[tuple[Gpu, Verdict], ...]:

@@ -36,27 +36,28 @@ SHOWN: Final = 3
 
 @dataclass(frozen=True)
 class Subject:
-    """An image of the project, and what it was made to be.
-
-    image: a reference or an id that the engine holds; packages: name -> version of each locked
-    Python package; records: a folder of TFRecords to train on; digest: of the image's manifest,
-    None where it is not known; inputs: hash of what the image was made from; compressed_bytes: what
-    a pull transfers, None where it is not known; largest: the largest downloads in it, as (name and
-    version, bytes); layers: the files of layers that this machine has, by diff id; base_layers: the
-    diff ids that the layers of its base have to have.
-    """
+    """An image of the project, and what it was made to be."""
 
     image: str
+    """A reference or an id that the engine holds."""
     spec: ImageSpec
     stack: Stack
     packages: Mapping[str, str]
+    """Name -> version of each locked Python package."""
     records: Path
+    """A folder of TFRecords to train on."""
     digest: str | None = None
+    """Of the image's manifest, None where it is not known."""
     inputs: str = ""
+    """Hash of what the image was made from."""
     compressed_bytes: int | None = None
+    """What a pull transfers, None where it is not known."""
     largest: tuple[tuple[str, int], ...] = ()
+    """The largest downloads in it, as (name and version, bytes)."""
     layers: Mapping[str, Path] = field(default_factory=dict)
+    """The files of layers that this machine has, by diff id."""
     base_layers: frozenset[str] = frozenset()
+    """The diff ids that the layers of its base have to have."""
 
     @property
     def target(self) -> str:
@@ -65,19 +66,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Started:
-    """What a container of an image did. command: what a shell ran in it, None for the image's
-    own."""
+    """What a container of an image did."""
 
     run: Run
     command: str | None = None
+    """What a shell ran in it, None for the image's own."""
 
 
 @dataclass(frozen=True)
 class Image:
-    """An image that was read. gpu: what it is judged for, None for no GPU."""
+    """An image that was read."""
 
     content: ImageContent
     gpu: Gpu | None = None
+    """What it is judged for, None for no GPU."""
     subject: Subject | None = None
     started: Started | None = None
     """How `prove` started it; None where it did not."""

@@ -25,21 +25,22 @@ _LOG = "see build/*/smoke.log"
 
 @dataclass(frozen=True)
 class Run:
-    """What one container did.
-
-    events: those that its program reported on stdout. tail: the last lines that hold no event.
-    answer: the last JSON object that it printed. stopped: we stopped it on purpose. timed_out: we
-    killed it because it took too long. out_of_memory: the kernel killed it.
-    """
+    """What one container did."""
 
     exit_code: int
     seconds: float
     events: tuple[TrainerEvent, ...] = ()
+    """Those that its program reported on stdout."""
     tail: tuple[str, ...] = ()
+    """The last lines that hold no event."""
     answer: Mapping[str, Any] | None = None
+    """The last JSON object that it printed."""
     stopped: bool = False
+    """We stopped it on purpose."""
     timed_out: bool = False
+    """We killed it because it took too long."""
     out_of_memory: bool = False
+    """The kernel killed it."""
     flooded: bool = False
     """We killed it because it printed too much."""
 

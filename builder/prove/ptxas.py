@@ -47,18 +47,17 @@ _SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Compiled:
-    """The modules of one library with the same directives, compiled for one device.
-
-    modules: how many there are; tried: how many were compiled. words: what ptxas said of the first
-    that does not compile, "" where all do.
-    """
+    """The modules of one library with the same directives, compiled for one device."""
 
     library: str
     directives: Directives
     device: ComputeCapability
     modules: int
+    """How many there are."""
     compiled: int
+    """How many were tried."""
     words: str
+    """What ptxas said of the first that does not compile, "" where all do."""
 
     def __str__(self) -> str:
         what = f"{self.library}: {self.directives}: {self.modules:,} modules"

@@ -60,13 +60,14 @@ class Finding(Defect):
 
 
 class CheckResult(_Frozen):
-    """What one check saw in one image, and what is wrong with it. seconds: how long it took."""
+    """What one check saw in one image, and what is wrong with it."""
 
     name: str
     version: int = Field(ge=1)
     passed: bool
     """Nothing refuses the image."""
     seconds: float = Field(ge=0)
+    """How long it took."""
     problems: tuple[Defect, ...] = Field(default=(), strict=False)
     findings: tuple[Defect, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
     """What is worth a change, and no reason to refuse an image that others made."""
@@ -99,25 +100,26 @@ def _dated(text: str) -> str:
 
 
 class Receipt(_Frozen):
-    """The checks that one image went through.
-
-    suite: the name of the suite that these checks belong to; digest: of the image's manifest, None
-    where the engine's store keeps none; image_id: what the engine calls Id; inputs: hash of
-    everything the image was made from; made_by: version of the factory; made_at: UTC, ISO 8601;
-    device: what training ran on, "CPU".
-    """
+    """The checks that one image went through."""
 
     schema_version: Literal[1] = SCHEMA
     target: str
     accelerator: str
     reference: str
     digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
+    """Of the image's manifest, None where the engine's store keeps none."""
     image_id: str = Field(pattern=r"^sha256:[0-9a-f]{64}$")
+    """What the engine calls Id."""
     inputs: str
+    """Hash of everything the image was made from."""
     made_by: str
+    """Version of the factory."""
     made_at: Annotated[str, AfterValidator(_dated)]
+    """UTC, ISO 8601."""
     device: str
+    """What training ran on, "CPU"."""
     suite: str
+    """The name of the suite that these checks belong to."""
     checks: tuple[CheckResult, ...] = Field(strict=False)
 
     @property

@@ -66,18 +66,16 @@ StopSignal = Literal["SIGKILL", "SIGTERM"]
 @dataclass(frozen=True)
 class Limits:
     """What a container may use. memory and output in bytes; processes counts threads too; times in
-    seconds.
-
-    grace_seconds: how long it may take to end after SIGTERM (Kubernetes' default). output: what it
-    may print, after which it is stopped.
-    """
+    seconds."""
 
     memory: int = 4 * 1024**3
     output: int = 64 * 1024**2
+    """What it may print, after which it is stopped."""
     processes: int = 4096
     probe_seconds: float = 600.0
     training_seconds: float = 900.0
     grace_seconds: float = 30.0
+    """How long it may take to end after SIGTERM (Kubernetes' default)."""
 
 
 @dataclass(frozen=True)
@@ -92,18 +90,17 @@ class Workload:
 
 @dataclass
 class Sandbox:
-    """The containers and the volume of one image. At the end of the block they are gone.
-
-    image: the engine's object of the image; title: a part of the containers' names; log: every line
-    that a container printed; step: the check that runs.
-    """
+    """The containers and the volume of one image. At the end of the block they are gone."""
 
     client: docker.DockerClient
     image: Any
+    """The engine's object of the image."""
     title: str = "image"
+    """A part of the containers' names."""
     limits: Limits = field(default_factory=Limits)
     on_event: OnEvent = ignore
     log: list[str] = field(default_factory=list)
+    """Every line that a container printed."""
 
     def __post_init__(self) -> None:
         self.step = RunningStep("", self.on_event)
@@ -271,14 +268,12 @@ class Sandbox:
 
 @dataclass
 class Session(Sandbox):
-    """The proof of an image of the project.
-
-    finished_job: the job folder of a training run that ended well.
-    """
+    """The proof of an image of the project."""
 
     subject: Subject = field(kw_only=True)
     workload: Workload = field(default_factory=Workload, kw_only=True)
     finished_job: str | None = field(default=None, kw_only=True)
+    """The job folder of a training run that ended well."""
 
     def train(
         self, job: str, steps: int, records: str = RECORDS, every: int | None = None, **more: Any

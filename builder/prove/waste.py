@@ -60,16 +60,18 @@ _OTHER_GPUS: Final = (
 
 @dataclass(frozen=True)
 class Waste:
-    """Bytes of one kind in one layer. line: the step that made them; example: the largest file;
-    fix: how to be without them."""
+    """Bytes of one kind in one layer."""
 
     kind: str
     size: int
     files: int
     layer: str
     line: str
+    """The step that made them."""
     example: str
+    """The largest file."""
     fix: str
+    """How to be without them."""
 
     def __str__(self) -> str:
         line = f" by {self.line}" if self.line else ""

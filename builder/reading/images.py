@@ -40,11 +40,13 @@ _FIX: Final = "name what `docker save` wrote, or an OCI image layout"
 
 @dataclass(frozen=True)
 class LayerSecret:
-    """A secret in a layer of an image. kind: what it is. layer: the layer's diff id."""
+    """A secret in a layer of an image."""
 
     path: str
     kind: str
+    """What it is."""
     layer: str
+    """The layer's diff id."""
 
     def __str__(self) -> str:
         return f"layer {self.layer[:19]} holds {self.kind}: {self.path}"
@@ -52,17 +54,16 @@ class LayerSecret:
 
 @dataclass(frozen=True)
 class ImageContent:
-    """What the layers of an image hold.
-
-    libraries: those that a container would see. layers: the lowest first; none for what is no
-    image. configuration: the image's, as the OCI image specification writes it. image_id: the
-    engine's name of it, "" for an image that lies elsewhere.
-    """
+    """What the layers of an image hold."""
 
     libraries: tuple[Library, ...]
+    """Those that a container would see."""
     layers: tuple[Layer, ...] = ()
+    """The lowest first; none for what is no image."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
+    """The image's, as the OCI image specification writes it."""
     image_id: str = ""
+    """The engine's name of it, "" for an image that lies elsewhere."""
 
     @property
     def secrets(self) -> tuple[LayerSecret, ...]:

@@ -41,43 +41,46 @@ from builder.reading import kept, tars
 
 
 class Entry(NamedTuple):
-    """A file or a folder in a layer. size in bytes; mode: its rights, as chmod takes them; link:
-    where a symbolic link leads to; hard: the file that a hard link shares its bytes with; capable:
-    it has capabilities (capabilities(7))."""
+    """A file or a folder in a layer. size in bytes."""
 
     size: int
     mode: int
+    """Its rights, as chmod takes them."""
     uid: int
     gid: int
     link: str = ""
+    """Where a symbolic link leads to."""
     hard: str = ""
+    """The file that a hard link shares its bytes with."""
     capable: bool = False
+    """It has capabilities (capabilities(7))."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The content of one layer. Paths are absolute.
-
-    diff_id: the digest before compression. removed: paths that whiteouts remove, with everything
-    below them. emptied: folders of which nothing below is seen. files: everything but folders; each
-    hides what had its name below. folders: those that the layer has an entry of. hooks: `.pth`
-    files with the lines that every start of Python runs. libraries: as they were read, not yet
-    compared with `records`, which may lie in another layer. secrets: path and kind of each, which
-    the layer keeps whatever a later one deletes. programs: what the loader reads of interpreters.
-    texts: what checks read of files (kept.py).
-    """
+    """The content of one layer. Paths are absolute."""
 
     diff_id: str
+    """The digest before compression."""
     removed: frozenset[str]
+    """Paths that whiteouts remove, with everything below them."""
     emptied: frozenset[str]
+    """Folders of which nothing below is seen."""
     files: Mapping[str, Entry]
+    """Everything but folders; each hides what had its name below."""
     folders: Mapping[str, Entry]
+    """Those that the layer has an entry of."""
     hooks: Mapping[str, str]
+    """`.pth` files with the lines that every start of Python runs."""
     libraries: tuple[Library, ...]
+    """As they were read, not yet compared with `records`, which may lie in another layer."""
     records: Mapping[str, Record]
     secrets: tuple[tuple[str, str], ...]
+    """Path and kind of each, which the layer keeps whatever a later one deletes."""
     programs: Mapping[str, Dynamic] = field(default_factory=dict)
+    """What the loader reads of interpreters."""
     texts: Mapping[str, str] = field(default_factory=dict)
+    """What checks read of files (kept.py)."""
 
 
 def read(packed: IO[bytes]) -> Layer:

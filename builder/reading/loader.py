@@ -34,23 +34,25 @@ _CONFIGURATION: Final = "/etc/ld.so.conf"
 
 @dataclass(frozen=True)
 class Loaded:
-    """A file that is in a process. path: as it was opened, which $ORIGIN speaks of. by: what asked
-    for it, None for the program and for what is opened by its path. dynamic: None for a file of
-    which nothing could be read."""
+    """A file that is in a process."""
 
     path: str
+    """As it was opened, which $ORIGIN speaks of."""
     dynamic: Dynamic | None
+    """None for a file of which nothing could be read."""
     by: Loaded | None = None
+    """What asked for it, None for the program and for what is opened by its path."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a library is not loaded. symbols: those that nothing in the process defines. versions:
-    those that a library in the process does not define, with its path."""
+    """Why a library is not loaded."""
 
     path: str
     symbols: tuple[str, ...] = ()
+    """Those that nothing in the process defines."""
     versions: tuple[tuple[Wanted, str], ...] = ()
+    """Those that a library in the process does not define, with its path."""
 
 
 class Files:

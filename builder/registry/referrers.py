@@ -28,13 +28,12 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True)
 class Referrer:
-    """An artifact of one blob that refers to a manifest.
-
-    digest: of its own manifest. content: the blob; empty where `problem` says why it is not read.
-    """
+    """An artifact of one blob that refers to a manifest."""
 
     digest: str
+    """Of its own manifest."""
     content: bytes = b""
+    """The blob; empty where `problem` says why it is not read."""
     problem: str = ""
 
 

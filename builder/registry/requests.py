@@ -35,14 +35,12 @@ _UNSETTLED: Final = re.compile(r"(MANIFEST_)?BLOB_UNKNOWN|DIGEST_INVALID")
 
 @dataclass(frozen=True)
 class FileBody:
-    """A blob in a file, as the body of a request. It can be sent again, from its start.
-
-    progress: called with the number of bytes that were given out.
-    """
+    """A blob in a file, as the body of a request. It can be sent again, from its start."""
 
     path: Path
     blob: Descriptor
     progress: Callable[[int], object]
+    """Called with the number of bytes that were given out."""
 
     def __len__(self) -> int:
         return self.blob.size

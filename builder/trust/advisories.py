@@ -39,10 +39,11 @@ _REBUILD: Final = re.compile(r"\+b\d+$")
 
 @dataclass(frozen=True, order=True)
 class PackageVersion:
-    """A version of a package, as OSV names it. name: Debian's source package."""
+    """A version of a package, as OSV names it."""
 
     ecosystem: str
     name: str
+    """Debian's source package."""
     version: str
 
     def __str__(self) -> str:

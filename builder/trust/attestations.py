@@ -32,11 +32,12 @@ _CONTENT: Final = "dev.sigstore.bundle.content"
 
 @dataclass(frozen=True)
 class Attestation:
-    """A statement whose signature was verified. digest: of the manifest of the referrer."""
+    """A statement whose signature was verified."""
 
     statement: Statement
     signer: Trusted
     digest: str
+    """Of the manifest of the referrer."""
 
 
 @dataclass(frozen=True)

@@ -40,14 +40,14 @@ _STATEMENTS: Final = (_STATEMENT, "https://in-toto.io/Statement/v0.1")
 
 @dataclass(frozen=True)
 class Statement:
-    """An in-toto statement about one image.
-
-    subject: the digest of the image's manifest. predicate_type: a URI. predicate: a JSON object.
-    """
+    """An in-toto statement about one image."""
 
     subject: str
+    """The digest of the image's manifest."""
     predicate_type: str
+    """A URI."""
     predicate: Mapping[str, Any]
+    """A JSON object."""
 
     @property
     def payload(self) -> bytes:

@@ -31,15 +31,15 @@ _REASON_LENGTH: Final = 300
 
 @dataclass(frozen=True)
 class OidcIdentity:
-    """An OIDC identity whose attestations count.
-
-    name: as a certificate of Sigstore has it. issuer: who vouches for it. trusted_root: the file
-    with the keys and certificates of the Sigstore that is trusted; None for the public one.
-    """
+    """An OIDC identity whose attestations count."""
 
     name: str
+    """As a certificate of Sigstore has it."""
     issuer: str
+    """Who vouches for it."""
     trusted_root: str | None = None
+    """The file with the keys and certificates of the Sigstore that is trusted; None for the public
+    one."""
 
     @property
     def source(self) -> str:

@@ -44,10 +44,12 @@ _MAKE_A_PAIR: Final = "make a pair: builder sign key FILE.key"
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key. der: SubjectPublicKeyInfo. source: where it was read, for messages."""
+    """A public key."""
 
     der: bytes
+    """SubjectPublicKeyInfo."""
     source: str = ""
+    """Where it was read, for messages."""
 
     @property
     def hint(self) -> str:

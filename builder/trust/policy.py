@@ -25,13 +25,12 @@ _CLOCKS: Final = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Policy:
-    """Which receipts count.
-
-    trusted: those whose signature they need; () asks for none. max_age: None for any age.
-    """
+    """Which receipts count."""
 
     trusted: tuple[Trusted, ...] = ()
+    """Those whose signature they need; () asks for none."""
     max_age: timedelta | None = None
+    """None for any age."""
 
     def refusal(self, receipt: Receipt, now: datetime) -> str:
         """Return why the time of a receipt does not count; "" where it does."""
@@ -46,15 +45,14 @@ class Policy:
 
 @dataclass(frozen=True)
 class ListedReceipt:
-    """A receipt that refers to an image, or why it does not count.
-
-    digest: of the referrer. signer: the key or identity that signed it, "" for none.
-    """
+    """A receipt that refers to an image, or why it does not count."""
 
     receipt: Receipt | None
     problem: str = ""
     digest: str = ""
+    """Of the referrer."""
     signer: str = ""
+    """The key or identity that signed it, "" for none."""
 
 
 def of(trust: TrustSettings) -> Policy:

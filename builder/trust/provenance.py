@@ -16,11 +16,13 @@ BUILD_TYPE: Final = "urn:training-image-factory:build:v1"
 
 @dataclass(frozen=True)
 class GitSource:
-    """The project's files in git. remote: "" for none. clean: whether they are as in the commit."""
+    """The project's files in git."""
 
     remote: str
+    """"" for none."""
     commit: str
     clean: bool
+    """Whether they are as in the commit."""
 
     def json(self) -> dict[str, Any]:
         """Return the commit as a resolved dependency, without a login in the remote's address."""
@@ -36,20 +38,21 @@ class GitSource:
 
 @dataclass(frozen=True)
 class Build:
-    """The build of an image or a base.
-
-    target: its name, "" for a base; base: the base's tag, "" for a published one; inputs: hash over
-    all that decided the content. files: what it was built from -> sha256 in hex. engine: what built
-    it. version: of the factory.
-    """
+    """The build of an image or a base."""
 
     target: str
+    """Its name, "" for a base."""
     base: str
+    """The base's tag, "" for a published one."""
     inputs: str
+    """Hash over all that decided the content."""
     files: Mapping[str, str]
+    """What it was built from -> sha256 in hex."""
     source: GitSource | None
     engine: str
+    """What built it."""
     version: str
+    """Of the factory."""
 
 
 def predicate(build: Build, environ: Mapping[str, str]) -> dict[str, Any]:

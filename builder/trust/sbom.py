@@ -44,19 +44,20 @@ _ARCHITECTURE: Final = re.compile(r"_([a-z0-9]+)\.deb$")
 
 @dataclass(frozen=True)
 class DescribedImage:
-    """The image that a bill of materials describes.
-
-    name: its repository. digest: of its manifest. program: the name of the program in it. pruned:
-    of which GPUs it kept device code, by its own label; "" where none was taken away. made_at: ISO
-    8601. made_by: the factory's version.
-    """
+    """The image that a bill of materials describes."""
 
     name: Reference
+    """Its repository."""
     digest: str
+    """Of its manifest."""
     program: str
+    """The name of the program in it."""
     pruned: str
+    """Of which GPUs it kept device code, by its own label; "" where none was taken away."""
     made_at: str
+    """ISO 8601."""
     made_by: str
+    """The factory's version."""
 
 
 def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:

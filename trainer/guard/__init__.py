@@ -52,20 +52,21 @@ class Refused(Exception):  # noqa: N818 - the guard does what it is for
 
 @dataclass(frozen=True)
 class Expected:
-    """Describes what the job is paid for. capability, cuda, driver: "" where that is not known.
-
-    capability: of the GPU; cuda: the CUDA that a driver has to know, driver: the oldest that does.
-    paid: whether the text counts GPUs, as a job's does; an image's names the kind alone. Of a TPU,
-    count: its chips on one host; topology: that of all hosts.
-    """
+    """Describes what the job is paid for."""
 
     name: str
     count: int = 1
     capability: str = ""
+    """Of the GPU."""
     cuda: str = ""
+    """The CUDA that a driver has to know, driver: the oldest that does."""
     driver: str = ""
+    """`capability`, `cuda`, `driver`: "" where that is not known."""
     topology: str = ""
+    """That of all hosts."""
     paid: bool = False
+    """Whether the text counts GPUs, as a job's does; an image's names the kind alone. Of a TPU,
+    count: its chips on one host."""
 
     def __str__(self) -> str:
         if self.tpu:

@@ -11,18 +11,18 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Device:
-    """Describes a GPU, or a MIG slice of one. problem: what it answers in place of its name.
-
-    gpu: the UUID of the whole GPU. used: the share of its memory, 0 where that is not known.
-    """
+    """Describes a GPU, or a MIG slice of one."""
 
     label: str
     name: str = ""
     uuid: str = ""
     gpu: str = ""
+    """The UUID of the whole GPU."""
     capability: str = ""
     used: float = 0.0
+    """The share of its memory, 0 where that is not known."""
     problem: str = ""
+    """What it answers in place of its name."""
 
 
 class Code:

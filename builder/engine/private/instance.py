@@ -19,16 +19,15 @@ NAME_PREFIX: Final = "training-image-factory-"
 
 @dataclass(frozen=True)
 class EngineInstance:
-    """A private engine on this machine.
-
-    identity: random, made once for a data folder and kept in it. network: the engine's address
-    range, None before the first start. software: the folder of its programs, None likewise.
-    """
+    """A private engine on this machine."""
 
     data: Path
     identity: str
+    """Random, made once for a data folder and kept in it."""
     network: ipaddress.IPv4Network | None = None
+    """The engine's address range, None before the first start."""
     software: Path | None = None
+    """The folder of its programs, None likewise."""
 
     @property
     def run(self) -> Path:

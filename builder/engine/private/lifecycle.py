@@ -29,15 +29,13 @@ _FOREIGN: Final = (
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What is known about the private engine of a data folder.
-
-    pid: dockerd's, if this PID namespace can see it.
-    """
+    """What is known about the private engine of a data folder."""
 
     state: Literal["running", "stopped", "failed"]
     data: Path
     engine: Engine | None = None
     pid: int | None = None
+    """Dockerd's, if this PID namespace can see it."""
     version: str = ""
     detail: str = ""
 

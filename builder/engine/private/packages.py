@@ -29,11 +29,12 @@ _URI: Final = re.compile(r"^'\S+' (\S+\.deb) ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Package:
-    """A package of this architecture; path: of its .deb file."""
+    """A package of this architecture."""
 
     name: str
     version: str
     path: Path
+    """Of its .deb file."""
 
 
 class Packages:

@@ -25,15 +25,14 @@ from builder.engine.private.packages import Packages, unpack
 
 @dataclass(frozen=True)
 class DockerRelease:
-    """A Docker that Debian packages.
-
-    folder: where its programs lie, below data_home(). suites: those of Debian that have it; the
-    first whose programs run on this libc is used. packages: what is unpacked of the suite.
-    """
+    """A Docker that Debian packages."""
 
     folder: str
+    """Where its programs lie, below data_home()."""
     suites: tuple[str, ...]
+    """Those of Debian that have it; the first whose programs run on this libc is used."""
     packages: tuple[str, ...]
+    """What is unpacked of the suite."""
 
 
 NEWEST: Final = DockerRelease(
@@ -78,10 +77,11 @@ user's logins."""
 
 @dataclass(frozen=True)
 class Software:
-    """The unpacked programs. versions: of each Debian package."""
+    """The unpacked programs."""
 
     folder: Path
     versions: Mapping[str, str]
+    """Of each Debian package."""
 
     @property
     def bin(self) -> Path:

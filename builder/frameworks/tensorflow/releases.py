@@ -18,21 +18,21 @@ NEWER = ">="
 
 @dataclass(frozen=True)
 class Release:
-    """One release of TensorFlow.
-
-    wheel: what was read of its wheel. cuda, cudnn: what it was built for ("12.5", "9.3"), by
-    `source`. libraries: the package of each CUDA library that it asks for, with the oldest version
-    that it takes; empty where it asks for none. ranges: whether it takes later ones, too. libtpu:
-    the oldest that its wheel for TPUs takes, "" where no such wheel can be locked.
-    """
+    """One release of TensorFlow."""
 
     wheel: gpu_support.Release
+    """What was read of its wheel."""
     cuda: str
     cudnn: str
+    """`cuda` and `cudnn`: what it was built for ("12.5", "9.3"), by `source`."""
     source: Source
     libraries: Mapping[str, str]
+    """The package of each CUDA library that it asks for, with the oldest version that it takes;
+    empty where it asks for none."""
     ranges: bool
+    """Whether it takes later ones, too."""
     libtpu: str
+    """The oldest that its wheel for TPUs takes, "" where no such wheel can be locked."""
 
     @property
     def version(self) -> str:

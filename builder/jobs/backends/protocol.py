@@ -52,58 +52,60 @@ class AlreadySubmitted(Exception):
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """One replica now. exit_code: None before its end. seconds: how long it ran."""
+    """One replica now."""
 
     name: str
     state: str
     exit_code: int | None = None
+    """None before its end."""
     restarts: int = 0
     seconds: float = 0.0
+    """How long it ran."""
 
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """One trial of a study that the service runs. value: the metric's last, None before the first.
-
-    seconds: how long it ran, None before its end.
-    """
+    """One trial of a study that the service runs."""
 
     id: str
     state: str
     parameters: Mapping[str, str]
     value: float | None
+    """The metric's last, None before the first."""
     seconds: float | None
+    """How long it ran, None before its end."""
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job now. Times are UTC; a time is None before it was reached.
-
-    name: the backend's whole name of the job. error: one
-    line about what went wrong, or what the job waits for. output: where the job writes. run: counts
-    the runs of one description, from 1; attempt: the submissions of one run, where the backend
-    counts them. trials: of a study that the service runs. replicas: () for a backend that does not
-    report single replicas. failed_code: the exit code of the replica that failed, None where it is
-    not known. console: the address of the job's page.
-    """
+    """A job now. Times are UTC; a time is None before it was reached."""
 
     name: str
+    """The backend's whole name of the job."""
     display_name: str
     state: str
     created: datetime | None
     started: datetime | None
     ended: datetime | None
     error: str
+    """One line about what went wrong, or what the job waits for."""
     image: str
     output: str
+    """Where the job writes."""
     pools: tuple[Pool, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     trials: tuple[TrialStatus, ...] = ()
+    """Of a study that the service runs."""
     replicas: tuple[ReplicaStatus, ...] = ()
+    """() for a backend that does not report single replicas."""
     run: int = 1
+    """Counts the runs of one description, from 1."""
     attempt: int = 1
+    """The submissions of one run, where the backend counts them."""
     failed_code: int | None = None
+    """The exit code of the replica that failed, None where it is not known."""
     console: str = ""
+    """The address of the job's page."""
 
     @property
     def id(self) -> str:
@@ -151,15 +153,17 @@ def by_age(job: JobStatus) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of a job. replica: `chief-0`, or SERVICE. fields: of a line that is a JSON object;
-    its text is then the object's message. trial: of a study that the service runs."""
+    """One line of a job."""
 
     time: datetime
     replica: str
+    """`chief-0`, or SERVICE."""
     severity: str
     text: str
     trial: str | None = None
+    """Of a study that the service runs."""
     fields: Mapping[str, Any] = field(default_factory=dict)
+    """Of a line that is a JSON object; its text is then the object's message."""
 
     @classmethod
     def printed(cls, when: datetime, replica: str, text: str) -> LogLine:

@@ -82,17 +82,19 @@ class Seen:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job ended. ending: its name in the table, or "unknown". certainty: an answer is certain
-    where the job is known to have failed and a line tells the cause, and where the engine or our
-    trainer's exit code tells it. seen: what else is worth a look."""
+    """Why a job ended."""
 
     ending: str
+    """Its name in the table, or "unknown"."""
     certainty: Certainty
+    """An answer is certain where the job is known to have failed and a line tells the cause, and
+    where the engine or our trainer's exit code tells it."""
     happened: str
     do: str
     again: Again = "unknown"
     evidence: tuple[Evidence, ...] = ()
     seen: tuple[Seen, ...] = ()
+    """What else is worth a look."""
     source: str = ""
     notes: tuple[str, ...] = ()
 

@@ -36,29 +36,31 @@ _REPLICA = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """One line. where: its file and number, or its time. event: of our trainer's lines."""
+    """One line."""
 
     text: str
     where: str
+    """Its file and number, or its time."""
     replica: str = ""
     event: str = ""
+    """Of our trainer's lines."""
 
 
 @dataclass(frozen=True)
 class JobLog:
-    """What is known of a job. lines: in the order of their times.
-
-    state: the backend's word, "" where only a log is known. exit_code: the job's, None where it is
-    not known. out_of_memory: the replica of which the engine says that it was ended for its memory.
-    ours: the program is our trainer.
-    """
+    """What is known of a job."""
 
     name: str
     lines: tuple[Line, ...]
+    """In the order of their times."""
     state: str = ""
+    """The backend's word, "" where only a log is known."""
     exit_code: int | None = None
+    """The job's, None where it is not known."""
     out_of_memory: str = ""
+    """The replica of which the engine says that it was ended for its memory."""
     ours: bool = False
+    """The program is our trainer."""
     notes: tuple[str, ...] = ()
 
 

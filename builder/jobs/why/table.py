@@ -33,43 +33,47 @@ Again = Literal["yes", "later", "no", "unknown"]
 
 @dataclass(frozen=True)
 class Ending:
-    """One way for a job to end.
-
-    happened, do: sentences for a person. again: does the same job end well when it runs again?
-    says, warns: words of a line; GAP stands between parts that follow one another. over: the
-    endings that are its own trace. slows: words of a warning that is the cause of a timeout. early:
-    what comes before the program, and is over when that starts. exit_codes: of any program;
-    trainer_codes: of our trainer.
-    states: those of a job that did not fail; its ending has no source.
-    """
+    """One way for a job to end."""
 
     name: str
     happened: str
     do: str = ""
+    """`happened` and `do`: sentences for a person."""
     source: str = ""
     level: Level = "cause"
     again: Again = "no"
+    """Does the same job end well when it runs again?"""
     says: tuple[str, ...] = ()
     warns: tuple[str, ...] = ()
+    """`says` and `warns`: words of a line; GAP stands between parts that follow one another."""
     slows: tuple[str, ...] = ()
+    """Words of a warning that is the cause of a timeout."""
     early: bool = False
+    """What comes before the program, and is over when that starts."""
     unless: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
+    """The endings that are its own trace."""
     exit_codes: tuple[int, ...] = ()
+    """Of any program."""
     trainer_codes: tuple[int, ...] = ()
+    """Of our trainer."""
     states: tuple[str, ...] = ()
+    """Those of a job that did not fail; its ending has no source."""
 
 
 @dataclass(frozen=True)
 class Match:
-    """A line that speaks for an ending. index: of the line; column: of the words in it; warning:
-    a program often survives this; slows: and is slow from then on."""
+    """A line that speaks for an ending."""
 
     ending: Ending
     index: int
+    """Of the line."""
     column: int
+    """Of the words in it."""
     warning: bool = False
+    """A program often survives this."""
     slows: bool = False
+    """And is slow from then on."""
 
 
 def find(lines: Sequence[str]) -> tuple[Match, ...]:

@@ -41,13 +41,15 @@ _LOWER: Final = ("==", "===", "~=", ">=", ">")
 
 @dataclass(frozen=True)
 class Distribution:
-    """What is installed in a folder of packages. requires: as METADATA has it; tags: of WHEEL."""
+    """What is installed in a folder of packages."""
 
     name: str
     version: Version
     site: str
     requires: tuple[str, ...] = ()
+    """As METADATA has it."""
     tags: frozenset[Tag] = frozenset()
+    """Of WHEEL."""
     installer: str = ""
     files: tuple[str, ...] = field(default=(), repr=False)
 

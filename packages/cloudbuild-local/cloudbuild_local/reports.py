@@ -15,12 +15,14 @@ from cloudbuild_local.reader.finding import Finding
 
 @dataclass(frozen=True)
 class FileReport:
-    """The findings of one file. steps: how many it has. bad: what makes the file invalid."""
+    """The findings of one file."""
 
     path: Path
     steps: int
+    """How many it has."""
     findings: tuple[Finding, ...]
     bad: tuple[Finding, ...]
+    """What makes the file invalid."""
 
     @property
     def summary(self) -> str:

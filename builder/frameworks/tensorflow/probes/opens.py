@@ -22,16 +22,14 @@ WITHOUT = {
 
 
 class Opened(NamedTuple):
-    """One library: the name that is given to dlopen(), and its wheel, without nvidia- and -cu12.
-
-    opener: the beginning of the name of the library whose code opens it, "" for TensorFlow's own.
-    without: what happens where it is missing.
-    """
+    """One library: the name that is given to dlopen(), and its wheel, without nvidia- and -cu12."""
 
     name: str
     package: str
     opener: str = ""
+    """The beginning of the name of the library whose code opens it, "" for TensorFlow's own."""
     without: str = TRAINS_ON_CPU
+    """What happens where it is missing."""
 
 
 def opened(cuda: Version, cudnn: int) -> tuple[Opened, ...]:

@@ -132,17 +132,17 @@ class ClusterBusy(ClusterRefused, UnansweredError):
 @dataclass
 class Client:
     """One cluster's API server, and one user of it. Its calls raise ClusterRefused, and
-    OutsideError where the server cannot be reached.
-
-    context: its name in kubeconfig. namespace: the context's. fill: writes the address and the
-    credentials into a configuration; it may run a plugin. proxy: of kubeconfig.
-    """
+    OutsideError where the server cannot be reached."""
 
     context: str
+    """Its name in kubeconfig."""
     server: str
     namespace: str
+    """The context's."""
     fill: Callable[[Configuration], None]
+    """Writes the address and the credentials into a configuration; it may run a plugin."""
     proxy: str | None = None
+    """Of kubeconfig."""
 
     @cached_property
     def connection(self) -> ApiClient:

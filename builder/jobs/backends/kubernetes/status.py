@@ -35,17 +35,19 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True)
 class PodStatus:
-    """A replica's pod. job: the name of its Job. ended: how, "" before its end. stuck: why it does
-    not start, "" where it did or may still."""
+    """A replica's pod."""
 
     replica: str
     job: str
+    """The name of its Job."""
     phase: str
     started: datetime | None
     end: datetime | None
     code: int | None
     ended: str
+    """How, "" before its end."""
     stuck: str
+    """Why it does not start, "" where it did or may still."""
 
     @property
     def failed(self) -> bool:

@@ -37,38 +37,35 @@ METRICS = "/tmp/hypertune"
 
 @dataclass(frozen=True)
 class Trial:
-    """One trial of a study: its number from 1, its arguments, the folder its metrics arrive in.
-
-    place: a number from 0 among the `at_once` trials that run side by side; no two share it.
-    """
+    """One trial of a study: its number from 1, its arguments, the folder its metrics arrive in."""
 
     number: int
     arguments: tuple[str, ...]
     metrics: Path
     place: int = 0
+    """A number from 0 among the `at_once` trials that run side by side; no two share it."""
     at_once: int = 1
 
 
 @dataclass(frozen=True)
 class LocalJob:
-    """A job for this machine. `image` is a reference or an id that the engine holds.
-
-    folder: the job's folder on this machine; base: the gs:// folder that it stands for, "" for
-    none; records: a folder of data, mounted read-only, passed as --records; buckets: a folder whose
-    folders stand for buckets; timeout and grace in seconds; shm in bytes.
-    """
+    """A job for this machine. `image` is a reference or an id that the engine holds."""
 
     name: str
     image: str
     folder: Path
+    """The job's folder on this machine."""
     pools: tuple[Pool, ...] = (Pool("chief"),)
     command: tuple[str, ...] | None = None
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     base: str = ""
+    """The gs:// folder that it stands for, "" for none."""
     pass_job_dir: bool = False
     records: Path | None = None
+    """A folder of data, mounted read-only, passed as --records."""
     buckets: Path = Path("build") / "buckets"
+    """A folder whose folders stand for buckets; timeout and grace in seconds; shm in bytes."""
     restarts: Literal["worker", "never"] = "worker"
     timeout: float = 7 * 24 * 3600.0
     grace: float = 30.0
@@ -78,7 +75,7 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Replica:
-    """One container of a job. gpus: the ids of this machine's GPUs that it gets."""
+    """One container of a job."""
 
     role: str
     index: int
@@ -86,6 +83,7 @@ class Replica:
     arguments: tuple[str, ...]
     environment: Mapping[str, str]
     gpus: tuple[str, ...] = ()
+    """The ids of this machine's GPUs that it gets."""
 
     @property
     def name(self) -> str:

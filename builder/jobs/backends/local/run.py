@@ -153,12 +153,13 @@ def run(
 
 @dataclass
 class _Running:
-    """A replica while the job runs. attempt: how many containers it has had."""
+    """A replica while the job runs."""
 
     replica: Replica
     log: Path
     container: Any = None
     attempt: int = 0
+    """How many containers it has had."""
     state: str = "waiting"
     exit_code: int | None = None
     began: float = 0.0
@@ -178,9 +179,7 @@ class _Running:
 @dataclass
 class _Cluster:
     """One run's state machine. Only the thread of `run` changes it: others put what is to be done
-    into the queue. grace_ends: when replicas that were told to end are killed; a second request
-    takes the grace away.
-    """
+    into the queue."""
 
     client: docker.DockerClient
     image: str
@@ -196,6 +195,7 @@ class _Cluster:
     message: str = ""
     failed: _Running | None = None
     grace_ends: float = 0.0
+    """When replicas that were told to end are killed; a second request takes the grace away."""
 
     def run(self) -> JobStatus:
         own = self.job.folder / LOCAL

@@ -24,13 +24,10 @@ class Volume:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a build.
-
-    index: from 0. timeout: in seconds. wait_for: ids; None waits for every earlier step, ("-",) for
-    none. automap_substitutions: None leaves it to the options of the build.
-    """
+    """One step of a build."""
 
     index: int
+    """From 0."""
     name: str = ""
     id: str = ""
     args: tuple[str, ...] = ()
@@ -40,11 +37,14 @@ class Step:
     secret_env: tuple[str, ...] = ()
     dir: str = ""
     wait_for: tuple[str, ...] | None = None
+    """Ids; None waits for every earlier step, ("-",) for none."""
     timeout: float | None = None
+    """In seconds."""
     volumes: tuple[Volume, ...] = ()
     allow_failure: bool = False
     allow_exit_codes: tuple[int, ...] = ()
     automap_substitutions: bool | None = None
+    """None leaves it to the options of the build."""
 
     @property
     def label(self) -> str:
@@ -68,17 +68,16 @@ class Options:
 
 @dataclass(frozen=True)
 class Build:
-    """A build. Times are in seconds.
-
-    images: `images` and `artifacts.images`, each once. objects: files of the workspace for Cloud
-    Storage, as {location: gs://BUCKET[/FOLDER], paths: [GLOB]}. other_artifacts: the other kinds of
-    packages that the build uploads, such as mavenArtifacts.
-    """
+    """A build. Times are in seconds."""
 
     steps: tuple[Step, ...] = ()
     images: tuple[str, ...] = ()
+    """`images` and `artifacts.images`, each once."""
     objects: Mapping[str, Any] = field(default_factory=dict)
+    """Files of the workspace for Cloud Storage, as {location: gs://BUCKET[/FOLDER], paths:
+    [GLOB]}."""
     other_artifacts: tuple[str, ...] = ()
+    """The other kinds of packages that the build uploads, such as mavenArtifacts."""
     substitutions: Mapping[str, str] = field(default_factory=dict)
     timeout: float = DEFAULT_TIMEOUT
     options: Options = field(default_factory=Options)

@@ -33,18 +33,18 @@ _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 
 @dataclass(frozen=True)
 class BuildFile:
-    """A file that was read.
-
-    value: its content under the API's names, without the parts that are not what a build has there;
-    durations are in seconds. lines: the line of each value. findings: what is wrong with names and
-    types. trigger: whether the file was read as for a trigger.
-    """
+    """A file that was read."""
 
     path: Path
     value: Mapping[str, Any]
+    """Its content under the API's names, without the parts that are not what a build has there;
+    durations are in seconds."""
     lines: Mapping[Place, int]
+    """The line of each value."""
     findings: tuple[Finding, ...] = ()
+    """What is wrong with names and types."""
     trigger: bool = False
+    """Whether the file was read as for a trigger."""
 
     def line(self, place: Place) -> int:
         """Return the line (from 1) of a value, or of the deepest part of its place that exists."""

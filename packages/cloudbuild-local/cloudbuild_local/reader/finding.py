@@ -20,14 +20,17 @@ LOCAL = "cloud-build-local's validator"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. line: from 1. field: a dotted path. source: of the rule."""
+    """One thing that is wrong."""
 
     line: int
+    """From 1."""
     field: str
+    """A dotted path."""
     what: str
     fix: str
     level: Level = "error"
     source: str = ""
+    """Of the rule."""
 
     def __str__(self) -> str:
         field = f"{self.field}: " if self.field else ""

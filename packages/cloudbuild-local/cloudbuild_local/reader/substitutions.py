@@ -18,14 +18,13 @@ USER_NAME = re.compile(r"_[A-Z0-9_]+")
 
 @dataclass(frozen=True)
 class Values:
-    """The value of every name, and the rules that the build expands its texts by.
-
-    dynamic: read bash's expansions. strict: a name without a value is an error.
-    """
+    """The value of every name, and the rules that the build expands its texts by."""
 
     known: Mapping[str, str]
     dynamic: bool
+    """Read bash's expansions."""
     strict: bool
+    """A name without a value is an error."""
 
     def expand(self, text: str) -> str:
         """Return a text of the build with its substitutions. Raises ExpansionError."""

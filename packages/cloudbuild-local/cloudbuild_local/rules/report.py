@@ -29,15 +29,14 @@ _IMAGE = re.compile(
 
 @dataclass
 class Report:
-    """Collects the findings of a file.
-
-    overrides: the substitutions that the call sets. values: of all substitutions, as a trigger
-    would set them; None where they name each other in a cycle.
-    """
+    """Collects the findings of a file."""
 
     file: BuildFile
     overrides: Mapping[str, str]
+    """The substitutions that the call sets."""
     values: Values | None = None
+    """Of all substitutions, as a trigger would set them; None where they name each other in a
+    cycle."""
     findings: list[Finding] = field(default_factory=list)
 
     @property

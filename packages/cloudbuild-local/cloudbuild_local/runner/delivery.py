@@ -20,15 +20,14 @@ ATTEMPTS = 3
 
 @dataclass
 class Delivery:
-    """Pushes and copies what a build made.
-
-    say: takes a line of the log. pause: waits for so many seconds; raises if the build was ended.
-    """
+    """Pushes and copies what a build made."""
 
     plan: BuildPlan
     sandbox: Sandbox
     say: OnLine
+    """Takes a line of the log."""
     pause: Callable[[float], None]
+    """Waits for so many seconds; raises if the build was ended."""
     images: list[tuple[str, str]] = field(default_factory=list)
     copied: list[dict[str, Any]] = field(default_factory=list)
     not_done: list[str] = field(default_factory=list)

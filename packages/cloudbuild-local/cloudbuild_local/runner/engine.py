@@ -30,9 +30,10 @@ _ERRORS = (APIError, DockerException, RequestException, HTTPError, OSError)
 
 @dataclass(frozen=True)
 class Image:
-    """An image on the engine. digest: of its manifest, or its id where the engine keeps none."""
+    """An image on the engine."""
 
     digest: str
+    """Of its manifest, or its id where the engine keeps none."""
     has_entrypoint: bool
 
 

@@ -34,17 +34,16 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Names:
-    """The translation of one build.
-
-    prefix: of its names on the engine. label: of everything that it creates, as LABEL=VALUE.
-    paths: on the worker -> on the engine's machine. worker: the folder on the engine's machine that
-    holds every other path of the worker.
-    """
+    """The translation of one build."""
 
     prefix: str
+    """Of its names on the engine."""
     label: str
+    """Of everything that it creates, as LABEL=VALUE."""
     paths: Mapping[str, str] = field(default_factory=dict)
+    """On the worker -> on the engine's machine."""
     worker: str = ""
+    """The folder on the engine's machine that holds every other path of the worker."""
 
     @property
     def labels(self) -> dict[str, str]:

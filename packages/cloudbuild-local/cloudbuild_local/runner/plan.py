@@ -20,28 +20,24 @@ WORKSPACE, HOME, OUTPUTS = "/workspace", "/builder/home", "/builder/outputs"
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """A step as it will run.
-
-    image: the engine's; it stands in for `step.name` if they differ. environment: NAME=VALUE.
-    secrets: names of variables. waits_for: indices of steps.
-    """
+    """A step as it will run."""
 
     step: Step
     image: str
+    """The engine's; it stands in for `step.name` if they differ."""
     environment: tuple[str, ...]
+    """NAME=VALUE."""
     secrets: tuple[str, ...]
+    """Names of variables."""
     waits_for: frozenset[int]
+    """Indices of steps."""
     workdir: str
     volumes: tuple[Volume, ...]
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """A build, ready to run.
-
-    values: of all substitutions. secrets: variable -> value, never shown. partial: whether only
-    some steps run; then nothing is pushed or copied.
-    """
+    """A build, ready to run."""
 
     build_id: str
     file: BuildFile
@@ -49,8 +45,11 @@ class BuildPlan:
     steps: tuple[PlannedStep, ...]
     source: Path | None
     values: Mapping[str, str]
+    """Of all substitutions."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Variable -> value, never shown."""
     partial: bool = False
+    """Whether only some steps run; then nothing is pushed or copied."""
 
 
 def prepare(

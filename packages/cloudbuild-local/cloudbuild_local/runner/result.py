@@ -24,21 +24,20 @@ class BuildEnd(Exception):
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step went.
-
-    image: the digest or id of its image. started, ended: seconds since the epoch; None for what did
-    not happen. output: the content of its `$BUILDER_OUTPUT/output`.
-    """
+    """How a step went."""
 
     index: int
     id: str
     name: str
     status: Status
     image: str = ""
+    """The digest or id of its image."""
     exit_code: int | None = None
     started: float | None = None
     ended: float | None = None
+    """`started` and `ended`: seconds since the epoch; None for what did not happen."""
     output: bytes = b""
+    """The content of its `$BUILDER_OUTPUT/output`."""
     detail: str = ""
 
     def json(self) -> dict[str, Any]:
@@ -55,22 +54,21 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Result:
-    """How a build went.
-
-    started, ended: seconds since the epoch. images: name and digest of each pushed image.
-    artifacts: location, path and bytes of each copied object. not_done: a line for each thing that
-    Cloud Build would have done and this run did not.
-    """
+    """How a build went."""
 
     build_id: str
     status: Status
     detail: str
     started: float
     ended: float
+    """`started` and `ended`: seconds since the epoch."""
     steps: tuple[StepResult, ...]
     images: tuple[tuple[str, str], ...] = ()
+    """Name and digest of each pushed image."""
     artifacts: tuple[dict[str, Any], ...] = ()
+    """Location, path and bytes of each copied object."""
     not_done: tuple[str, ...] = ()
+    """A line for each thing that Cloud Build would have done and this run did not."""
     error: BuildError | None = None
 
     def json(self) -> dict[str, Any]:

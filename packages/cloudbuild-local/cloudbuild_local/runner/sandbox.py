@@ -37,16 +37,15 @@ LABEL = "cloudbuild-local"
 
 @dataclass(frozen=True)
 class Host:
-    """What steps get of this machine, and would not get in Cloud Build.
-
-    network: steps share this machine's network. They reach its loopback address (a registry there),
-    but no other step by name. secrets: file -> content, for /run/secrets. logins: docker's
-    configuration for /builder/home/.docker/config.json.
-    """
+    """What steps get of this machine, and would not get in Cloud Build."""
 
     network: bool = False
+    """Steps share this machine's network. They reach its loopback address (a registry there), but
+    no other step by name."""
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """File -> content, for /run/secrets."""
     logins: bytes = field(default=b"", repr=False)
+    """Docker's configuration for /builder/home/.docker/config.json."""
 
 
 class Sandbox:
