@@ -51,9 +51,10 @@ class Rendered:
     base: BasePlan | None
     """The base that the Dockerfile names; None for a published one."""
     dockerfile: str
-    config: ImageConfig | None
-    """What the Dockerfile sets beside the copy of the program; None where it has further
-    instructions."""
+    config: ImageConfig
+    """What the factory's own Dockerfile sets beside the copy of the program."""
+    copies_only: bool
+    """Whether the Dockerfile does nothing else, on a base of our own."""
 
 
 def render(
@@ -91,7 +92,7 @@ def render(
     dockerfile = fill(DOCKERFILE, templates, **values)
     # A template of the project's own is one that says something else than the factory's.
     own = templates not in (None, PACKAGED) and dockerfile != fill(DOCKERFILE, None, **values)
-    return Rendered(spec, stack, base, dockerfile, None if own or base is None else config)
+    return Rendered(spec, stack, base, dockerfile, config, base is not None and not own)
 
 
 def load(root: Path, target: str) -> Rendered:

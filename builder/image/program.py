@@ -83,22 +83,33 @@ class ImageConfig:
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """A training image to make."""
+    """A training image to make: an AssembledPlan or a BuiltPlan."""
 
     dockerfile: str
     files: Mapping[str, File]
     """The build context, by name."""
-    config: ImageConfig | None
-    """None where the Dockerfile has instructions beyond the plain template's, so that BuildKit has
-    to run it."""
-    compression: Compression
-    installs: bool = False
-    """Whether it installs packages, because its base is a published image."""
 
     @cached_property
     def hash(self) -> str:
         """16 hex digits over the Dockerfile, which names the base, and its context."""
         return hash_of(self.dockerfile, *_texts(self.files))[:16]
+
+
+@dataclass(frozen=True)
+class AssembledPlan(ImagePlan):
+    """A training image whose Dockerfile copies the program onto its base: the factory makes it by
+    itself, and BuildKit the same one."""
+
+    config: ImageConfig
+    compression: Compression
+
+
+@dataclass(frozen=True)
+class BuiltPlan(ImagePlan):
+    """A training image that BuildKit has to build: its Dockerfile has further instructions."""
+
+    installs: bool
+    """Whether it installs packages, because its base is a published image."""
 
 
 def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
@@ -145,14 +156,13 @@ def check(root: Path, path: Path) -> None:
     outgoing.check(root, path, lambda real: any(map(_left_out, real.parts)))
 
 
-def assemble(plan: ImagePlan, base: AssembledImage, store: ContentStore) -> AssembledImage:
+def assemble(plan: AssembledPlan, base: AssembledImage, store: ContentStore) -> AssembledImage:
     """Return the training image: the program's files on top of its base.
 
     Their layer is in the store, and the image under its digest.
     """
     from builder.registry import manifests
 
-    assert plan.config is not None, "BuildKit runs a Dockerfile with further instructions"
     layer = _layer(store, plan.files, plan.compression)
     config = manifests.configuration_in(base.configuration).get("config") or {}
     history = f"builder: {APP} copied to /{APP}"
@@ -200,13 +210,14 @@ def build(
 
     with tempfile.TemporaryDirectory(prefix="image-") as scratch:
         dockerfile = stage(plan, Path(scratch))
+        installs = isinstance(plan, BuiltPlan) and plan.installs
         request = buildx.BuildRequest(
             dockerfile=dockerfile,
             context=dockerfile.parent,
             tags=(reference,),
-            contexts={"uv": str(Path(uv.uv_program()).parent)} if plan.installs else {},
+            contexts={"uv": str(Path(uv.uv_program()).parent)} if installs else {},
             build_args={"REPOSITORY": reference.rsplit(":", 1)[0]},
-            secrets=build_secrets() if plan.installs else {},
+            secrets=build_secrets() if installs else {},
             destination=destination,
             no_cache=no_cache,
         )

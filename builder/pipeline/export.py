@@ -107,7 +107,8 @@ def to_layout(
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder}: exists already", "name a folder that does not exist")
     target = prepare(root, names[0])
-    if target.base is None or not (base_only or target.image.config):
+    plan = target.image
+    if target.base is None or not (base_only or isinstance(plan, program.AssembledPlan)):
         reason = (
             "its Dockerfile does more than copy" if target.base else f"it is {target.spec.base}"
         )
@@ -118,8 +119,8 @@ def to_layout(
     events = prefixed(target.name, options.on_event)
     image = _assemble(target, options, engine, events)
     store, name = content_store.of_this_machine(), target.base.tag
-    if not base_only:
-        image, name = program.assemble(target.image, image, store), target.name
+    if not base_only and isinstance(plan, program.AssembledPlan):
+        image, name = program.assemble(plan, image, store), target.name
     with step(f"write {folder}", events):
         loading.write_layout(image, store, f"{LOCAL_REPOSITORY}:{name}", folder)
     return (Exported(str(folder), image.digest),)
@@ -160,7 +161,7 @@ def _put_onto_base(
                     f"{at}: {lacks} the base",
                     f"push it once: builder build {target.name} --base-only --to-registry",
                 )
-            if target.image.config:
+            if isinstance(target.image, program.AssembledPlan):
                 with step(f"append to {target.base.tag}", events):
                     appended = program.assemble(target.image, image, store)
                     registry_layers.publish(client, to, appended, store, events)

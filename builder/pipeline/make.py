@@ -29,7 +29,7 @@ from builder.image import content_store, dockerfile, layers_lock, program
 from builder.image.layer import Compression
 from builder.image.layers_lock import LayersLock
 from builder.image.plan import BasePlan
-from builder.image.program import ImagePlan
+from builder.image.program import AssembledPlan, BuiltPlan, ImagePlan
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
 
@@ -132,13 +132,10 @@ def prepare(root: Path, name: str) -> Target:
     context = program.files(root, spec, stack)
     if rendered.base is None:  # BuildKit installs what is locked
         context |= {file: program.File(text.encode()) for file, text in lock.files.items()}
-    image = ImagePlan(
-        rendered.dockerfile,
-        context,
-        rendered.config,
-        Compression.of(spec.compression),
-        installs=rendered.base is None,
-    )
+    image: ImagePlan = BuiltPlan(rendered.dockerfile, context, installs=rendered.base is None)
+    if rendered.copies_only:
+        packed = Compression.of(spec.compression)
+        image = AssembledPlan(rendered.dockerfile, context, rendered.config, packed)
     return Target(spec, stack, lock, rendered.base, image, layers_lock.of(root))
 
 
@@ -348,7 +345,7 @@ def build_image(
     name = f"{LOCAL_REPOSITORY}:{target.name}"
     events = prefixed(target.name, options.on_event)
     _report_program(root, target, events)
-    if base and target.image.config:
+    if base and isinstance(target.image, AssembledPlan):
         image = program.assemble(target.image, base.image, store)
         loaded = loading.load(engine, image, store, name, events)
         digest: str | None = image.digest

@@ -11,7 +11,6 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.facts import frameworks
 from builder.image import content_store, program
-from builder.image.content_store import ContentStore
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
 from builder.prove import receipts, suites
@@ -66,8 +65,8 @@ def prove(
         )
     store = content_store.of_this_machine()
     base = target.committed_base
-    if base and target.image.config:
-        _account(target, base, record, store)
+    if base and isinstance(target.image, program.AssembledPlan):
+        _account(program.assemble(target.image, base, store), record)
     image = store.find_image((record.digest or "").removeprefix("sha256:"))
     subject = Subject(
         record.image_id,
@@ -86,19 +85,16 @@ def prove(
     return smoking.smoke(engine, subject, suite, records.folder(root, target.name), on_event)
 
 
-def _account(
-    target: Target, base: AssembledImage, record: ImageRecord, store: ContentStore
-) -> None:
+def _account(known: AssembledImage, record: ImageRecord) -> None:
     """Raise CheckFailed for an image with a layer that nobody accounts for.
 
     The layers of the base are those of images/layers.lock, the one above holds the program's files.
     So every file of the image is known. What BuildKit made of a Dockerfile is not compared.
     """
-    known = program.assemble(target.image, base, store)
     for name in {record.digest, record.image_id} - {known.digest, known.config_digest}:
         raise CheckFailed(
-            f"{target.name}: {name} is not what the locks and the program give: {known.digest}",
-            f"build it again: builder build {target.name} --no-cache",
+            f"{record.target}: {name} is not what the locks and the program give: {known.digest}",
+            f"build it again: builder build {record.target} --no-cache",
         )
 
 

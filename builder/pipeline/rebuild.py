@@ -53,7 +53,7 @@ def rebuild(
     """
     image = asked.of(root, reference, settings)
     target = make.prepare(root, name or _target_of(root, image))
-    if target.base is None or not target.image.config:
+    if target.base is None or not isinstance(target.image, program.AssembledPlan):
         raise InputError(
             f"{target.name}: BuildKit builds it, and its layers are others each time",
             "name an image that the factory assembles",

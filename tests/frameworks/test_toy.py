@@ -19,7 +19,7 @@ from builder.core.errors import InputError
 from builder.engine import Engine
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
-from builder.image import dockerfile
+from builder.image import dockerfile, program
 from builder.pipeline import make, proof
 from builder.prove import suites
 from builder.prove.session import Session
@@ -151,7 +151,7 @@ def test_its_newest_release_is_locked_from_its_index_and_its_image_names_it(proj
     assert pins == [("toy-trainer", "1.0.0")]
     assert "# Toy and all it needs." in (project / "images/toy/toy.lock").read_text()
     assert 'training-image-factory.toy="1.0.0"' in target.image.dockerfile
-    assert target.image.config and target.base
+    assert isinstance(target.image, program.AssembledPlan) and target.base
     labels = target.image.config.labels
     assert labels["training-image-factory.framework"] == "toy"
     assert [layer.plan.name for layer in target.base.wheels] == ["toy-trainer 1.0.0"]

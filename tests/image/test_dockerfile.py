@@ -44,7 +44,7 @@ def test_what_is_committed_is_rendered_clean_and_one_linked_copy_onto_its_base()
     assert dockerfile.differences(ROOT, texts) == ()
     assert hadolint(*texts) == (0, "")
     for target in targets:
-        assert target.base and target.config
+        assert target.base and target.copies_only
         lines = instructions(target.dockerfile)
         expects = ["ENV"] if target.spec.name != "cpu" else []  # the accelerator, the start hook
         keywords = [instruction.split()[0] for instruction in lines]
@@ -88,7 +88,7 @@ def test_what_does_not_concern_the_base_leaves_its_hash() -> None:
 def test_a_published_base_is_left_to_buildkit(tmp_path: Path) -> None:
     base = f"us-docker.pkg.dev/vertex-ai/training/tf-gpu.2-17.py310@{DIGEST}"
     target = rendered(f"accelerator: CPU\nsize_budget: 5 GB\nbase: {base}\n", **PUBLISHED)
-    assert target.base is None and target.config is None
+    assert target.base is None and not target.copies_only
     texts = instructions(target.dockerfile)
     assert texts[0] == f"FROM {base}"
     assert "RUN rm -rf /var/sitecustomize" in texts
@@ -107,10 +107,12 @@ def test_a_published_base_is_left_to_buildkit(tmp_path: Path) -> None:
 
 def test_a_projects_own_template_is_left_to_buildkit_and_its_mistake_is_named(copy: Path) -> None:
     (copy / "templates").mkdir()
-    assert dockerfile.load(copy, "cpu").config, "a folder without this template changes nothing"
+    assert dockerfile.load(copy, "cpu").copies_only, (
+        "a folder without this template changes nothing"
+    )
     own = copy / "templates/Dockerfile.j2"
     own.write_text((ROOT / "templates/Dockerfile.j2").read_text())
-    assert dockerfile.load(copy, "cpu").config, "a copy of the factory's own changes nothing"
+    assert dockerfile.load(copy, "cpu").copies_only, "a copy of the factory's own changes nothing"
     for text, error in (
         ("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\nUSER {{ user }}\n", None),
         ("FROM scratch\nUSER {{ usr }}\n", r"templates/Dockerfile\.j2.*'usr' is undefined"),
@@ -123,5 +125,5 @@ def test_a_projects_own_template_is_left_to_buildkit_and_its_mistake_is_named(co
                 dockerfile.load(copy, "cpu")
             continue
         target = dockerfile.load(copy, "cpu")
-        assert target.config is None and target.base
+        assert target.base and not target.copies_only
         assert instructions(target.dockerfile)[-1] == "USER 1000"

@@ -15,7 +15,7 @@ from builder.core.files import EPOCH
 from builder.image import program, start
 from builder.image.content_store import ContentStore
 from builder.image.layer import Compression, assemble
-from builder.image.program import File, ImageConfig, ImagePlan
+from builder.image.program import AssembledPlan, File, ImageConfig
 from builder.registry import manifests
 from tests.image.layers import entries
 
@@ -26,7 +26,7 @@ CONFIG = ImageConfig(
     entrypoint=("python", "-m", "trainer.task"),
 )
 FILES = {"app/trainer/run.sh": File(b"#!/bin/sh\n", True), "app/trainer/a.py": File(b"A = 1\n")}
-PLAN = ImagePlan("FROM base\n", FILES, CONFIG, Compression())
+PLAN = AssembledPlan("FROM base\n", FILES, CONFIG, Compression())
 
 
 # --- its files ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from builder.engine import BuiltImage
 from builder.image import base, layers_lock, program
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
-from builder.image.program import ImagePlan
+from builder.image.program import BuiltPlan
 from builder.pipeline import export, make
 from builder.pipeline.export import Exported
 from builder.pipeline.make import BuildOptions
@@ -118,9 +118,9 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
     (copy / "templates/Dockerfile.j2").write_text("FROM ${REPOSITORY}:{{ base_tag }}\nRUN true\n")
     dockerfile = copy / f"images/{TARGET}/Dockerfile"
     dockerfile.write_text(f"FROM ${{REPOSITORY}}:{tag}\nRUN true\n")
-    plans: list[ImagePlan] = []
+    plans: list[BuiltPlan] = []
 
-    def build(engine: Any, plan: ImagePlan, reference: str, *_: object) -> BuiltImage:
+    def build(engine: Any, plan: BuiltPlan, reference: str, *_: object) -> BuiltImage:
         plans.append(plan)
         return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
 

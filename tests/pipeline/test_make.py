@@ -202,13 +202,13 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
 def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path) -> None:
     target, store = make.prepare(root, "cpu"), content_store.of_this_machine()
     base_image = target.committed_base
-    assert base_image
+    assert base_image and isinstance(target.image, program.AssembledPlan)
     known = program.assemble(target.image, base_image, store)
-    record: Any = SimpleNamespace(digest=known.digest, image_id=known.config_digest)
-    proof._account(target, base_image, record, store)
+    record: Any = SimpleNamespace(target="cpu", digest=known.digest, image_id=known.config_digest)
+    proof._account(known, record)
     record.image_id = f"sha256:{'0' * 64}"
     with pytest.raises(CheckFailed, match=r"cpu: sha256:0+ is not what the locks and the program"):
-        proof._account(target, base_image, record, store)
+        proof._account(known, record)
 
 
 # --- proving --------------------------------------------------------------------------------------

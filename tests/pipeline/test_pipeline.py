@@ -183,7 +183,7 @@ def test_docker_build_makes_the_same_image_of_the_committed_dockerfile(
 ) -> None:
     """The Dockerfile describes what the factory assembles: config, layers and files are equal."""
     target = prepare(project, TARGET)
-    assert target.base and target.image.config
+    assert target.base and isinstance(target.image, program.AssembledPlan)
     names = {kind: f"{registry.host}/team/equal:{kind}" for kind in ("assembled", "built")}
     image(project)
     program.build(engine, target.image, f"training:{TARGET}-equal", "engine", True, ignore)
