@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.core.display import Annotation, masked, plain
+from builder.core.display import Annotation, line, masked, plain
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ def results(as_json: bool, data: Any, lines: Iterable[str]) -> None:
     if as_json:
         out(data)
         return
-    for line in lines:
-        show(line)
+    for each in lines:
+        show(line(each))
 
 
 def root() -> Path:

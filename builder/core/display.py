@@ -52,3 +52,9 @@ def plain(text: str) -> str:
     shown = _SEQUENCE.sub("", text)
     shown = "".join(char if char.isprintable() or char in "\n\t" else "?" for char in shown)
     return shown if isinstance(text, Annotation) else _COMMAND.sub(r"\1\\\2", shown)
+
+
+def line(text: str) -> str:
+    """Return the text as `plain` does, on one line, so that nothing in it passes for a line of the
+    factory's own."""
+    return type(text)(plain(text).replace("\n", "?"))

@@ -194,6 +194,19 @@ def archive(
     return buffer.getvalue()
 
 
+def held(container: Container) -> int:
+    """Return the bytes that a container's volumes hold: those it was given, and its image's own.
+
+    0 where the engine does not tell (GET /system/df of the Engine API).
+    """
+    api: Any = container.client.api  # type: ignore[union-attr]
+    names = {mount.get("Name") for mount in container.attrs.get("Mounts") or ()}
+    answer = api._get(api._url("/system/df"), params={"type": "volume"})
+    volumes = api._result(answer, json=True).get("Volumes") or ()
+    ours = (each.get("UsageData") or {} for each in volumes if each["Name"] in names)
+    return sum(max(0, usage.get("Size", 0)) for usage in ours)
+
+
 # --- what they print ------------------------------------------------------------------------------
 
 

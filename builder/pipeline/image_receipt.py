@@ -12,7 +12,7 @@ from builder.core.settings import Settings
 from builder.pipeline import repository, signing, verify
 from builder.prove import receipts, suites
 from builder.prove.audit import Gpu
-from builder.prove.receipts import CheckResult
+from builder.prove.receipts import CheckResult, Spent
 from builder.reading.images import find_image
 from builder.registry import Manifest, Reference, Registry
 
@@ -34,10 +34,11 @@ def push(
     manifest: Manifest,
     gpu: Gpu | None,
     checks: Sequence[CheckResult],
+    spent: Sequence[Spent],
     settings: Settings,
 ) -> str:
     """Attach the receipt of what was asked of an image now, and sign it where the settings name a
-    key; say so. gpu: what it was judged for, None for no GPU."""
+    key; say so. gpu: what it was judged for, None for no GPU. spent: what that took."""
     receipt = receipts.of(
         suites.IMAGE.name,
         checks,
@@ -47,6 +48,7 @@ def push(
         digest=manifest.digest,
         image_id=manifest.config.digest,
         inputs="",
+        ledger=tuple(spent),
     )
     key = signing.key_of(settings.trust)
     with Registry(image.host) as client:

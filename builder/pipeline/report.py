@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from jinja2.filters import do_filesizeformat as size
 
 from builder import __version__
+from builder.core.display import plain
 from builder.core.errors import FactoryError, InputError
 from builder.devicecode.verdict import Audit, Support, carries
 from builder.facts import frameworks
@@ -61,6 +62,7 @@ def html(page: ImagePage) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=lambda value: plain(value) if type(value) is str else value,
     )
     return environment.get_template("report.html.j2").render(page=page).lstrip()
 

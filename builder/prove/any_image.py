@@ -12,7 +12,7 @@ from typing import Any
 
 from builder import __version__
 from builder.prove.audit import Gpu
-from builder.prove.receipts import CheckResult, Defect, failure
+from builder.prove.receipts import CheckResult, Defect, Spent, failure
 from builder.prove.report import annotation
 from builder.prove.waste import Waste
 
@@ -37,7 +37,11 @@ def lines(results: Sequence[CheckResult]) -> Iterator[str]:
 
 
 def as_dict(
-    image: str, gpu: Gpu | None, results: Sequence[CheckResult], wasted: Sequence[Waste]
+    image: str,
+    gpu: Gpu | None,
+    results: Sequence[CheckResult],
+    wasted: Sequence[Waste],
+    spent: Sequence[Spent],
 ) -> dict[str, Any]:
     """Return the results as JSON-ready data."""
     checks = [
@@ -50,8 +54,13 @@ def as_dict(
         }
         for result in results
     ]
-    saved = list(map(asdict, wasted))
-    return {"image": image, "gpu": gpu and gpu.name, "checks": checks, "could_be_saved": saved}
+    return {
+        "image": image,
+        "gpu": gpu and gpu.name,
+        "checks": checks,
+        "could_be_saved": list(map(asdict, wasted)),
+        "ledger": [each.model_dump() for each in spent],
+    }
 
 
 def github_lines(results: Sequence[CheckResult]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from builder.facts.frameworks import Framework
 from builder.image.plan import LABELS
 from builder.prove.audit import Gpu
 from builder.prove.judge import Run
+from builder.prove.ledger import Ledger
 from builder.reading.images import ImageContent
 from builder.reading.layers import Tree
 from builder.registry import manifests
@@ -71,6 +72,8 @@ class Started:
     run: Run
     command: str | None = None
     """What a shell ran in it, None for the image's own."""
+    ledger: Ledger = field(default_factory=Ledger)
+    """What the container used."""
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class Run:
     """The kernel killed it."""
     flooded: bool = False
     """We killed it because it printed too much."""
+    filled: bool = False
+    """We killed it because it wrote too much."""
 
     @property
     def last(self) -> str:
@@ -243,6 +245,11 @@ def explain(run: Run, who: str) -> Defect:
         return Defect(
             f"{who} printed too much in {run.seconds:.0f} s and was stopped; its last: {run.last}",
             "print a line a step, not one for each example",
+        )
+    if run.filled:
+        return Defect(
+            f"{who} wrote too much to its volumes in {run.seconds:.0f} s and was stopped",
+            f"write less below {contract.JOB_DIR}: of a short run, a few checkpoints",
         )
     if run.out_of_memory:
         return Defect(

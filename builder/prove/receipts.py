@@ -28,6 +28,7 @@ from pydantic.dataclasses import dataclass as validated
 
 from builder import __version__
 from builder.core import files
+from builder.core.display import line
 from builder.core.errors import CheckFailed, InputError
 
 SCHEMA: Final = 1
@@ -46,12 +47,16 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+Line = Annotated[StrictStr, AfterValidator(line)]
+"""Text that may hold words of an image: one line, which commands no terminal and no CI service."""
+
+
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
 class Defect:
-    """One thing that is wrong with an image (one line), and how to fix it (one line)."""
+    """One thing that is wrong with an image, and how to fix it."""
 
-    message: StrictStr
-    fix: StrictStr = ""
+    message: Line
+    fix: Line = ""
 
 
 @validated(frozen=True, config=ConfigDict(extra="forbid"))
@@ -71,7 +76,7 @@ class CheckResult(_Frozen):
     problems: tuple[Defect, ...] = Field(default=(), strict=False)
     findings: tuple[Defect, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
     """What is worth a change, and no reason to refuse an image that others made."""
-    not_there: str = Field(default="", exclude_if=operator.not_)
+    not_there: Line = Field(default="", exclude_if=operator.not_)
     """Why there was nothing to look at; "" where there was."""
     seen: dict[str, JsonValue] = {}
 
@@ -85,7 +90,15 @@ class CheckResult(_Frozen):
     @property
     def note(self) -> str:
         """What was seen, or why there was nothing to look at, for people."""
-        return self.not_there or str(self.seen.get("note", ""))
+        return self.not_there or line(str(self.seen.get("note", "")))
+
+
+class Spent(_Frozen):
+    """What a proof used of something that has a limit."""
+
+    what: str
+    used: float = Field(ge=0)
+    limit: float = Field(gt=0)
 
 
 def _time(text: str) -> datetime:
@@ -121,6 +134,7 @@ class Receipt(_Frozen):
     suite: str
     """The name of the suite that these checks belong to."""
     checks: tuple[CheckResult, ...] = Field(strict=False)
+    ledger: tuple[Spent, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
 
     @property
     def time(self) -> datetime:

@@ -32,6 +32,7 @@ from builder.prove import audit
 from builder.prove.audit import Gpu
 from builder.prove.image import Image, Subject
 from builder.prove.judge import Run
+from builder.prove.ledger import Ledger
 
 if TYPE_CHECKING:
     import docker
@@ -65,12 +66,14 @@ StopSignal = Literal["SIGKILL", "SIGTERM"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a container may use. memory and output in bytes; processes counts threads too; times in
-    seconds."""
+    """What a container may use. memory, output and disk in bytes; processes counts threads too;
+    times in seconds."""
 
     memory: int = 4 * 1024**3
     output: int = 64 * 1024**2
     """What it may print, after which it is stopped."""
+    disk: int = 4 * 1024**3
+    """What its volumes may hold, after which it is stopped."""
     processes: int = 4096
     probe_seconds: float = 600.0
     training_seconds: float = 900.0
@@ -101,6 +104,7 @@ class Sandbox:
     on_event: OnEvent = ignore
     log: list[str] = field(default_factory=list)
     """Every line that a container printed."""
+    ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
         self.step = RunningStep("", self.on_event)
@@ -214,7 +218,7 @@ class Sandbox:
 
         self.log.append(f"== {self.step.name}: {container.name}")
         began = time.monotonic()
-        lines = _Lines(container, began + seconds, self.limits.output)
+        lines = _Lines(container, began + seconds, self.limits)
         try:
             container.start()
         except APIError as error:  # the entry point is not there, or cannot be executed
@@ -253,7 +257,11 @@ class Sandbox:
             stopped,
             lines.timed_out,
         )
-        return self._ended(container, replace(run, flooded=lines.flooded), stop_signal)
+        run = replace(run, flooded=lines.flooded, filled=lines.filled)
+        self.ledger.note("seconds of a container", run.seconds, seconds)
+        self.ledger.note("bytes that a container printed", lines.printed, self.limits.output)
+        self.ledger.note("bytes in a container's volumes", lines.held, self.limits.disk)
+        return self._ended(container, run, stop_signal)
 
     def _ended(self, container: Container, run: Run, stop_signal: StopSignal) -> Run:
         """Return a run with what the engine says of its end."""
@@ -297,6 +305,7 @@ class Session(Sandbox):
             stack.accelerator.name, compute_capability(stack.compute_capability)
         )
         content = audit.of_engine(self.client, str(self.image.id), self.subject.layers)
+        self.ledger.read(content)
         return Image(content, gpu or None, self.subject)
 
 
@@ -311,15 +320,22 @@ def _discard(container: Container) -> None:
             raise
 
 
+_LOOK: Final = 1.0
+"""Seconds between two looks at the volumes; a twentieth of the time goes to them at most."""
+
+
 class _Lines:
-    """The lines of a container, which is killed at a point in time, or after so many characters.
+    """The lines of a container, which is killed at a point in time, after so many characters, or
+    when its volumes hold too much.
 
     It waits while nobody takes its lines, so they need no more than a little memory.
     """
 
-    def __init__(self, container: Container, deadline: float, most: int) -> None:
-        self.timed_out = self.flooded = False
-        self._container, self._deadline, self._most = container, deadline, most
+    def __init__(self, container: Container, deadline: float, limits: Limits) -> None:
+        self.timed_out = self.flooded = self.filled = False
+        self.printed = self.held = 0
+        self._container, self._deadline, self._limits = container, deadline, limits
+        self._next_look = time.monotonic() + _LOOK
         self._ended = threading.Event()
         self._read: queue.Queue[str | None] = queue.Queue(maxsize=1000)
         containers.follow(container, self._put, lambda: self._read.put(None))
@@ -329,25 +345,33 @@ class _Lines:
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def __iter__(self) -> Iterator[str]:
-        printed = 0
-        while (left := self._deadline - time.monotonic()) > 0:
+        while (left := self._deadline - time.monotonic()) > 0 and not self._is_filled():
             try:
-                line = self._read.get(timeout=left)
+                line = self._read.get(timeout=min(left, _LOOK))
             except queue.Empty:
-                break
+                continue
             if line is None:
                 return
-            printed += len(line)
-            self.flooded = printed > self._most
+            self.printed += len(line)
+            self.flooded = self.printed > self._limits.output
             if self.flooded:
                 break
             yield line
-        self.timed_out = not self.flooded
+        self.timed_out = not self.flooded and not self.filled
         self._ended.set()  # the engine ends no container whose lines nobody takes
         with contextlib.suppress(queue.Empty):
             while True:
                 self._read.get_nowait()
         _send(self._container, "SIGKILL")
+
+    def _is_filled(self) -> bool:
+        began = time.monotonic()
+        if began >= self._next_look:
+            self.held = max(self.held, containers.held(self._container))
+            now = time.monotonic()
+            self._next_look = now + max(_LOOK, 20 * (now - began))
+            self.filled = self.held > self._limits.disk
+        return self.filled
 
     def _put(self, line: str) -> None:
         if not self._ended.is_set():

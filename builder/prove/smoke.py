@@ -70,6 +70,7 @@ def smoke(
         digest=subject.digest,
         image_id=str(image.id),
         inputs=subject.inputs,
+        ledger=session.ledger.rows,
     )
     receipts.write(receipt, folder / receipts.FILE)
     if not receipt.passed:

@@ -31,6 +31,8 @@ Blobs = Iterable[tuple[str, IO[bytes]]]
 
 _READERS: Final = 4
 """Layers that are read at once; each takes up to a library's size in the temporary folder."""
+_REASONS: Final = 3
+"""Damaged files of an image that an error names."""
 _NESTED: Final = 3
 """How often an index may name an index."""
 _MOST_JSON: Final = 64 << 20
@@ -108,14 +110,16 @@ def of_saved(
     has not read all layers. files: the files of layers that this machine has, by diff id. Raises
     one of tars.BROKEN for what is no archive or lacks a layer.
     """
-    cache, files = LayerCache(), files or {}
+    cache, files, why = LayerCache(), files or {}, list[str]()
     layers = {diff_id: layer for diff_id in diff_ids if (layer := cache.find(diff_id))}
 
     def read(blob: IO[bytes], digest: str = "") -> None:
         try:
             layer = cache.read(blob, digest)
-        except tars.BROKEN:
-            return  # no layer, or a damaged one: it is then missing below
+        except tars.BROKEN as error:  # no layer, or a damaged one: it is then missing below
+            if not isinstance(error, tarfile.ReadError):  # else the file is no archive
+                why.append(str(error))
+            return
         layers[layer.diff_id] = layer
 
     def read_file(path: Path) -> None:
@@ -135,7 +139,8 @@ def of_saved(
                 read(blob, digest)
     for diff_id in diff_ids:
         if diff_id not in layers:
-            raise ValueError(f"its layer {diff_id} is missing or cannot be unpacked")
+            reasons = f" ({'; '.join(why[:_REASONS])})" if why else ""
+            raise ValueError(f"its layer {diff_id} is missing or cannot be unpacked{reasons}")
     ordered = tuple(layers[diff_id] for diff_id in diff_ids)
     return ImageContent(merge(ordered), ordered)
 

@@ -108,6 +108,8 @@ def read(packed: IO[bytes]) -> Layer:
                     text = search.look_into(str(path), content, member.size)
                     if path.suffix == ".pth" and (lines := _RUN_BY_SITE.findall(text)):
                         hooks[str(path)] = b"\n".join(lines).decode("utf-8", "replace")
+                    elif path.suffix == ".pth" and member.size > len(text):
+                        hooks[str(path)] = f"{member.size:,} bytes of it are not read"
                     if said := kept.text(str(path), text):
                         texts[str(path)] = said
                     content = io.BytesIO(text)
@@ -196,12 +198,19 @@ def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bo
     hidden = set[str]()  # these paths, and everything below them
     emptied = set[str]()  # everything below these folders, not the folders themselves
 
-    @cache
+    known: dict[str, bool] = {}
+
     def covered(folder: str) -> bool:
         """Tell whether nothing below a folder is seen."""
-        if folder in hidden or folder in emptied:
-            return True
-        return folder not in ("/", "") and covered(posixpath.dirname(folder))
+        below = []  # a loop, since a path may have thousands of folders
+        while folder not in known:
+            below.append(folder)
+            if folder in hidden or folder in emptied or folder in ("/", ""):
+                known[folder] = folder in hidden or folder in emptied
+                break
+            folder = posixpath.dirname(folder)
+        known.update(dict.fromkeys(below, known[folder]))
+        return known[folder]
 
     def seen(path: str) -> bool:
         return path not in hidden and not covered(posixpath.dirname(path))
@@ -210,7 +219,7 @@ def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bo
         yield layer, seen
         hidden |= {*layer.removed, *layer.files}
         emptied |= layer.emptied
-        covered.cache_clear()
+        known.clear()
 
 
 def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:

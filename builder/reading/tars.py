@@ -19,10 +19,23 @@ LARGEST: Final = 8 << 30
 """Most bytes of a member: no file of an image is as large."""
 
 LONGEST: Final = 1 << 20
-"""Bytes of a member's name or of its extended header; tarfile would hold any number in memory."""
+"""Bytes of a member's extended header, where its attributes stand; tarfile would hold any number in
+memory."""
 
-MOST: Final = 5_000_000
-"""Members of an archive."""
+LONGEST_NAME: Final = 4096
+"""Bytes of a member's name, and of a link (PATH_MAX of Linux's limits.h)."""
+
+MOST: Final = 2_000_000
+"""Members of an archive. NVIDIA's largest images have 400,000 files."""
+
+UNPACKED: Final = 64 << 30
+"""Bytes that an archive may unpack to."""
+
+RATIO: Final = 200
+"""How often its size an archive may unpack to, after the first FREE bytes: programs and data are
+packed to a half or a tenth."""
+
+FREE: Final = 1 << 30
 
 BROKEN: Final = (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error, ValueError)
 """What reading an archive that is damaged or beyond the bounds raises."""
@@ -31,13 +44,8 @@ _BLOCK: Final = 1 << 20
 _GZIP: Final = b"\x1f\x8b"
 _ZSTD: Final = b"\x28\xb5\x2f\xfd"  # RFC 8878, 3.1.1
 
-_LONG: Final = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-)
+_NAMES: Final = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+_LONG: Final = (*_NAMES, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
 
 
 class Member(tarfile.TarInfo):
@@ -49,7 +57,8 @@ class Member(tarfile.TarInfo):
     """
 
     def _proc_member(self, archive: tarfile.TarFile) -> Any:
-        if self.type in _LONG and self.size > LONGEST:
+        longest = LONGEST_NAME + 1 if self.type in _NAMES else LONGEST
+        if self.type in _LONG and self.size > longest:
             raise ValueError(f"a name or a header of {self.size:,} bytes")
         return super()._proc_member(archive)  # type: ignore[misc]
 
@@ -78,20 +87,21 @@ def members(
     """
     import zstandard
 
-    plain = unpacked(packed)
+    counted = _Counted(packed)
+    plain: Any = _Bounded(unpacked(counted), counted)
     try:
         if unpacked_digest is not None:
             plain = Digested(plain, unpacked_digest)
         options: Any = {"tarinfo": Member, "errors": errors}
         with tarfile.open(fileobj=plain, mode="r|", **options) as archive:
             yield _bounded(archive)
-        while plain.read(_BLOCK) or packed.read(_BLOCK):
+        while plain.read(_BLOCK) or counted.read(_BLOCK):
             pass
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error
 
 
-def unpacked(packed: IO[bytes]) -> Any:
+def unpacked(packed: IO[bytes] | _Counted) -> Any:
     """Return what a file unpacks to that is plain, or compressed with gzip or zstd; for reading."""
     import zstandard
 
@@ -108,6 +118,9 @@ def _bounded(archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[byt
     for number, member in enumerate(archive):
         if number >= MOST:
             raise ValueError(f"more than {MOST:,} files")
+        longest = max(len(member.name), len(member.linkname))
+        if longest > LONGEST_NAME:
+            raise ValueError(f"a name of {longest:,} characters")
         if member.size > LARGEST:
             raise ValueError(f"{member.name}: a file of {member.size:,} bytes")
         archive.members = []  # type: ignore[attr-defined]  # tarfile keeps each header otherwise
@@ -123,6 +136,34 @@ class Digested:
     def read(self, size: int) -> bytes:
         block: bytes = self._stream.read(size)
         self._digest.update(block)
+        return block
+
+
+class _Counted:
+    """A stream that counts what is read of it."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self.count = stream, 0
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._stream.read(size)
+        self.count += len(block)
+        return block
+
+
+class _Bounded(_Counted):
+    """What `packed` unpacks to. Raises ValueError beyond the bounds."""
+
+    def __init__(self, stream: IO[bytes], packed: _Counted) -> None:
+        super().__init__(stream)
+        self._packed = packed
+
+    def read(self, size: int = -1) -> bytes:
+        block = super().read(size)
+        if self.count > UNPACKED:
+            raise ValueError(f"unpacks to more than {UNPACKED >> 30} GiB")
+        if self.count > FREE + RATIO * self._packed.count:
+            raise ValueError(f"unpacks to more than {RATIO} times its size")
         return block
 
 

@@ -141,6 +141,8 @@ def configuration_in(data: bytes) -> dict[str, Any]:
     settings = decoding.mapping(value, "config")
     for name in ("Env", "Entrypoint", "Cmd"):
         decoding.texts(settings, name)
+    for name in ("User", "WorkingDir"):
+        decoding.text(settings, name)
     decoding.words(settings, "Labels")
     decoding.texts(decoding.mapping(value, "rootfs"), "diff_ids")
     decoding.objects(value, "history")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
-from builder.prove.session import Limits, Sandbox
+from builder.prove.session import JOB, Limits, Sandbox
+from builder.prove.smoke import RECORDS
 
 pytestmark = pytest.mark.engine
 
@@ -47,3 +48,23 @@ def test_the_engine_keeps_no_log_of_it(sandbox: Sandbox) -> None:
     with sandbox.container(["true"], {}) as container:
         container.reload()
         assert container.attrs["HostConfig"]["LogConfig"]["Type"] == "none"
+
+
+def test_one_that_fills_its_disk_is_stopped(engine: Engine, context: Callable[..., Path]) -> None:
+    """To the job folder, and to a volume that its image declares."""
+    folder = context('VOLUME /data\nENTRYPOINT ["/bin/busybox"]\n')
+    image, _ = engine.client.images.build(path=str(folder), rm=True)
+    limits = dataclasses.replace(Limits(), disk=2**20)
+    try:
+        with Sandbox(engine.client, image, limits=limits) as sandbox:
+            sandbox.fill(RECORDS)
+            for place in (JOB, "/data"):
+                fill = f"while true; do dd if=/dev/zero of={place}/$((i=i+1)) bs=1M count=1; done"
+                run = sandbox.start(["sh", "-c", f"i=0; {fill} 2>/dev/null"], seconds=60)
+                assert run.filled and not run.timed_out and run.exit_code == 137
+            spent = {each.what: each for each in sandbox.ledger.rows}
+    finally:
+        engine.client.images.remove(str(image.id), force=True)
+    disk = spent["bytes in a container's volumes"]
+    assert disk.used > disk.limit == 2**20
+    assert 0 < spent["seconds of a container"].used < 60

@@ -152,3 +152,18 @@ def test_a_layer_beyond_every_bound_is_not_unpacked(
     entry.type, entry.size = kind, size
     with pytest.raises(ValueError, match=message):
         layers.read(io.BytesIO(entry.tobuf() + bytes(10240)))
+
+
+def test_an_archive_that_unpacks_without_an_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = tar({"zeros": bytes(1 << 22)})
+    assert layers.read(io.BytesIO(gzip.compress(data))).files, "little in all"
+    monkeypatch.setattr(tars, "FREE", 1 << 20)
+    assert layers.read(io.BytesIO(data)).files, "it is not packed"
+    for pack in (gzip.compress, zstandard.compress):
+        with pytest.raises(ValueError, match="unpacks to more than 200 times its size"):
+            layers.read(io.BytesIO(pack(data)))
+    monkeypatch.setattr(tars, "UNPACKED", 1 << 21)
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        layers.read(io.BytesIO(data))

@@ -40,7 +40,7 @@ def start(
                 run = sandbox.start([], starts.SECONDS)
             else:
                 return None
-            return Started(run, command)
+            return Started(run, command, sandbox.ledger)
 
 
 def run(image: Image) -> Answer:
@@ -67,6 +67,9 @@ def _of_image(run: Run) -> Answer:
     """Judge the image's own command, of which nobody knows what it needs."""
     if run.flooded:
         note = f"it printed more than {Limits().output >> 20} MiB in {run.seconds:.0f} s"
+        return [], {"note": f"{note}, and was stopped"}
+    if run.filled:
+        note = f"it wrote more than {Limits().disk >> 30} GiB in {run.seconds:.0f} s"
         return [], {"note": f"{note}, and was stopped"}
     if run.timed_out:
         return [], {"note": f"it ran for {starts.SECONDS:.0f} s"}
