@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: damaged libraries, answers, archives and files of repositories.
+"""`python -m tests.fuzz`: damaged libraries, answers, archives and files of repositories, and names.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
@@ -36,6 +36,7 @@ from builder.reading import layers, tars
 from builder.registry import decoding, manifests
 from tests.devicecode.writer import Part, container, digest, library, ptx, sass
 from tests.fuzz import trust as fuzz_trust
+from tests.fuzz.names import names
 from tests.fuzz.trust import changed, own_errors
 from tests.init import test_brought as brought
 
@@ -250,6 +251,7 @@ KINDS: dict[str, Callable[[int], None]] = {
     "answers": answers,
     "archives": archives,
     "repositories": repositories,
+    "names": names,
     **fuzz_trust.KINDS,
 }
 
