@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz`: damaged libraries, answers, archives and files of repositories, and names.
+"""`python -m tests.fuzz`: damaged libraries, answers, archives, files of repositories, and names.
 
 For each case: no exception but the factory's own, an end within 5 s of processor time, no memory
 beyond 500 MB, and nothing left in the temporary folder. For libraries there is an oracle as well:
