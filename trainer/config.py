@@ -5,7 +5,7 @@ so a mistake on the command line is answered at once.
 """
 
 import argparse
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -31,14 +31,18 @@ METRICS = {
     for name in names
 }
 """All of them, and whether a larger value is better."""
-EXPORTS = ("final", "best", "latest")
 
 
-def exports(text: str) -> tuple[str, ...]:
-    """Return which SavedModels final,best,latest, or none mean."""
-    names = () if text == "none" else tuple(text.split(","))
-    if unknown := [name for name in names if name not in EXPORTS]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not one of {', '.join(EXPORTS)}, none")
+def some_of(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Return what makes names of a list like final,best, or of none."""
+
+    def names(text: str) -> tuple[str, ...]:
+        chosen = () if text == "none" else tuple(text.split(","))
+        if unknown := [name for name in chosen if name not in known]:
+            told = f"{unknown[0]!r} is not one of {', '.join(known)}, none"
+            raise argparse.ArgumentTypeError(told)
+        return chosen
+
     return names
 
 
@@ -171,7 +175,7 @@ class Config:
         ("final",),
         "SavedModels to write, some of final,best,latest, or none; best and latest go to "
         "JOB_DIR/export after an evaluation",
-        parse=exports,
+        parse=some_of("final", "best", "latest"),
         shown="final",
     )
 
@@ -251,6 +255,13 @@ class Config:
 
     profile_steps: tuple[int, int] | None = _tensorboard(
         None, "first and last step to profile", parse=first_and_last, metavar="FIRST,LAST"
+    )
+    summaries: tuple[str, ...] = _tensorboard(
+        (),
+        "what it shows beside scalars, some of graph,histograms,images, or none; histograms are of "
+        "weights and activations, with the shares of dead ones, and made after an evaluation",
+        parse=some_of("graph", "histograms", "images"),
+        shown="none",
     )
 
     accept_changed_records: bool = _input(

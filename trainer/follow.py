@@ -10,11 +10,8 @@ measured.
 """
 
 import json
-import math
 import time
 from typing import Any
-
-import tensorflow as tf
 
 from trainer import evaluate
 from trainer.config import METRICS, Config, UsageError
@@ -22,6 +19,7 @@ from trainer.job import markers, storage
 from trainer.job.checkpoints import Checkpoint, Checkpoints
 from trainer.loop.judge import Judge
 from trainer.model import results
+from trainer.observe.events import Events
 from trainer.report import say
 
 
@@ -62,7 +60,7 @@ class _Log:
             found = json.loads(storage.read(self._path))
             self._made = found["evaluations"]
             self._judge.restore(found["judge"])
-        self._writer = tf.summary.create_file_writer(f"{config.log_dir}/evaluator")
+        self._events = Events(f"{config.log_dir}/evaluator")
 
     @property
     def last(self) -> int:
@@ -77,11 +75,8 @@ class _Log:
             weights = {v.path: v.numpy() for v in model.network.variables}
             results.export(weights, model.names, model.config, f"{self.folder}/best")
             say("exported", f"SavedModel (best) in {self.folder}/best", step=step, name="best")
-        with self._writer.as_default():
-            for name in METRICS:
-                if math.isfinite(result.get(name, math.nan)):
-                    tf.summary.scalar(name, result[name], step)
-        self._writer.flush()
+        self._events.scalars(step, {name: result[name] for name in METRICS if name in result})
+        self._events.flush()
         self._made.append({"step": step, **result})
         best, judge = self._judge.report(), self._judge.state()
         content = {"evaluations": self._made, "best": best, "judge": judge}

@@ -156,7 +156,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values |= {"color_jitter": "0.1,0.2,0.3,0.4", "export": "best,latest", "metric": "loss"}
     values |= {"model": "mobilenetv2", "warmup_steps": "4.0"}
     values |= dict.fromkeys(("dropout", "drop_path", "label_smoothing", "momentum"), "0.5")
-    values |= {"erase": "0.5", "ema": "0.5"}
+    values |= {"erase": "0.5", "ema": "0.5", "summaries": "graph,images"}
     apart = ("epochs", "cut", "rand_augment")  # Each excludes another option.
     arguments, asked = [], {}
     for one in options():

@@ -16,6 +16,7 @@ from trainer.observe.observer import Observer, Run
 from trainer.observe.page import Mistakes, Report
 from trainer.observe.summaries import Profile, Scalars
 from trainer.observe.utilization import Utilization
+from trainer.observe.views import Views
 from trainer.report import finite, say
 
 EVALUATION, SUMMARY = "evaluation.json", "summary.json"
@@ -34,13 +35,14 @@ and how many values are kept there."""
 def observers(config: Config) -> list[Observer]:
     """Return the observers in the order of their calls."""
     machine, mistakes = Utilization(), Mistakes()
-    account = Account(machine)
+    account, scalars = Account(machine), Scalars(machine)
     return [
         Progress(config),
         Profile(config),
         machine,
-        Scalars(machine),
+        scalars,
         mistakes,
+        *([Views(scalars, mistakes)] if config.summaries else []),
         Trial(os.environ),
         account,
         Report(mistakes, account),

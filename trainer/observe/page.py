@@ -58,16 +58,19 @@ class Mistakes(Observer):
         """Those of the last evaluation, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
-        if self._pool is None:
-            self._pool = pool(run)
-            self._predict = tf.function(
-                lambda x: optimization.predicted(run.config, run.model(x, training=False))
-            )
-        images, labels = self._pool
+        self._predict = self._predict or tf.function(
+            lambda x: optimization.predicted(run.config, run.model(x, training=False))
+        )
+        images, labels = self.examples(run)
         starts = range(0, len(images), _BATCH)
         parts = [self._predict(images[at : at + _BATCH]).numpy() for at in starts]
         captions = worst(run, labels, np.concatenate(parts))
         self.pictures = [(images[number], caption) for number, caption in captions]
+
+    def examples(self, run: Run) -> tuple[np.ndarray, np.ndarray]:
+        """Return the examples that are looked at: pictures and targets."""
+        self._pool = self._pool or pool(run)
+        return self._pool
 
 
 def pool(run: Run) -> tuple[np.ndarray, np.ndarray]:

@@ -1,25 +1,19 @@
 """What TensorBoard shows of a run: scalars and a profile, both written by the chief.
 
-The runs `train` and `validation` have the same tags, so that one chart shows both. TensorFlow
-itself writes the event files: an image need not have TensorBoard.
+The runs `train` and `validation` have the same tags, so that one chart shows both.
 """
 
 import contextlib
-import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from trainer.config import METRICS, Config
+from trainer.observe.events import Events
 from trainer.observe.observer import Observer, Run
 from trainer.observe.utilization import Utilization
 from trainer.report import say
-
-FLUSH = 30
-"""Seconds after which events become readable. A bucket gets the whole file again each time."""
-_START = tf.compat.v1.SessionLog(status=tf.compat.v1.SessionLog.START)
 
 
 class Scalars(Observer):
@@ -34,7 +28,7 @@ class Scalars(Observer):
         self._before: dict[str, float] = {}
         self._reached = 0
         self._folder = ""
-        self._writers: dict[str, Any] = {}
+        self._runs: dict[str, Events] = {}
 
     def begin(self, run: Run) -> None:
         self._before = run.stopwatch.seconds()
@@ -43,44 +37,33 @@ class Scalars(Observer):
 
     def steps(self, run: Run, first_step: int, metrics: dict[str, np.ndarray]) -> None:
         if first_step <= self._reached:  # back to a checkpoint: these steps are made again
-            for name in self._writers:
-                self._write(name, first_step, session_log=_START)
+            for events in self._runs.values():
+                events.begin(first_step)
         shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
         count = len(metrics["loss"])
         for index in range(count):
             values = {name: float(value[index]) for name, value in shown.items()}
             if index == count - 1:
                 values |= self._speed(run, metrics, count) | self._machine.sample()
-            self._scalars("train", first_step + index, values)
+            self.events("train").scalars(first_step + index, values)
         self._reached = run.position.step
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
         known = {name: result[name] for name in METRICS if name in result}
-        self._scalars("validation", step, known)
+        self.events("validation").scalars(step, known)
 
     def end(self, run: Run, outcome: str) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+        for events in self._runs.values():
+            events.close()
+        self._runs.clear()
 
-    def _scalars(self, name: str, step: int, values: Mapping[str, float]) -> None:
-        summary = tf.compat.v1.Summary()
-        for tag, value in values.items():
-            if np.isfinite(value):
-                summary.value.add(tag=tag, simple_value=value)
-        self._write(name, step, summary=summary)
-
-    def _write(self, name: str, step: int, **content: Any) -> None:
-        """Write an event of the run `name`; a reader forgets what came after a _START before it."""
-        if name not in self._writers:
-            folder = f"{self._folder}/{name}"
-            self._writers[name] = tf.summary.create_file_writer(folder, flush_millis=1000 * FLUSH)
-            # The first START of a folder means nothing to readers.
-            self._write(name, self._reached + 1, session_log=_START)
-        event = tf.compat.v1.Event(wall_time=time.time(), step=step, **content)
-        # tf.summary has no function that writes a START.
-        handle = self._writers[name]._resource
-        tf.raw_ops.ImportEvent(writer=handle, event=event.SerializeToString())
+    def events(self, name: str) -> Events:
+        """Return the event file of the run `name`, "train" or "validation"."""
+        if name not in self._runs:
+            self._runs[name] = Events(f"{self._folder}/{name}")
+            # The first beginning of a folder means nothing to readers.
+            self._runs[name].begin(self._reached + 1)
+        return self._runs[name]
 
     def _speed(self, run: Run, metrics: Mapping[str, np.ndarray], count: int) -> dict[str, float]:
         """Return examples a second, and milliseconds a step by part, since the last call."""
