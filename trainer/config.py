@@ -267,6 +267,18 @@ class Config:
     accept_changed_records: bool = _input(
         False, "go on with a job whose records are not those that it began with"
     )
+    feature_image: str = _input(
+        "image/encoded", "feature of the encoded picture in records of another tool"
+    )
+    feature_label: str = _input(
+        "",
+        "feature of the class, or of values, in records of another tool",
+        shown="image/class/label, image/class/labels or image/values",
+    )
+    first_label: int = _input(0, "the label of the first line of labels.txt")
+    compression: Literal["none", "gzip"] = _input(
+        "none", "of the files; gzip: they are unpacked to a temporary folder first"
+    )
     on_corrupt: Literal["fail", "skip"] = _input("fail", "what a record that cannot be read does")
     crop: float = _input(
         1.0, "least share of a picture's area that is seen; 1: all of it", least=0.01, most=1

@@ -117,14 +117,15 @@ class Model:
 
     def __init__(self, request: Request, config: Config) -> None:
         """Raises UsageError, CorruptRecord, and one of storage.FAILURES."""
-        from trainer.input import splits
+        from trainer.input import splits, targets
         from trainer.loop import distribution, inner
         from trainer.model import networks
 
         self.config = config
-        self.names = splits.class_names(config.records)
+        layout = targets.asked(config)
+        self.names = splits.class_names(config.records, layout)
         split = request.split or ("validation" if request.follow else "test")
-        self.shards = splits.find(config.records, split)
+        self.shards = splits.find(config.records, split, layout)
         strategy = distribution.create(distribution.Cluster(), os.environ)
         tpu, capabilities = distribution.has_tpu(os.environ), distribution.compute_capabilities()
         policy = distribution.policy(config.precision, tpu, capabilities)

@@ -84,12 +84,12 @@ def _set_up(
     total = tf.function(functools.partial(inner.summed, strategy))
     if place.workers > 1 and float(total(tf.constant(float(problem is not None)))):
         raise problem or UsageError("the chief refused to start; its log says why")
-    names = splits.class_names(config.records)
+    names = splits.class_names(config.records, targets.asked(config))
     shards, held_out = storage.patiently(lambda: splits.of(config, len(names)))
     found = storage.patiently(lambda: splits.fingerprint((*shards, *held_out), names))
     if place.workers > 1:
         _compare(config, found, total, strategy.num_replicas_in_sync)
-    config = targets.aimed(config, shards[0].target)
+    config = targets.aimed(config, shards[0].layout.target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records, shards)
     known = choices.Facts(records, stored, replicas, accelerated=bool(_accelerator(facts)))

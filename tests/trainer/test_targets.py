@@ -55,7 +55,7 @@ def records(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_records_say_what_is_predicted(records: Path) -> None:
     told = json.loads((records / "dataset.json").read_text())
     shards = splits.find(str(records), "train")
-    assert {shard.target for shard in shards} == {told["target"]} == {records.name}
+    assert {shard.layout.target for shard in shards} == {told["target"]} == {records.name}
     found = np.concatenate([*splits.labels(shards, 2).values()])
     assert found.shape == (120, 2)
     if records.name == "labels":

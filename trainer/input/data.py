@@ -24,7 +24,7 @@ from trainer.input import (
     pictures,
     targets,
 )
-from trainer.input.parts import Piece, Shard, part
+from trainer.input.parts import Layout, Piece, Shard, part
 
 WINDOW = 4096
 """Most examples that are shuffled together."""
@@ -34,10 +34,7 @@ GROUP, GROUP_BYTES = 256, 8 << 20
 """Most examples that are parsed together, and most bytes of them."""
 CYCLE = 8
 """Most files that are read in turns."""
-_FEATURES = {
-    "image/encoded": tf.io.FixedLenFeature([], tf.string),
-    "image/filename": tf.io.FixedLenFeature([], tf.string, ""),
-}
+_NAME = {"image/filename": tf.io.FixedLenFeature([], tf.string, "")}
 _UNDER_WAY = 8 * len(os.sched_getaffinity(0))
 """Pictures that TensorFlow decodes at once. AUTOTUNE has about one a core, which then waits
 whenever the next example in order is not ready."""
@@ -164,7 +161,7 @@ def evaluation(
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
     batches = evaluation_batches(shards, context, batch_size) * replicas
-    decoded = config.image_size, classes, shards[0].target, config.evaluate_crop
+    decoded = config.image_size, classes, shards[0].layout, config.evaluate_crop
 
     def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
         return records.map(lambda record: (record, weight))
@@ -189,11 +186,11 @@ def parse(
     record: tf.Tensor,
     image_size: int,
     classes: int,
-    target: str = targets.CLASS,
+    layout: Layout,
     crop: float = 0.0,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return image and target of a serialised tf.train.Example, without augmentation."""
-    contents, _, labels = _parsed(record[None], classes, target)
+    contents, _, labels = _parsed(record[None], classes, layout)
     return decoding.decode(contents[0], image_size, decoding.centre(crop)), labels[0]
 
 
@@ -222,12 +219,13 @@ def _records(path: Any, start: Any, count: Any) -> tf.data.Dataset:
 
 
 def _parsed(
-    records: tf.Tensor, classes: int, target: str
+    records: tf.Tensor, classes: int, layout: Layout
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Return encoded pictures, names and checked targets of serialised examples."""
-    parsed = tf.io.parse_example(records, _FEATURES | targets.wanted(target, classes))
-    labels = targets.read(parsed, target, classes)
-    return parsed["image/encoded"], parsed["image/filename"], labels
+    image = {layout.image: tf.io.FixedLenFeature([], tf.string)}
+    parsed = tf.io.parse_example(records, _NAME | image | targets.wanted(layout, classes))
+    labels = targets.read(parsed, layout, classes)
+    return parsed[layout.image], parsed["image/filename"], labels
 
 
 def _shuffled(
@@ -243,11 +241,12 @@ def _shuffled(
     Several files are read at once, in random order, and examples are drawn at random from a window.
     Small work that is the same for each example is done for a group at once.
     """
+    layout = shards[0].layout
     columns = zip(*((piece.path, piece.start, piece.count) for piece in pieces), strict=True)
     order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        contents, names, labels = _parsed(records, classes, shards[0].target)
+        contents, names, labels = _parsed(records, classes, layout)
         seed = tf.random.fold_in(key, number + 1, alg="philox")
         shape = [tf.shape(labels)[0], augment.DRAWS]
         return contents, names, labels, tf.random.stateless_uniform(shape, seed, alg="philox")
@@ -261,11 +260,11 @@ def _shuffled(
         deterministic=True,
     )
     if repeats:
-        times, feature = tf.constant(repeats.of, tf.int64), targets.wanted(targets.CLASS, classes)
+        times, feature = tf.constant(repeats.of, tf.int64), targets.wanted(layout, classes)
 
         def repeated(record: tf.Tensor) -> tf.data.Dataset:
-            [label] = tf.io.parse_single_example(record, feature).values()
-            return tf.data.Dataset.from_tensors(record).repeat(times[label])
+            labels = targets.read(tf.io.parse_example(record[None], feature), layout, classes)
+            return tf.data.Dataset.from_tensors(record).repeat(times[labels[0]])
 
         records = records.flat_map(repeated)
     together = _drawn(records, window(shards), key).batch(group(shards))

@@ -12,6 +12,25 @@ import numpy as np
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Says where an example has its picture, and what is to be said of it."""
+
+    image: str = "image/encoded"
+    label: str = ""
+    """The feature of the target; "": not known yet."""
+    first: int = 0
+    """The label that stands in the first line of labels.txt."""
+    compression: str = "none"
+    """Of the files: none or gzip."""
+    target: Literal["class", "labels", "values"] = "class"
+    """What is to be said of each example: see trainer.input.targets."""
+
+
+OURS = Layout()
+"""As trainer.records writes them."""
+
+
+@dataclass(frozen=True)
 class Shard:
     """A TFRecord file."""
 
@@ -23,8 +42,8 @@ class Shard:
     shorter sides, and the most of any side. Zeros: not known."""
     sha256: str = ""
     """As dataset.json has it; "": it does not know the file."""
-    target: Literal["class", "labels", "values"] = "class"
-    """What is to be said of each example: see trainer.input.targets."""
+    layout: Layout = OURS
+    """Of its examples."""
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,14 @@
 
 import contextlib
 import functools
+import gzip
 import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -20,7 +23,7 @@ from google.protobuf.message import DecodeError
 from trainer.config import Config, UsageError
 from trainer.input import targets
 from trainer.input.data import parse
-from trainer.input.parts import Shard
+from trainer.input.parts import OURS, Layout, Shard
 from trainer.job import storage
 from trainer.records import tfrecord
 from trainer.report import say
@@ -42,8 +45,8 @@ class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
     """A record cannot be read; the message names its file."""
 
 
-def find(folder: str, split: str) -> tuple[Shard, ...]:
-    """Return the files of a split ("train", "validation"), sorted.
+def find(folder: str, split: str, layout: Layout = OURS) -> tuple[Shard, ...]:
+    """Return the files of a split ("train", "validation"), sorted. layout: what is asked for.
 
     Raises UsageError, CorruptRecord.
     """
@@ -53,11 +56,12 @@ def find(folder: str, split: str) -> tuple[Shard, ...]:
         return shard if known else replace(shard, records=count_records(shard.path))
 
     with ThreadPoolExecutor(8) as pool:
-        return _sized(tuple(pool.map(counted, _listed(folder, split))), folder, split)
+        shards = tuple(pool.map(counted, _listed(folder, split, layout)))
+    return _sized(shards, folder, split, layout)
 
 
 def usable(
-    folder: str, split: str, image_size: int, classes: int
+    folder: str, split: str, image_size: int, classes: int, layout: Layout = OURS
 ) -> tuple[tuple[Shard, ...], tuple[str, ...]]:
     """Return the files of a split without unreadable records, and one line for each of those
     records.
@@ -67,8 +71,8 @@ def usable(
     temporary folder, so every epoch has the same records, on every worker and after every restart.
     Raises UsageError.
     """
-    shards = _listed(folder, split)
-    decoded = (image_size, classes, _target(shard.path for shard in shards))
+    shards = _listed(folder, split, layout)
+    decoded = (image_size, classes, _layout((shard.path for shard in shards), layout))
 
     def sift(shard: Shard) -> tuple[Shard, list[str]]:
         with contextlib.suppress(CorruptRecord):
@@ -84,16 +88,16 @@ def usable(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         sifted = list(pool.map(sift, shards))
     problems = tuple(problem for _, faults in sifted for problem in faults)
-    return _sized(tuple(shard for shard, _ in sifted), folder, split), problems
+    return _sized(tuple(shard for shard, _ in sifted), folder, split, layout), problems
 
 
 def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ...]]:
     """Return the files of training and validation; reports what --on-corrupt skip leaves out."""
     both = []
-    size = config.image_size or UNKNOWN_SIZE
+    size, layout = config.image_size or UNKNOWN_SIZE, targets.asked(config)
     for split in ("train", "validation"):
         if config.on_corrupt == "skip":
-            shards, problems = usable(config.records, split, size, classes)
+            shards, problems = usable(config.records, split, size, classes, layout)
             for problem in problems:
                 say("corrupt", f"skipped: {problem}", "WARNING")
             if problems:
@@ -101,7 +105,7 @@ def of(config: Config, classes: int) -> tuple[tuple[Shard, ...], tuple[Shard, ..
                 text = f"{len(problems)} {split} records or parts of files skipped, {left} left"
                 say("corrupt", text, "WARNING", skipped=len(problems), records=left)
         else:
-            shards = find(config.records, split)
+            shards = find(config.records, split, layout)
         both.append(shards)
         for name, records in _absent(config.records, split):
             text = f"class {name}: 0 of {records:,} {split} records"
@@ -140,11 +144,11 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
 
     It reads all records once.
     """
-    target = shards[0].target
-    feature = targets.wanted(target, outputs)
+    layout = shards[0].layout
+    feature = targets.wanted(layout, outputs)
 
     def several(records: tf.Tensor) -> tf.Tensor:
-        return targets.read(tf.io.parse_example(records, feature), target, outputs)
+        return targets.read(tf.io.parse_example(records, feature), layout, outputs)
 
     def read(shard: Shard) -> np.ndarray:
         records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
@@ -156,7 +160,7 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
         return dict(zip((shard.path for shard in filled), counts, strict=True))
 
 
-def class_names(folder: str) -> tuple[str, ...]:
+def class_names(folder: str, layout: Layout = OURS) -> tuple[str, ...]:
     """Return labels.txt: the name of class n in line n. Raises UsageError."""
     path = f"{folder.rstrip('/')}/labels.txt"
     try:
@@ -166,7 +170,9 @@ def class_names(folder: str) -> tuple[str, ...]:
     except tf.errors.NotFoundError:
         raise UsageError(f"there is no {path}: one class name a line, label 0 first") from None
     names = tuple(text.removesuffix("\n").split("\n"))
-    enough = len(names) > 1 or _target(_paths(folder, "train")) == targets.VALUES
+    enough = len(names) > 1 or (
+        _layout(_paths(folder, "train", layout), layout).target == targets.VALUES
+    )
     if not (names and all(names) and enough):
         raise UsageError(f"{path}: needs two or more lines, none empty")
     return names
@@ -195,7 +201,7 @@ def _places(path: str, footers: Callable[[bytes], object] | None = None) -> Iter
     except tfrecord.Damaged as damaged:
         with opened(path, "rb") as file:
             if file.read(2) == _GZIP:
-                text = "is compressed with GZIP; unpack the files of the folder (gunzip) first"
+                text = "is compressed: give --compression gzip"
                 raise UsageError(f"{path}: {text}") from None
         raise CorruptRecord(f"{path}: {damaged}") from None
     except OSError as error:  # which names no file where reading fails, and not opening
@@ -222,10 +228,10 @@ def find_corrupt(config: Config) -> str | None:
 
     It reads everything. It is called after a pipeline failed, because tf.data does not say where.
     """
-    folder, image_size = config.records, config.image_size or UNKNOWN_SIZE
-    classes = len(class_names(folder))
-    paths = _glob(folder, "*")
-    decoded = (image_size, classes, _target(paths))
+    layout, image_size = targets.asked(config), config.image_size or UNKNOWN_SIZE
+    classes = len(class_names(config.records, layout))
+    paths = _glob(config.records, "*", layout)
+    decoded = (image_size, classes, _layout(paths, layout))
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         fine = pool.map(lambda path: _reads(path, decoded), paths)
         for path, reads in zip(paths, fine, strict=True):
@@ -303,32 +309,46 @@ def _changed(old: dict[str, Any] | list[Any], new: dict[str, Any] | None) -> boo
 _MARKS = ("records", "bytes", "last")
 
 
-def _paths(folder: str, split: str) -> list[str]:
-    if paths := _glob(folder, split):
+def _paths(folder: str, split: str, layout: Layout) -> list[str]:
+    if paths := _glob(folder, split, layout):
         return paths
     raise UsageError(f"there are no records at {folder.rstrip('/')}/{_NAMES[0].format(split)}")
 
 
-def _glob(folder: str, split: str) -> list[str]:
-    """Return the files of a split by the first of _NAMES that fits."""
+def _glob(folder: str, split: str, layout: Layout) -> list[str]:
+    """Return the files of a split by the first of _NAMES that fits, unpacked."""
     patterns = (f"{folder.rstrip('/')}/{name.format(split)}" for name in _NAMES)
-    return next(
-        (sorted(found) for pattern in patterns if (found := storage.gfile.glob(pattern))), []
-    )
+    found: list[str] = next(filter(None, map(storage.gfile.glob, patterns)), [])
+    if layout.compression == "none":
+        return sorted(found)
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(_unpacked, sorted(found)))
 
 
-def _sized(shards: tuple[Shard, ...], folder: str, split: str) -> tuple[Shard, ...]:
-    """Return `shards` with the target of their pictures."""
+@functools.cache
+def _unpacked(path: str) -> str:
+    """Return a copy of a GZIP file, unpacked: records are read from any place on.
+
+    Raises UsageError.
+    """
+    copy = Path(tempfile.mkdtemp(dir=_scratch().name), path.rpartition("/")[2])
+    try:
+        with storage.gfile.GFile(path, "rb") as file, copy.open("wb") as target:
+            shutil.copyfileobj(gzip.GzipFile(fileobj=file), target, 1 << 20)
+    except gzip.BadGzipFile:
+        raise UsageError(f"{path}: is not compressed with GZIP: leave --compression out") from None
+    except (EOFError, zlib.error) as error:
+        raise CorruptRecord(f"{path}: is not whole: {error}") from None
+    return str(copy)
+
+
+def _sized(shards: tuple[Shard, ...], folder: str, split: str, layout: Layout) -> tuple[Shard, ...]:
+    """Return `shards` with the layout of their examples."""
     filled = [shard.path for shard in shards if shard.records]
     if not filled:
         raise UsageError(f"the records at {folder.rstrip('/')}/{split}-*.tfrecord are empty")
-    features = _first(filled)
-    if features and "image/encoded" not in features:
-        names = ", ".join(sorted(features))
-        text = f"its records have {names}, and no image/encoded; docs/data.md says what is read"
-        raise UsageError(f"{filled[0]}: {text}")
-    target = targets.of(features)
-    return tuple(replace(shard, target=target) for shard in shards)
+    layout = _layout(filled, layout)
+    return tuple(replace(shard, layout=layout) for shard in shards)
 
 
 def _dataset(folder: str) -> dict[str, Any]:
@@ -336,7 +356,7 @@ def _dataset(folder: str) -> dict[str, Any]:
     return dict(json.loads(storage.read(f"{folder.rstrip('/')}/dataset.json")))
 
 
-def _listed(folder: str, split: str) -> list[Shard]:
+def _listed(folder: str, split: str, layout: Layout = OURS) -> list[Shard]:
     """Return the files of a split as dataset.json has them, by their names and bytes; one that it
     does not know has -1 records. Raises UsageError."""
     known: dict[tuple[str, int], dict[str, Any]] = {}
@@ -357,12 +377,16 @@ def _listed(folder: str, split: str) -> list[Shard]:
         return Shard(path, report.get("records", -1), length, jpeg, report.get("sha256", ""))
 
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(shard, _paths(folder, split)))
+        return list(pool.map(shard, _paths(folder, split, layout)))
 
 
-def _target(paths: Iterable[str]) -> targets.Target:
-    """Return the target of the records, as the first one tells."""
-    return targets.of(_first(paths))
+def _layout(paths: Iterable[str], asked: Layout) -> Layout:
+    """Return the layout of the records, as the first one tells. Raises UsageError."""
+    paths = list(paths)
+    try:
+        return targets.of(_first(paths), asked)
+    except UsageError as error:
+        raise UsageError(f"{paths[0]}: {error}") from None
 
 
 def _first(paths: Iterable[str]) -> dict[str, Any]:
@@ -381,8 +405,8 @@ def _first(paths: Iterable[str]) -> dict[str, Any]:
     return {}
 
 
-Decoded = tuple[int, int, str]
-"""How examples are decoded: image size, classes, target."""
+Decoded = tuple[int, int, Layout]
+"""How examples are decoded: image size, classes, layout."""
 
 
 def _reads(path: str, decoded: Decoded | None) -> bool:

@@ -153,7 +153,11 @@ def _is_picture(path: Path) -> bool:
     if path.suffix or not path.is_file():
         return path.suffix.lower() in SUFFIXES
     with path.open("rb") as file:
-        return file.read(8).startswith(_BEGINNINGS)
+        return looks_like_a_picture(file.read(8))
+
+
+def looks_like_a_picture(content: bytes) -> bool:
+    return content.startswith(_BEGINNINGS)
 
 
 def _csv(path: Path) -> Source:
