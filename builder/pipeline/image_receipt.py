@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from builder import registry
-from builder.core.errors import InputError
+from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent
 from builder.core.settings import Settings
 from builder.pipeline import repository, signing, verify
@@ -38,7 +38,8 @@ def push(
     settings: Settings,
 ) -> str:
     """Attach the receipt of what was asked of an image now, and sign it where the settings name a
-    key; say so. gpu: what it was judged for, None for no GPU. spent: what that took."""
+    key; say so. gpu: what it was judged for, None for no GPU. spent: what that took. Raises
+    CheckFailed where a check could not look into all of it: nothing was proven then."""
     receipt = receipts.of(
         suites.IMAGE.name,
         checks,
@@ -50,6 +51,10 @@ def push(
         inputs="",
         ledger=tuple(spent),
     )
+    validity = suites.IMAGE.holds(receipt, manifest.digest)
+    if not validity:
+        fix = 'see docs/any-image.md, "How the loader is followed"'
+        raise CheckFailed(f"{image}: no receipt is attached: {validity.reason}", fix)
     key = signing.key_of(settings.trust)
     with Registry(image.host) as client:
         attached = verify.attach(client, image, manifest, receipt)

@@ -27,7 +27,7 @@ def require(name: str, results: Sequence[CheckResult]) -> None:
 def lines(results: Sequence[CheckResult]) -> Iterator[str]:
     """Yield the results for people."""
     for result in results:
-        yield f"{result.name:<13} {result.status:<9} {result.note}".rstrip()
+        yield f"{result.name:<13} {result.status:<12} {result.note}".rstrip()
         for problem in result.problems:
             yield f"    {problem.message}"
             yield f"    fix: {problem.fix}"

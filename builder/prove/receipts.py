@@ -81,16 +81,24 @@ class CheckResult(_Frozen):
     seen: dict[str, JsonValue] = {}
 
     @property
-    def status(self) -> Literal["passed", "refused", "not there"]:
-        """What the check says, in a word."""
+    def not_followed(self) -> str:
+        """What it could not look into, and why; "" for nothing."""
+        return str(self.seen.get("not_followed", ""))
+
+    @property
+    def status(self) -> Literal["passed", "refused", "not there", "not followed"]:
+        """What the check says, in a word or two."""
         if not self.passed:
             return "refused"
-        return "not there" if self.not_there else "passed"
+        if self.not_there:
+            return "not there"
+        return "not followed" if self.not_followed else "passed"
 
     @property
     def note(self) -> str:
         """What was seen, or why there was nothing to look at, for people."""
-        return self.not_there or line(str(self.seen.get("note", "")))
+        seen = (str(self.seen.get("note", "")), self.not_followed)
+        return self.not_there or line("; not followed: ".join(filter(None, seen)))
 
 
 class Spent(_Frozen):
@@ -202,6 +210,9 @@ def valid_for(
         if not check.passed:
             why = check.problems[0].message if check.problems else "no reason given"
             return Validity(False, f"the check {check.name} did not pass: {why}")
+        if check.not_followed:
+            why = check.not_followed
+            return Validity(False, f"the check {check.name} could not follow {why}")
     for name, version in required.items():
         if name not in results:
             return Validity(False, f"the receipt holds no check {name}")

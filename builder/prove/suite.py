@@ -25,7 +25,8 @@ from builder.prove.session import Session
 EVERY_KIND: Final[frozenset[Kind]] = frozenset({"gpu", "tpu", "cpu"})
 
 Answer = tuple[Sequence[Defect], Mapping[str, Any]]
-"""What is wrong with an image, and what was seen in it (data for JSON); `note` is for people."""
+"""What is wrong with an image, and what was seen in it (data for JSON). `note` is for people,
+`not_followed` says what could not be looked into: then the check has not passed."""
 
 Rule = Callable[[Image], Answer]
 """Judges an image as it was read. Raises NotThereError where there is nothing to look at."""

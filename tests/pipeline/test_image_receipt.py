@@ -7,9 +7,27 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from builder import registry
 from builder.cli.group import app
+from builder.core.errors import CheckFailed
+from builder.core.settings import Settings
+from builder.pipeline import image_receipt
 from builder.pipeline.verify import RECEIPT_TYPE
+from builder.prove.receipts import CheckResult
+from builder.registry import Manifest
 from tests.trust.signing import Pair, Repository
+
+DIGEST = b"sha256:" + b"1" * 64
+UNSEEN = CheckResult(
+    name="loader", version=4, passed=True, seconds=0, seen={"not_followed": "musl"}
+)
+
+
+def test_what_was_not_followed_is_not_signed() -> None:
+    manifest = Manifest(b'{"layers": [], "config": {"digest": "%b", "size": 1}}' % DIGEST, "")
+    image = registry.parse("127.0.0.1:1/a/b:c").at(manifest.digest)
+    with pytest.raises(CheckFailed, match="the check loader could not follow musl"):
+        image_receipt.push(image, manifest, None, [UNSEEN], Settings())
 
 
 @pytest.mark.network

@@ -28,7 +28,7 @@ COLOREDLOGS = (
 SOUND: Files = {
     f"{SITE}/.lock": (b"uv's", 0o666, 0),
     AUTHORITIES: (b"certificates", 0o644, 0),
-    "usr/bin/python3.11": (b"\x7fELF", 0o755, 0),
+    "usr/bin/python3.11": (linked(interpreter="/lib64/ld-linux-x86-64.so.2"), 0o755, 0),
     "usr/bin/su": (b"\x7fELF", 0o4755, 0),
     "etc/passwd": (b"root:x:0:0::/:/bin/sh", 0o644, 0),
     "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
@@ -80,7 +80,7 @@ def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
     _, checks, _ = proven(image(tmp_path))
     assert checks["device-code"]["status"] == "not there", "no GPU is named"
     shown = CliRunner().invoke(app, ["prove", str(image(tmp_path)), "--gpu", "v100"]).stdout
-    assert "entry-point   passed    python -m train" in shown
+    assert "entry-point   passed       python -m train" in shown
 
 
 OURS = {"training-image-factory.accelerator": "V100"}

@@ -237,7 +237,8 @@ def test_what_an_entry_script_exports_counts_and_what_it_computes_is_a_finding()
     judged = image({**files, "entry.sh": computed.encode()}, Entrypoint=["/entry.sh"])
     problems, findings = said(judged)
     assert problems == [] and "libcusolver.so.11" in findings[0]
-    assert "not followed: what the entry point's script computes" in loader.run(judged)[1]["note"]
+    assert loader.CHECK.judge(judged).status == "not followed"
+    assert "entry point's script computes" in loader.run(judged)[1]["not_followed"]
 
 
 def test_a_library_that_another_opens_is_asked_for() -> None:
@@ -251,4 +252,5 @@ def test_another_libc_is_not_followed() -> None:
     musl = {"usr/bin/python3.11": linked(interpreter="/lib/ld-musl-x86_64.so.1")}
     judged = image({**TORCH, **musl, **wheel("nccl", "libnccl.so.2")})
     assert said(judged) == ([], [])
-    assert "not followed: symbols, because" in loader.run(judged)[1]["note"]
+    assert loader.CHECK.judge(judged).status == "not followed"
+    assert loader.run(judged)[1]["not_followed"].startswith("symbols, because")

@@ -101,7 +101,7 @@ def test_the_failure_names_the_first_problem_and_counts_the_rest() -> None:
     assert error.fix == "do this"
 
 
-def test_a_check_says_passed_refused_or_not_there_and_an_older_receipt_reads() -> None:
+def test_a_check_says_what_it_saw_in_a_word_and_an_older_receipt_reads() -> None:
     """What a receipt has none of is not written: a receipt of a factory that knew no findings is
     the same bytes."""
     told = check().model_copy(update={"findings": (Defect("as root", "a user"),)})
@@ -110,6 +110,9 @@ def test_a_check_says_passed_refused_or_not_there_and_an_older_receipt_reads() -
         "passed", "not there", "refused",
     ]  # fmt: skip
     assert silent.note == "no certificates"
+    unseen = check().model_copy(update={"seen": {"note": "3 load", "not_followed": "musl's"}})
+    assert (unseen.status, unseen.note) == ("not followed", "3 load; not followed: musl's")
+    assert "loader could not follow musl's" in valid_for(receipt(unseen), DIGEST, {}).reason
     whole = receipt(told, silent)
     assert receipts.parse(receipts.dump(whole), "here") == whole
     written = json.loads(receipts.dump(receipt()))["checks"][0]

@@ -28,6 +28,7 @@ TABLE = {
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "loader": (3, "e9884f9da8"),
+    "loader": (4, "72d0c5d97a"),
     "installed": (1, "595cdbb74d"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (1, "d90361aadb"),

@@ -45,7 +45,7 @@ OTHER_RELEASE: Final = "install the release that was built for what it loads, bo
 
 def run(image: Image) -> Answer:
     """Follow the loader from each module of Python, and from each library that a framework opens.
-    What follows it not is said."""
+    What could not be followed is said."""
     modules = [each for each in image.content.libraries if _MODULE.search(each.path)]
     if not modules and not image.frameworks:
         raise NotThereError("no compiled module of Python")
@@ -54,10 +54,10 @@ def run(image: Image) -> Answer:
     loaded = len(modules) - len({defect.message.partition(" ")[0] for defect in defects})
     if image.gpu:
         defects += [*follower.opened(), *follower.driver(), *follower.copies()]
-    note = f"{loaded} modules load, by ld.so's way"
+    seen = {"note": f"{loaded} modules load, by ld.so's way"}
     if follower.not_followed:
-        note += f"; not followed: {'; '.join(sorted(follower.not_followed))}"
-    return defects, {"note": note}
+        seen["not_followed"] = "; ".join(sorted(follower.not_followed))
+    return defects, seen
 
 
 def _symbols(names: Sequence[str]) -> str:
@@ -383,4 +383,4 @@ class _Opening:
         return self.process.loaded.get(self.files.resolve(paths[0]) or "")
 
 
-CHECK = Check.of("loader", 3, run)
+CHECK = Check.of("loader", 4, run)
