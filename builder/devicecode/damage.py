@@ -12,6 +12,7 @@ zero was measured on the 25 libraries that the V100 image locks (docs/benchmarks
 * No table of section names has two zeros in a row. (Nor has one of 5,897 programs and libraries of
   a Debian and of TensorFlow's packages.)
 * Data does hold zeros: constants less than 64 KiB in a row, what is written less than 512 KiB.
+  Where the loader writes addresses, the file may hold zeros alone (cuSPARSELt's `.data.rel.ro`).
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ _DATA_ZEROS = bytes(512 << 10)
 _SHARED, _WRITABLE = 3, 0x1
 _HEADER = struct.Struct("<IIQQQQIIQQ")
 _STRINGS, _RELOCATIONS, _SYMBOLS = 3, (4, 9, 19), 11
+_RELOCATED = re.compile(r"\.(data\.rel|got|(pre)?init_array|fini_array|[cd]tors)\b")
+"""Sections that are addresses, which relocations fill."""
 _POINTERS, _POINTER_SIZE = ".nvFatBinSegment", 24
 _BLOCK = 16 << 20
 
@@ -172,7 +175,7 @@ def _cubin(code: bytes) -> bool:
 
 def _least(section: Section) -> bytes | None:
     """Return the zeros that make a hole in this section; None where zeros may be anywhere."""
-    if section.name in (COMPILED, LINK_INPUT):
+    if section.name in (COMPILED, LINK_INPUT) or _RELOCATED.match(section.name):
         return None
     if section.flags & elf.EXECUTABLE or section.type in (_STRINGS, _SYMBOLS, *_RELOCATIONS):
         return _TABLE_ZEROS

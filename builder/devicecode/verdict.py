@@ -20,7 +20,7 @@ library that no program loads on the device is "not used": another variant is, o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
@@ -32,6 +32,7 @@ from builder.devicecode.ptx import Directives, newest
 from builder.devicecode.remedies import remedy
 from builder.facts import accelerators, cuda, frameworks
 from builder.facts.cuda import OldestDriver
+from builder.facts.frameworks import OptionalLibrary
 
 PRIVATE_SECTIONS = (".cask_resource", ".ldata", ".data")
 
@@ -270,7 +271,9 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
     if library.doubt:
-        return LibraryVerdict(library, Support.NOT_KNOWN)
+        spared = next(_optional(library), None)
+        status = Support.NOT_USED if spared else Support.NOT_KNOWN
+        return LibraryVerdict(library, status, reason=spared.why if spared else "")
     sections: dict[str, list[Group]] = {}
     for group in library.groups:
         if group.section != LINK_INPUT and group.section not in library.stubs:
@@ -307,11 +310,8 @@ def _used(
     """Return the status of a library by its worst section, and why it is not used or not known."""
     if worst.status not in (Support.PTX, Support.MISSING):
         return worst.status, ""
-    for optional in frameworks.optional():
-        since = optional.since
-        if library.name.startswith(optional.name) and (
-            not since or device < compute_capability(since)
-        ):
+    for optional in _optional(library):
+        if not optional.since or device < compute_capability(optional.since):
             return Support.NOT_USED, optional.why
     if worst.status == Support.PTX:
         return worst.status, ""
@@ -323,6 +323,10 @@ def _used(
             f"{worst.section} holds code of a kind that is not known ({listed})",
         )
     return Support.MISSING, ""
+
+
+def _optional(library: Library) -> Iterator[OptionalLibrary]:
+    return (each for each in frameworks.optional() if library.name.startswith(each.name))
 
 
 _choose = cache(choose)

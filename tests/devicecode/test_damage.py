@@ -136,6 +136,11 @@ def test_a_cuda_library_without_device_code_is_not_known(name: str, expected: Su
         (Part(".rela.dyn", b"a" + bytes(4096), type=4), Support.NOT_KNOWN),
         (Part(".rodata2", b"a" + bytes(70_000)), Support.NOT_KNOWN),
         (Part(".rodata2", b"a" + bytes(60_000)), Support.NATIVE),  # TensorFlow's has
+        (Part(".data", b"a" + bytes(600_000), flags=3), Support.NOT_KNOWN),
+        (Part(".data.rel.ro", b"a" + bytes(600_000), flags=3), Support.NATIVE),  # cuSPARSELt's
+        (Part(".data.rel.ro.local", bytes(70_000)), Support.NATIVE),
+        (Part(".got.plt", bytes(600_000), flags=3), Support.NATIVE),
+        (Part(".data.relic", bytes(600_000), flags=3), Support.NOT_KNOWN),
     ],
 )
 def test_a_hole_beside_the_device_code_is_not_known(section: Part, expected: Support) -> None:

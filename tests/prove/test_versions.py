@@ -21,7 +21,7 @@ QUESTIONS = re.compile(
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
 TABLE = {
-    "device-code": (2, "2d350a7980"),
+    "device-code": (3, "d33a935280"),
     "combinations": (1, "9a026ebc72"),
     "environment": (5, "e662e5c635"),
     "machine": (4, "5fdaa455dc"),

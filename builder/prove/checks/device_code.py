@@ -7,7 +7,7 @@ from dataclasses import asdict
 from builder.devicecode.verdict import Audit, Support
 from builder.prove.audit import instead, passes
 from builder.prove.image import Image, NotThereError
-from builder.prove.receipts import Defect
+from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
 
 
@@ -22,14 +22,23 @@ def run(image: Image) -> Answer:
     compiles = f", about {verdict.ptx_seconds:.0f} s to compile at the first start" if slow else ""
     note = f"{image.gpu.name} {verdict}{compiles}"
     defects = []
-    if not passes(verdict, image.subject.spec.allow_ptx if image.subject else True):
+    refused = not passes(verdict, image.subject.spec.allow_ptx if image.subject else True)
+    if refused:
         target = image.subject.target if image.subject else ""
         defects.append(Defect(note, instead(verdict, target)))
+    defects += [
+        Finding(
+            f"{each.library.path} may not be whole: {each.library.doubt}; {each.reason}",
+            "install it again, or take it out",
+        )
+        for each in verdict.findings
+        if each.library.doubt and each.status == Support.NOT_USED
+    ]
     with_code = [
         finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE
     ]
     return defects, {
-        "note": "" if defects else f"{note}{driver}",
+        "note": "" if refused else f"{note}{driver}",
         "compute_capability": str(verdict.device),
         "status": str(verdict.status),
         "driver": asdict(verdict.driver) if verdict.driver else None,
@@ -40,4 +49,4 @@ def run(image: Image) -> Answer:
     }
 
 
-CHECK = Check.of("device-code", 2, run, frozenset({"gpu"}))
+CHECK = Check.of("device-code", 3, run, frozenset({"gpu"}))
