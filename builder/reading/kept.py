@@ -1,5 +1,5 @@
 """The files of a layer whose text later checks ask for: where the dynamic loader searches, what a
-distribution requires, what an entry script exports. What of each is kept, and no more."""
+distribution requires, what scripts export and start. What of each is kept, and no more."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ PROGRAM: Final = re.compile(r"/bin/python3[^/]*$|\.so\.\d[^/]*[^\d./][^/]*$")
 """An interpreter, or a library whose name does not end with its version (libz.so.1.2.11.zlib-ng).
 What the loader reads of them is kept; they have no device code."""
 
-_CONFIGURATION: Final = re.compile(r"^/etc/ld\.so\.(conf|conf\.d/[^/]+\.conf)$")
+_WHOLE: Final = re.compile(
+    r"^/etc/(passwd|group|ld\.so\.(conf|conf\.d/[^/]+\.conf))$|\.pth$|\.dist-info/INSTALLER$"
+)
 _CACHE: Final = "/etc/ld.so.cache"
 _METADATA: Final = re.compile(r"\.dist-info/METADATA$|\.egg-info(/PKG-INFO)?$")
 _WHEEL: Final = re.compile(r"\.dist-info/WHEEL$")
-_INSTALLER: Final = re.compile(r"\.dist-info/INSTALLER$")
 _FIELD: Final = re.compile(
     rb"^(?:Name|Version|Requires-Dist|Requires-Python|Provides-Extra): .*$", re.M
 )
 _TAG: Final = re.compile(rb"^Tag: .*$", re.M)
-_EXPORT: Final = re.compile(rb"^.*\b(?:LD_LIBRARY_PATH|LD_PRELOAD)\b.*$", re.M)
-_SCRIPT: Final = re.compile(r"\.(sh|bash)$|/\.(bashrc|profile|bash_profile)$|/etc/profile$")
+_SAYS: Final = re.compile(
+    rb"^#!|\b(LD_LIBRARY_PATH|LD_PRELOAD|CUDA_VISIBLE_DEVICES|JAX_PLATFORM\w*|jax_platform\w*|"
+    rb"set_visible_devices)\b|^\s*exec\s"
+)
+"""Lines of scripts and programs that decide what is loaded, started and seen."""
+_PACKAGED: Final = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/")
+_SCRIPT: Final = re.compile(r"\.(sh|bash|py)$|/\.(bashrc|profile|bash_profile)$|/etc/profile$")
 _HEADER: Final = struct.Struct("<20sII20x")
 _MAGIC: Final = b"glibc-ld.so.cache1.1"
 _ENTRY: Final = struct.Struct("<iIIIQ")
@@ -31,15 +37,16 @@ def text(path: str, content: bytes) -> str:
     """Return what is kept of a file, "" for most."""
     if path == _CACHE:
         return "\n".join(f"{name} => {target}" for name, target in _cached(content))
-    if _CONFIGURATION.search(path) or _INSTALLER.search(path):
+    if _WHOLE.search(path):
         kept = content
     elif _METADATA.search(path):
         # the fields end with an empty line, the description follows
         kept = b"\n".join(_FIELD.findall(re.split(rb"\r?\n\r?\n", content, maxsplit=1)[0]))
     elif _WHEEL.search(path):
         kept = b"\n".join(_TAG.findall(content))
-    elif b"LD_" in content and (content.startswith(b"#!") or _SCRIPT.search(path)):
-        kept = b"\n".join(_EXPORT.findall(content))
+    elif content.startswith(b"#!") or (_SCRIPT.search(path) and not _PACKAGED.search(path)):
+        lines = (line if _SAYS.search(line) else b"" for line in content.split(b"\n"))
+        kept = b"\n".join(lines).rstrip(b"\n")  # lines keep their numbers
     else:
         return ""
     return kept.decode("utf-8", "replace")

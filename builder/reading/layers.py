@@ -267,7 +267,8 @@ class Tree:
             self.layer |= dict.fromkeys(present, layer.diff_id)
             hooks = {path: layer.hooks.get(at.hard or path, "") for path, at in present.items()}
             self.hooks |= {path: lines for path, lines in hooks.items() if lines}
-            self.texts |= {path: text for path, text in layer.texts.items() if seen(path)}
+            texts = {path: layer.texts.get(at.hard or path, "") for path, at in present.items()}
+            self.texts |= {path: text for path, text in texts.items() if text}
             self.records |= {path: each for path, each in layer.records.items() if seen(path)}
             folders = {path: entry for path, entry in layer.folders.items() if seen(path)}
             self.folders = folders | self.folders
@@ -281,17 +282,24 @@ class Tree:
 
     def resolve(self, path: str) -> str | None:
         """Return where a path leads once every link is followed, None where nothing is there."""
+        *_, at = self.visited(path)
+        return at if at in self.files or at in self.folders else None
+
+    def visited(self, path: str) -> Iterator[str]:
+        """Yield each place on the way to where a path leads, which is last; "" for endless
+        links."""
         at, rest, links = "/", path.split("/"), 0
         while rest:
             at = posixpath.normpath(posixpath.join(at, rest.pop(0)))
+            yield at
             entry = self.files.get(at)
             if entry and entry.link:
                 links += 1
                 if links > _LINKS:
-                    return None
+                    yield ""
+                    return
                 rest = [*entry.link.split("/"), *rest]
                 at = "/" if entry.link.startswith("/") else posixpath.dirname(at)
-        return at if at in self.files or at in self.folders else None
 
     def named(self, name: str) -> Iterator[str]:
         """Yield the files of this name, wherever they lie."""

@@ -28,9 +28,10 @@ COLOREDLOGS = (
 SOUND: Files = {
     f"{SITE}/.lock": (b"uv's", 0o666, 0),
     AUTHORITIES: (b"certificates", 0o644, 0),
+    "app/train.py": (b"", 0o644, 0),
     "usr/bin/python3.11": (linked(interpreter="/lib64/ld-linux-x86-64.so.2"), 0o755, 0),
     "usr/bin/su": (b"\x7fELF", 0o4755, 0),
-    "etc/passwd": (b"root:x:0:0::/:/bin/sh", 0o644, 0),
+    "etc/passwd": (b"root:x:0:0::/:/bin/sh\njovyan:x:1001:100::/:\n", 0o644, 0),
     "usr/lib/libkernels.so": (library(container(sass(70))), 0o644, 0),
     f"{SITE}/_virtualenv.pth": (b"import _virtualenv\n", 0o644, 0),
     f"{SITE}/coloredlogs.pth": (COLOREDLOGS, 0o644, 0),
@@ -39,6 +40,7 @@ SOUND: Files = {
 }
 CONFIG: dict[str, Any] = {
     "Entrypoint": ["python", "-m", "train"],
+    "WorkingDir": "/app",
     "User": "1000:1000",
     "Env": ["PATH=/opt/bin:/usr/bin", "LD_LIBRARY_PATH=/usr/local/nvidia/lib64"],
 }

@@ -30,6 +30,23 @@ OWN = ("Traceback (most recent call last):", '  File "/app/train.py", line 3, in
             Run(1, 1.0, tail=("ModuleNotFoundError: No module named 'pandas'",)),
             "does not start: ModuleNotFoundError: No module named 'pandas'",
         ),
+        (
+            Run(1, 1.0, tail=("OSError: /x/_torchtext.so: undefined symbol: _ZN3c104ivalue",)),
+            "does not start: OSError: /x/_torchtext.so: undefined symbol",
+        ),
+        (
+            Run(1, 1.0, tail=("OSError: Could not load this library: /x/libtorchaudio.so",)),
+            "does not start: OSError: Could not load this library",
+        ),
+        (
+            Run(1, 1.0, tail=("OSError: libcudart.so.12: cannot open shared object file: No",)),
+            "does not start: OSError: libcudart.so.12: cannot open",
+        ),
+        (
+            Run(2, 1.0, tail=("python: can't open file '/app/x.py': [Errno 2] No such file",)),
+            "does not start: python: can't open file '/app/x.py'",
+        ),
+        (Run(1, 1.0, tail=("WARNING: undefined symbol: x", *OWN)), ""),
     ],
 )
 def test_a_program_has_to_reach_its_own_code(run: Run, message: str) -> None:

@@ -88,7 +88,8 @@ class _Follower:
         search, config = ":".join(self.image.search_path), self.image.config
         words = [*(config.get("Entrypoint") or ()), *(config.get("Cmd") or ())]
         scripts = {self.image.tree.program(str(word), search) for word in words}
-        text = "\n".join(self.files.texts.get(path or "", "") for path in scripts)
+        texts = "\n".join(self.files.texts.get(path or "", "") for path in scripts)
+        text = "\n".join(line for line in texts.split("\n") if "LD_" in line)
         added = tuple(path for path in _EXPORTED.findall(text) if path in self.image.tree.folders)
         self.files.library_path += added
         computed = "LD_LIBRARY_PATH" in text and ("$(" in text or "`" in text)

@@ -83,4 +83,4 @@ def _of_image(run: Run) -> Answer:
     )
 
 
-CHECK = Check.of("start", 1, run)
+CHECK = Check.of("start", 2, run)

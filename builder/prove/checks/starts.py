@@ -19,7 +19,15 @@ from builder.prove.suite import Answer, Check
 SECONDS = 60.0
 """How long a program may take to answer. One that begins to train is stopped then."""
 
-FAILS = re.compile(r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*")
+FAILS = re.compile(
+    r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*"
+    r"|\b(OSError|RuntimeError): .*(cannot open shared object file|undefined symbol|invalid ELF"
+    r"|Could not load this library|version `\w+_[\d.]+' not found).*"
+    r"|error while loading shared libraries: .*|symbol lookup error: .*|can't open file .*"
+    r"|[Cc]annot open \S+: No such file.*"
+)
+"""What Python, the loader (ctypes raises OSError) and a shell say of what is missing."""
+_NO_FILE = re.compile("can't open file|annot open")
 NOT_EXECUTED = frozenset({126, 127})
 """Exit codes of a shell, and of an engine, for a command that cannot be executed."""
 _USAGE = 2
@@ -31,7 +39,8 @@ def run(session: Session) -> Answer:
     run = session.start(["--help"], SECONDS, steps=1)
     seen: dict[str, Any] = {"exit_code": run.exit_code, "seconds": round(run.seconds, 1)}
     last = next((line for line in reversed(run.tail) if FAILS.search(line)), "")
-    if run.exit_code not in (0, 2) and last and not run.timed_out:
+    said = run.exit_code not in (0, _USAGE) or _NO_FILE.search(last)
+    if run.exit_code and said and last and not run.timed_out:
         message = f"the program does not start: {last.strip()[:200]}"
         fix = "mend the import, or add it to requirements.txt"
         return [Defect(message, fix)], seen
@@ -49,4 +58,4 @@ def _reached(run: Run) -> bool:
     return any(_TRACEBACK.search(line) for line in run.tail)
 
 
-CHECK = Check("starts", 2, run)
+CHECK = Check("starts", 3, run)
