@@ -30,6 +30,7 @@ from builder.prove.checks import (
     permissions,
     pth,
     secrets,
+    shadows,
     size,
     start,
     starts,
@@ -51,6 +52,7 @@ OF_ANY: Final = (
     machine.CHECK,
     driver.CHECK,
     permissions.CHECK,
+    shadows.CHECK,
 )
 """The checks of every suite."""
 

@@ -44,12 +44,30 @@ def text(path: str, content: bytes) -> str:
         kept = b"\n".join(_FIELD.findall(re.split(rb"\r?\n\r?\n", content, maxsplit=1)[0]))
     elif _WHEEL.search(path):
         kept = b"\n".join(_TAG.findall(content))
-    elif content.startswith(b"#!") or (_SCRIPT.search(path) and not _PACKAGED.search(path)):
-        lines = (line if _SAYS.search(line) else b"" for line in content.split(b"\n"))
-        kept = b"\n".join(lines).rstrip(b"\n")  # lines keep their numbers
+    elif content.startswith(b"#!") or _is_own(path):
+        kept = _said(content)
     else:
         return ""
     return kept.decode("utf-8", "replace")
+
+
+def _is_own(path: str) -> bool:
+    """Tell whether a file is a script, or of a program, and of no package that is installed."""
+    own = _SCRIPT.search(path) and not _PACKAGED.search(path)
+    return bool(own) or path.endswith(("/sitecustomize.py", "/usercustomize.py"))
+
+
+def _said(content: bytes) -> bytes:
+    """Return the lines that decide something and the heads of their blocks; the others are empty,
+    so that lines keep their numbers."""
+    lines = content.split(b"\n")
+    kept, depth = [b""] * len(lines), 0
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        indent = len(line) - len(line.lstrip())
+        if _SAYS.search(line) or (line.strip() and indent < depth):
+            kept[number], depth = line, indent
+    return b"\n".join(kept).rstrip(b"\n")
 
 
 def _cached(content: bytes) -> list[tuple[str, str]]:

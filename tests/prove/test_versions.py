@@ -26,6 +26,7 @@ TABLE = {
     "environment": (5, "e662e5c635"),
     "machine": (4, "5fdaa455dc"),
     "driver": (1, "c6eb6cbb29"),
+    "shadows": (1, "2d47119825"),
     "permissions": (3, "7b61daa91b"),
     "loader": (3, "e9884f9da8"),
     "loader": (4, "72d0c5d97a"),
