@@ -16,7 +16,8 @@ from builder.prove.audit import gpu_named
 from builder.prove.checks import environment, machine
 from builder.prove.image import Image
 from builder.prove.judge import Run
-from tests.prove.reading import Files, layer, plain, read
+from tests.devicecode.writer import container, library, linked, sass
+from tests.prove.reading import SITE, Files, layer, plain, read
 
 ROOT = Path(__file__).parents[2]
 NVIDIA = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
@@ -56,6 +57,32 @@ def messages(variables: dict[str, str], kind: Kind = "gpu") -> list[str]:
         ),
         ({"TF_CPP_MIN_LOG_LEVEL": "3"}, "TF_CPP_MIN_LOG_LEVEL=3 swallows the line by which Ten"),
         ({"JAX_PLATFORMS": "cpu"}, "JAX_PLATFORMS=cpu in the image keeps JAX from the acceler"),
+        ({"JAX_PLATFORMS": "tpu,cpu"}, "JAX_PLATFORMS=tpu,cpu in the image makes JAX look for a T"),
+        ({"TF_GPU_THREAD_MODE": "private"}, "TF_GPU_THREAD_MODE=private is no mode of TensorFlow"),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda"}, "XLA_PYTHON_CLIENT_ALLOCATOR=cuda is no alloc"),
+        ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "XLA_PYTHON_CLIENT_ALLOCATOR=platform in"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "90%"}, "XLA_PYTHON_CLIENT_MEM_FRACTION=90% is no sh"),
+        ({"XLA_PYTHON_CLIENT_MEM_FRACTION": "90"}, "XLA_PYTHON_CLIENT_MEM_FRACTION=90 is no sha"),
+        ({"JAX_DISABLE_JIT": "True"}, "JAX_DISABLE_JIT=True in the image lets JAX compile nothi"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb=128"}, "PYTORCH_CUDA_ALLOC_CONF=max_spl"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "a:1;b:2:3"}, "PYTORCH_CUDA_ALLOC_CONF=a:1;b:2:3: PyTorch"),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:true"},
+            "PYTORCH_CUDA_ALLOC_CONF: PyTorch d",
+        ),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:16"},
+            "PYTORCH_CUDA_ALLOC_CONF: PyTorch doe",
+        ),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size:128"},
+            "PYTORCH_CUDA_ALLOC_CONF: max_split_size is",
+        ),
+        ({"PYTORCH_NO_CUDA_MEMORY_CACHING": "0"}, "PYTORCH_NO_CUDA_MEMORY_CACHING in the image "),
+        ({"TF_CONFIG": '{"cluster": {}}'}, "TF_CONFIG is set in the image: each container waits"),
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "JAX_COORDINATOR_ADDRESS is set in the image"),
+        ({"NCCL_P2P_DISABLE": "1"}, "NCCL_P2P_DISABLE=1 in the image keeps NCCL from the fastest"),
+        ({"PIP_EXTRA_INDEX_URL": "https://i/whl/cpu"}, "PIP_EXTRA_INDEX_URL=https://i/whl/cpu i"),
         (
             {"XLA_FLAGS": "--xla_a=1 xla_b=2 --xla_c=3"},
             "XLA_FLAGS: xla_b=2 is no flag, so XLA reads nothing from there on",
@@ -106,6 +133,18 @@ FOREIGN = {
         "RDMAV_FORK_SAFE": "1",
         "TF_AUTOTUNE_THRESHOLD": "2",
         "TF_VERSION": "2.16",
+    },
+    "what is usual with PyTorch and JAX": {
+        "PYTORCH_CUDA_ALLOC_CONF": "backend:native,expandable_segments:True,max_split_size_mb:128,"
+        "roundup_power2_divisions:[256:1,512:2,>:4],garbage_collection_threshold:0.8",
+        "PYTORCH_ALLOC_CONF": "expandable_segments:True, pinned_use_cuda_host_register:True",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": ".92",
+        "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "JAX_PLATFORMS": "cuda,cpu",
+        "JAX_DISABLE_JIT": "0",
+        "TF_CONFIG": "",
+        "PIP_EXTRA_INDEX_URL": "https://index/whl/cu128",
     },
     "what is usual": {
         "TF_CPP_MIN_LOG_LEVEL": "1",
@@ -239,3 +278,56 @@ def test_a_flag_that_the_framework_does_not_know_is_named() -> None:
 def test_tensorflow_itself_ends_on_such_a_flag(variable: str) -> None:
     (message,) = asked("", **{variable: "--xla_gpu_autotune=1"})
     assert message.startswith(f"{variable}: this TensorFlow does not know --xla_gpu_aut")
+
+
+KERAS = plain("/usr/lib/python3/dist-packages/keras-3.11.0.dist-info/METADATA")
+JAX = {f"{SITE}/jaxlib/_jax.so": (linked(), 0o755, 0)}
+TENSORFLOW = {
+    f"{SITE}/tensorflow/python/_pywrap_tensorflow_internal.so": (linked(), 0o755, 0),
+    f"{SITE}/tf_keras-2.21.0.dist-info/METADATA": (b"", 0o644, 0),
+}
+CUBLAS = {"usr/lib/libcublas.so.12": (library(container(sass(70), sass(90))), 0o755, 0)}
+RANKS = {"MASTER_ADDR": "10.0.0.2", "RANK": "1", "WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "files", "message"),
+    [
+        ({"KERAS_BACKEND": "torch"}, {**KERAS, **JAX}, "KERAS_BACKEND=torch, which is not in the"),
+        ({"KERAS_BACKEND": "tf"}, {**KERAS, **TENSORFLOW}, "KERAS_BACKEND=tf, which is not in the"),
+        ({"KERAS_BACKEND": "jax"}, {**KERAS, **JAX}, ""),
+        ({"KERAS_BACKEND": "torch"}, JAX, ""),
+        ({"TF_USE_LEGACY_KERAS": "1"}, TENSORFLOW, ""),
+        ({"TF_USE_LEGACY_KERAS": "1"}, JAX, ""),
+        (
+            {"TF_USE_LEGACY_KERAS": "True"},
+            dict([*TENSORFLOW.items()][:1]),
+            "TF_USE_LEGACY_KERAS as",
+        ),
+        ({"TRITON_PTXAS_PATH": "/usr/local/cuda/bin/ptxas"}, {}, "TRITON_PTXAS_PATH=/usr/local/cu"),
+        (
+            {"NCCL_NET_PLUGIN": "gcp"},
+            {},
+            "NCCL_NET_PLUGIN=gcp names a plugin that is not in the im",
+        ),
+        ({"NCCL_NET_PLUGIN": "gcp"}, plain("/opt/lib/libnccl-net-gcp.so"), ""),
+        ({"NCCL_NET_PLUGIN": "none"}, {}, ""),
+        ({"NCCL_TUNER_PLUGIN": "/opt/lib/tuner.so"}, {}, "NCCL_TUNER_PLUGIN=/opt/lib/tuner.so na"),
+        (RANKS, {}, "MASTER_ADDR=10.0.0.2 and RANK=1 are set in the image"),
+        ({**RANKS, "RANK": "0", "WORLD_SIZE": "1"}, {}, ""),
+        ({"TORCH_CUDA_ARCH_LIST": "8.0;9.0"}, {}, "TORCH_CUDA_ARCH_LIST=8.0;9.0 leaves out 7.0"),
+        ({"TORCH_CUDA_ARCH_LIST": "5.2 6.0+PTX 8.0"}, {}, ""),
+        ({"TORCH_CUDA_ARCH_LIST": "7.0 8.0"}, {}, ""),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, CUBLAS, "NVIDIA_REQUIRE_CUDA=cuda>=12.9 asks for "),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9 brand=tesla,driver>=525"}, CUBLAS, ""),
+        ({"NVIDIA_REQUIRE_CUDA": "driver>=525"}, CUBLAS, ""),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, {}, ""),
+    ],
+)
+def test_a_variable_is_compared_with_what_is_in_the_image(
+    variables: dict[str, str], files: Files, message: str
+) -> None:
+    pairs = [f"{name}={value}" for name, value in variables.items()]
+    judged = read(layer(files), Env=[f"LD_LIBRARY_PATH={NVIDIA}", *pairs])
+    defects, _ = environment.run(Image(judged.content, gpu_named("v100")))
+    assert [each.message[: len(message)] for each in defects] == ([message] if message else [])

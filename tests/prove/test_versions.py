@@ -23,7 +23,7 @@ QUESTIONS = re.compile(
 TABLE = {
     "device-code": (3, "d33a935280"),
     "combinations": (1, "9a026ebc72"),
-    "environment": (5, "e662e5c635"),
+    "environment": (6, "66df53a8b4"),
     "machine": (4, "5fdaa455dc"),
     "driver": (1, "c6eb6cbb29"),
     "shadows": (1, "2d47119825"),

@@ -23,9 +23,11 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, TypeAdapter
 
 from builder import contract
+from builder.devicecode.verdict import Audit
 from builder.facts import cuda, frameworks, read_table
 from builder.facts.accelerators import Kind
 from builder.image import start
+from builder.prove.checks import contents
 from builder.prove.image import ACCELERATOR, Image
 from builder.prove.receipts import Defect, Finding
 from builder.prove.session import Session
@@ -66,8 +68,26 @@ _DATA: Final = "--xla_gpu_cuda_data_dir"
 _FILES: Final = {
     "CUDA_INJECTION64_PATH": "every CUDA program ends when it starts",
     "NCCL_TOPO_FILE": "NCCL ends when it starts",
+    "TRITON_PTXAS_PATH": "Triton compiles nothing",
+    "TRITON_LIBDEVICE_PATH": "Triton compiles nothing",
 }
 """Variables that name a file, and what happens where it is not there."""
+_PLUGINS: Final = {
+    "NCCL_NET_PLUGIN": "libnccl-net",
+    "NCCL_TUNER_PLUGIN": "libnccl-tuner",
+    "NCCL_PROFILER_PLUGIN": "libnccl-profiler",
+}
+"""Variables that name a plugin of NCCL's, and the beginning of its file's name."""
+
+_PAIRS: Final = {
+    "expandable_segments": "True|False",
+    "backend": "native|cudaMallocAsync",
+    "max_split_size_mb": r"2[1-9]|[3-9]\d|\d{3,}",
+    "garbage_collection_threshold": r"0?\.\d+",
+    r"(max_non_split_rounding|large_segment_size|pinned_reserve_segment_size)_mb": r"\d+",
+    r"(roundup|release_lock|pinned|graph_capture|throw|use|per_process)_\w+": ".+",
+}
+"""Pairs of PyTorch's allocator (c10/cuda/CUDAAllocatorConfig.cpp): names, and their values."""
 
 _OTHERS: Final = (
     *("CUDA_DEVICE_ORDER", "LD_PRELOAD", "TF_CPP_MAX_VLOG_LEVEL", "TF_CPP_MIN_VLOG_LEVEL"),
@@ -105,6 +125,9 @@ def run(image: Image) -> Answer:
                     f"{_UNSET}, or install the library",
                 )
             )
+    if image.kind == "gpu":
+        defects += [*_plugins(image), *_older_drivers(image), *_architectures(image)]
+    defects += _keras(image)
     if image.subject and ACCELERATOR in (image.config.get("Labels") or {}):
         ours = start.environment(image.subject.spec, image.subject.stack)
         defects += without_the_guard(image.config, ours)
@@ -127,6 +150,8 @@ def judge(environment: Environment, kind: Kind) -> Iterator[Defect]:
     for variable in _FLAGS:
         yield from _flags(variable, environment.get(variable, ""))
     yield from _misspelt(environment)
+    yield from _allocator(environment)
+    yield from _rendezvous(environment)
 
 
 def paths(environment: Environment, kind: Kind) -> dict[str, str]:
@@ -214,6 +239,120 @@ def _required(text: str) -> Iterator[Defect]:
         )
 
 
+def _older_drivers(image: Image) -> Iterator[Finding]:
+    """Yield where NVIDIA_REQUIRE_CUDA keeps out drivers that the libraries would run with."""
+    text = image.environment.get("NVIDIA_REQUIRE_CUDA", "")
+    libraries = Audit(image.content.libraries)
+    needed = libraries.verdict(image.gpu.capability).driver if image.gpu else None
+    brings = {float(row.cuda): float(row.driver) for row in cuda.cuda().ptx}
+    asked = [
+        max(
+            min((d for c, d in brings.items() if c >= float(least)), default=0.0)
+            if what == "cuda"
+            else float(least)
+            for what, _, least in found
+        )
+        for word in text.split()
+        if (found := _REQUIRED.findall(word))
+    ]
+    if needed and asked and len(asked) == len(text.split()) and min(asked) > float(needed.driver):
+        yield Finding(
+            f"NVIDIA_REQUIRE_CUDA={text} asks for driver {min(asked):.0f}, and the libraries run "
+            f"with {needed.driver}: the container toolkit starts it on fewer machines",
+            f"write driver>={needed.driver}",
+        )
+
+
+def _architectures(image: Image) -> Iterator[Finding]:
+    """Yield where what PyTorch compiles would have nothing for the GPU."""
+    text = image.environment.get("TORCH_CUDA_ARCH_LIST", "")
+    listed = re.findall(r"(\d+)\.(\d+)[af]?(\+PTX)?", text)
+    if not image.gpu or not listed:
+        return
+    own = image.gpu.capability
+    runs = any(
+        (int(major), int(minor)) <= (own.major, own.minor) and (ptx or int(major) == own.major)
+        for major, minor, ptx in listed
+    )
+    if not runs:
+        yield Finding(
+            f"TORCH_CUDA_ARCH_LIST={text} leaves out {own}: what is compiled later does not run on "
+            f"{image.gpu.name}",
+            f"write {own}, or take it out",
+        )
+
+
+def _plugins(image: Image) -> Iterator[Defect]:
+    for variable, stem in _PLUGINS.items():
+        value = image.environment.get(variable, "")
+        names = (value, f"{stem}-{value}.so", f"{stem}.so" if value == stem else value)
+        there = image.tree.resolve(value) if "/" in value else None
+        found = there or any(next(image.tree.named(name), None) for name in names)
+        if value and value != "none" and not found:
+            yield Defect(
+                f"{variable}={value} names a plugin that is not in the image: NCCL goes on without "
+                "it, over the slower network",
+                f"{_UNSET}, or install the plugin",
+            )
+
+
+def _keras(image: Image) -> Iterator[Defect]:
+    """Yield where Keras would import what is not there."""
+    environment, packages = image.environment, contents.packages(image)
+    backend, there = environment.get("KERAS_BACKEND", ""), {f.name for f in image.frameworks}
+    others = {"numpy", "openvino"} & packages.keys()
+    if "keras" in packages and backend and backend not in there | others:
+        yield Defect(
+            f"KERAS_BACKEND={backend}, which is not in the image: Keras is not imported",
+            f"{_UNSET}, or install it",
+        )
+    legacy = environment.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    if legacy and "tensorflow" in there and "tf-keras" not in packages:
+        yield Defect(
+            "TF_USE_LEGACY_KERAS asks for Keras 2, and tf_keras is not there: tf.keras fails",
+            f"{_UNSET}, or install tf_keras",
+        )
+
+
+def _rendezvous(environment: Environment) -> Iterator[Defect]:
+    address, rank = environment.get("MASTER_ADDR"), environment.get("RANK")
+    several = environment.get("WORLD_SIZE", "1") not in ("", "1")
+    if address and rank is not None and (several or rank not in ("", "0")):
+        yield Defect(
+            f"MASTER_ADDR={address} and RANK={rank} are set in the image: each container is the "
+            "same process of one job",
+            "take them out; the service that starts the job sets them",
+        )
+
+
+def _allocator(environment: Environment) -> Iterator[Defect]:
+    """Judge the pairs that PyTorch's allocator reads when it first asks for memory."""
+    for variable in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        text = environment.get(variable, "")
+        for pair in re.split(r",(?![^\[]*\])", text) if text else ():
+            name, colon, value = (part.strip() for part in pair.partition(":"))
+            if not colon or re.search(r"[:;=]", name + value.partition("[")[0]):
+                yield Defect(
+                    f"{variable}={text}: PyTorch reads pairs NAME:VALUE with a comma between, and "
+                    "ends when it first asks for memory",
+                    f"write max_split_size_mb:128,expandable_segments:True, or {_UNSET}",
+                )
+                return
+            if not (known := [each for each in _PAIRS if re.fullmatch(each, name)]):
+                yield Finding(
+                    f"{variable}: {name} is no name that PyTorch is known to read: it ends with "
+                    "`Unrecognized CachingAllocator option`",
+                    "correct the name",
+                )
+            elif not re.fullmatch(_PAIRS[known[0]], value):
+                yield Defect(
+                    f"{variable}: PyTorch does not take {name}:{value}, and ends when it first "
+                    "asks for memory",
+                    "write True or False, more than 20 MB, a share below 1, native or "
+                    "cudaMallocAsync",
+                )
+
+
 def _flags(variable: str, text: str) -> Iterator[Defect]:
     """Judge flags: XLA stops at the first word that is none; of two equal ones the last wins.
 
@@ -259,4 +398,4 @@ def _sorted(name: str) -> str:
     return "_".join(sorted(name.upper().split("_")))
 
 
-CHECK = Check("environment", 5, unknown_flags, rule=run)
+CHECK = Check("environment", 6, unknown_flags, rule=run)
