@@ -56,6 +56,11 @@ _OTHER_GPUS: Final = (
     "device code of other GPUs",
     "take wheels for this GPU, or let the factory build the base with `prune: all`",
 )
+_FOR_A_CPU: Final = (
+    "CUDA in an image for the CPU",
+    "take the framework's wheels for the CPU; or name the GPU that it is for with --gpu",
+)
+_CUDA: Final = re.compile(r"lib(cu(blas|dart|dnn|fft|pti|rand|solver|sparse)|nccl|nvJitLink|nvrtc)")
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,9 @@ def _files(
                 yield path, entry.size, layer.diff_id, kind
             elif path in copies:
                 yield path, libraries[path].size, layer.diff_id, _COPIED
+            elif path in libraries and not device:
+                if libraries[path].groups or _CUDA.match(libraries[path].name):
+                    yield path, libraries[path].size, layer.diff_id, _FOR_A_CPU
             elif device and path in libraries:
                 yield path, _for_others(libraries[path], device), layer.diff_id, _OTHER_GPUS
         above |= {path: (entry.size, layer.diff_id) for path, entry in layer.files.items()}

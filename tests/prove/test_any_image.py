@@ -290,8 +290,11 @@ def test_what_uv_links_to_its_cache_is_read_where_it_is_installed(
     assert f"{SITE}/{names[0]}" in error
     assert checks["device-code"]["status"] == "refused"
     assert f"{SITE}/a.pth" in str(checks["pth"]["problems"])
-    result = CliRunner().invoke(app, ["prove", str(path), "--json"])
+    result = CliRunner().invoke(app, ["prove", str(path), "--json", "--gpu", "h100"])
     assert json.loads(result.stdout)["could_be_saved"] == []
+    result = CliRunner().invoke(app, ["prove", str(path), "--json"])
+    saved = {row["example"]: row["kind"] for row in json.loads(result.stdout)["could_be_saved"]}
+    assert saved[f"{SITE}/{names[0]}"] == "CUDA in an image for the CPU"
 
 
 def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:

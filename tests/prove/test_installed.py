@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from builder.prove.audit import gpu_named
 from builder.prove.checks import installed
-from builder.prove.image import NotThereError
+from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import Defect, Finding
 from tests.devicecode.writer import linked
-from tests.prove.reading import SITE, Files, layer, read
+from tests.prove.reading import SITE, Files, layer, plain, read
 
 TAG = "cp311-cp311-manylinux_2_28_x86_64"
 
@@ -165,3 +166,19 @@ def test_what_the_factory_made_is_asked_by_its_locks() -> None:
         installed.run(read(layer(WHOLE), Labels={"training-image-factory.accelerator": "V100"}))
     with pytest.raises(NotThereError, match="no Python packages"):
         installed.run(read(layer({"a": (b"", 0o644, 0)})))
+
+
+def test_triton_compiles_with_the_images_own_compiler() -> None:
+    triton = package("triton", "3.4.0", "triton/_C/libtriton.so")
+    headers = plain("/usr/include/python3.11/Python.h")
+    gcc: Files = {"usr/bin/gcc": (b"", 0o755, 0)}
+    for files, lacks in (
+        (triton, "a C compiler and Python.h is not there"),
+        ({**triton, **headers}, "own compiler, and a C compiler is not there"),
+        ({**triton, **headers, **gcc}, ""),
+        (headers, ""),
+    ):
+        content = read(layer({**WHOLE, **files})).content
+        defects, _ = installed.run(Image(content, gpu_named("v100")))
+        assert [lacks in each.message for each in defects] == ([True] if lacks else [])
+    assert said({**WHOLE, **triton}) == ([], []), "for the CPU"

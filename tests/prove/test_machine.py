@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from builder.prove.audit import gpu_named
 from builder.prove.checks import certificates, machine
-from tests.prove.reading import layer, plain, read
+from builder.prove.image import Image
+from builder.prove.receipts import Defect
+from tests.devicecode.writer import linked
+from tests.prove.reading import Files, layer, plain, read
 
 BUNDLE = plain(certificates.AUTHORITIES)
 
@@ -19,6 +23,27 @@ def test_an_image_for_another_processor_is_a_finding() -> None:
         content = replace(image.content, configuration={"architecture": architecture})
         defects, _ = machine.run(replace(image, content=content))
         assert [str(defect.message).partition(":")[0] for defect in defects] == found
+
+
+ARM_PYTHON = {"usr/bin/python3.11": (linked(machine=183), 0o755, 0)}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "architecture", "files", "kinds"),
+    [
+        ("v100", "arm64", BUNDLE, [Defect]),
+        ("GB10", "arm64", BUNDLE, []),
+        ("GB10", "amd64", BUNDLE, []),
+        ("v100", "amd64", ARM_PYTHON, [Defect]),
+        ("v100", "amd64", {**ARM_PYTHON, "usr/bin/python3": (linked(), 0o755, 0)}, []),
+    ],
+)
+def test_an_image_for_another_processor_than_the_gpus_is_refused(
+    gpu: str, architecture: str, files: Files, kinds: list[type]
+) -> None:
+    content = replace(read(layer(files)).content, configuration={"architecture": architecture})
+    defects, _ = machine.run(Image(content, gpu_named(gpu)))
+    assert [type(defect) for defect in defects] == kinds
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ _COMPILER: Final = re.compile(r"/(bin/ptxas|nvvm/libdevice/libdevice\.10\.bc)$")
 """What XLA and Triton compile with: as good as a library."""
 _INSTALLERS: Final = ("pip", "uv", "poetry", "pdm", "")
 """What leaves RECORD as the wheel has it; conda's packages have one of a build, split since."""
+_TRITON: Final = ("triton", "pytorch-triton")
 _AGAIN: Final = "install it again (pip install --force-reinstall --no-deps)"
 _LOWER: Final = ("==", "===", "~=", ">=", ">")
 
@@ -66,6 +67,7 @@ def run(image: Image) -> Answer:
         raise NotThereError("no Python packages")
     own = {name for each in image.frameworks for name in each.distributions}
     defects = [*_gone(image, found), *_shared(found), *_versions(found, own), *_foreign(found, own)]
+    defects += _without_a_compiler(image, found)
     return defects, {"note": f"{len(found)} distributions"}
 
 
@@ -154,6 +156,20 @@ def _shared(found: Iterable[Distribution]) -> Iterator[Finding]:
         )
 
 
+def _without_a_compiler(image: Image, found: Iterable[Distribution]) -> Iterator[Finding]:
+    """Yield what Triton compiles the launcher of each kernel with (triton/runtime/build.py)."""
+    search = ":".join(image.search_path)
+    compilers = (image.environment.get("CC", "gcc"), "gcc", "clang", "cc")
+    lacks = [] if any(image.tree.program(each, search) for each in compilers) else ["a C compiler"]
+    lacks += [] if next(image.tree.named("Python.h"), None) else ["Python.h"]
+    if image.gpu and lacks and any(each.name in _TRITON for each in found):
+        yield Finding(
+            f"Triton compiles with the image's own compiler, and {' and '.join(lacks)} is not "
+            "there: torch.compile, and each kernel of Triton, fails",
+            "apt-get install gcc libc6-dev python3-dev, where the program compiles",
+        )
+
+
 # --- versions -------------------------------------------------------------------------------------
 
 
@@ -231,4 +247,4 @@ def _fits(tag: Tag, python: str) -> bool:
     return machine and (since == minor if exact else since <= minor)
 
 
-CHECK = Check.of("installed", 1, run)
+CHECK = Check.of("installed", 2, run)

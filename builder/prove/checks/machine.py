@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from builder.facts import accelerators
 from builder.prove.checks import certificates
 from builder.prove.image import Image
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
 
+_AARCH64: Final = 183
+"""ELF's number of arm64."""
 _SIGNALS: Final = ("", "SIGTERM", "TERM", "15")
 
 
@@ -26,10 +29,20 @@ def run(image: Image) -> Answer:
 
 def _another_processor(image: Image) -> Iterator[Defect]:
     architecture = image.content.configuration.get("architecture")
-    if architecture and architecture != "amd64":
-        yield Finding(
-            f"the image is for {architecture}: Vertex AI's machines, like most, are amd64",
+    on_arm = image.gpu is not None and accelerators.on_arm64(image.gpu.name)
+    if architecture and architecture != "amd64" and not (on_arm and architecture == "arm64"):
+        where = (
+            f"machines with {image.gpu.name}" if image.gpu else "Vertex AI's machines, like most,"
+        )
+        yield (Defect if image.gpu else Finding)(
+            f"the image is for {architecture}: {where} are amd64",
             "build it with docker build --platform linux/amd64",
+        )
+    programs = [each for layer in image.content.layers for each in layer.programs.values()]
+    if architecture == "amd64" and programs and all(each.machine == _AARCH64 for each in programs):
+        yield Defect(
+            "the image says amd64, and its Python is for arm64: exec format error",
+            "build it from a base for linux/amd64 (FROM --platform=linux/amd64)",
         )
 
 
@@ -58,4 +71,4 @@ def judge(config: Mapping[str, Any]) -> Iterator[Defect]:
         )
 
 
-CHECK = Check.of("machine", 4, run)
+CHECK = Check.of("machine", 5, run)
