@@ -69,7 +69,7 @@ def image(
         if proven.unchanged:
             say(f"{record.target}: nothing to do, {record.reference} is up to date")
             digest = record.digest or record.image_id
-            say(f"  {digest}, proven {receipt.made_at} on {receipt.device}")
+            say(f"  {digest}, {receipt.made_at}: {receipt.verdict}")
         else:
             show_image(record)
             show_receipt(receipt)
@@ -111,11 +111,11 @@ def _image_of_program(
         ]
         pushed = [image.push(where, docker, shown.on_event) for image in images if push]
     for built in images:
-        state = "up to date" if built.unchanged else "built and proven"
+        state = f"{'up to date' if built.unchanged else 'built'}, {built.receipt.verdict}"
         checks = ", ".join(check.name for check in built.receipt.checks)
         say(f"{built.target}: {built.record.reference}, {state} ({checks})")
         say(f"  {built.record.image_id}")
-        say(f"  {suites.unproven(built.receipt.suite)}")
+        say(f"  {suites.unproven(built.receipt)}")
     for image in pushed:
         say(f"{image.reference}: {'already there' if image.unchanged else 'pushed'}")
     if as_json:
@@ -266,8 +266,8 @@ def show_receipt(receipt: "Receipt") -> None:
 
     took = sum(check.seconds for check in receipt.checks)
     checks = ", ".join(check.name for check in receipt.checks)
-    say(f"{receipt.target}: proven on {receipt.device} in {duration(took)}: {checks}")
-    if beside := suites.unproven(receipt.suite):
+    say(f"{receipt.target}: {receipt.verdict} in {duration(took)}: {checks}")
+    if beside := suites.unproven(receipt):
         say(f"  {beside}")
 
 

@@ -99,7 +99,7 @@ def verify(
         image = check(
             reference, chosen, root(), judge=judge, of_target=not suite, on_event=shown.on_event
         )
-    say(f"{image.reference}: proven on {image.receipt.device}, {image.receipt.made_at}")
+    say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
     for result in image.receipt.checks:
         say(f"  {result.name} {result.version}: passed")

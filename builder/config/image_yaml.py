@@ -133,6 +133,10 @@ class ImageSpec(FileModel):
     """The checks that the image goes through: `trainer` for a program that keeps to the contract
     (docs/proof.md), so that it is trained, killed and resumed; `program` for any other."""
 
+    smoke: tuple[fields.Text, ...] = Field((), examples=[["--epochs=1", "--data=tiny"]])
+    """The arguments of a tiny run, for the suite `program`: the image is started with them, without
+    a network or a GPU, and has to end with 0. Left out, it is started with `--help`."""
+
     environment: dict[fields.Variable, fields.Text] = Field(
         {}, examples=[{"TF_CPP_MIN_LOG_LEVEL": "1"}]
     )
@@ -213,6 +217,15 @@ class ImageSpec(FileModel):
                 f"write {frameworks.minor(known)}, {known} or {fields.NEWEST}",
             )
         return release
+
+    @field_validator("smoke")
+    @classmethod
+    def _smokes(cls, smoke: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if smoke and info.data.get("suite") == "trainer":
+            raise filemodel.refuse(
+                "the suite `trainer` has runs of its own", "write suite: program"
+            )
+        return smoke
 
     @field_validator("prune")
     @classmethod

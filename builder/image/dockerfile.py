@@ -180,6 +180,8 @@ def _labels(spec: ImageSpec, stack: Stack) -> dict[str, str]:
         labels[frameworks.LABEL] = spec.framework
     if spec.suite != "trainer":
         labels[f"{LABELS}.suite"] = spec.suite
+    if spec.smoke:  # so that the digest, and the receipt with it, is of an image that is asked this
+        labels[f"{LABELS}.smoke-arguments"] = " ".join(spec.smoke)
     if stack.prune:
         owner = f"{frameworks.of(spec.framework).title}'s"
         whose = f"{owner} and NVIDIA's" if stack.prune.only == "all" else owner

@@ -136,7 +136,7 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
     with files.locked(home.parent / f".{name}.lock"):
         _copy_program(program, home)
         _copy_locks(root, target, home, name)
-        values = spec.written()
+        values = {key: value for key, value in spec.written().items() if key != "smoke"}
         values["program"] = f"{program.copy}:{program.module}"
         values["suite"] = receipts.PROGRAM
         if spec.size_budget:

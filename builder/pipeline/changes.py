@@ -65,7 +65,7 @@ def _change(root: Path, settings: Settings, target: str) -> Change:
         return Change(target, True, f"the registry cannot say: {error.message}")
     if receipt.inputs != inputs:
         return Change(target, True, "made from other files than these")
-    return Change(target, False, f"the registry has it, proven {receipt.made_at}")
+    return Change(target, False, f"the registry has it, {receipt.made_at}: {receipt.verdict}")
 
 
 _OF_ALL = (

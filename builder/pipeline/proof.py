@@ -120,7 +120,8 @@ def overview(root: Path) -> list[dict[str, Any]]:
         record = records.read(root, spec.name)
         state = "not built"
         if record:
-            proven = validity(receipt_of(root, spec.name), record, spec)
+            receipt = receipt_of(root, spec.name)
+            proven = receipt and validity(receipt, record, spec) and not receipt.ended
             state = "built and proven" if proven else "built, not proven"
         rows.append(
             {

@@ -96,7 +96,7 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
     packages = [text.partition(" ")[::2] for layer in layers for text in layer["packages"]]
     return ImagePage(
         title=target,
-        state="proven" if proof else "not proven",
+        state="proven" if proof and not proof.ended else "not proven",
         facts={
             "image": record.reference,
             "digest": record.digest or record.image_id,
@@ -104,7 +104,7 @@ def of_target(root: Path, target: str, address: str, today: date) -> ImagePage:
             frameworks.of(record.framework).title: record.release,
             "device code pruned": record.prune,
             "made by": record.engine,
-            **({"proven": f"{proof.made_at} on {proof.device}"} if proof else {}),
+            **({"proof": f"{proof.verdict}, {proof.made_at}"} if proof else {}),
         },
         problem=validity.reason,
         checks=[

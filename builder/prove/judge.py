@@ -261,7 +261,7 @@ def explain(run: Run, who: str) -> Defect:
 
 def _not_hermetic(run: Run, who: str) -> Defect | None:
     """Say what the program wanted that the container has not: network, or a place to write."""
-    for line in reversed(run.tail):
+    for line in reversed(run.tail[-40:]):
         if _NETWORK.search(line):
             return Defect(
                 f"{who} needs the network, and has none: {line.strip()[:200]}",

@@ -159,6 +159,17 @@ class Receipt(_Frozen):
         return next((check.seen for check in self.checks if check.name == name), {})
 
     @property
+    def ended(self) -> str:
+        """How the program of an image that nothing refuses ended, where it was not well; such an
+        image is not called proven."""
+        return str(self.seen("starts").get("ended", ""))
+
+    @property
+    def verdict(self) -> str:
+        """What the image was seen to do, in a few words."""
+        return f"started, then {self.ended}" if self.ended else f"proven on {self.device}"
+
+    @property
     def problems(self) -> tuple[Defect, ...]:
         """What is wrong, in the order of the checks."""
         return tuple(problem for check in self.checks for problem in check.problems)

@@ -226,7 +226,7 @@ class Sandbox:
             self.log.append(reason)
             return Run(NOT_EXECUTED, time.monotonic() - began, tail=(reason,))
         events: list[TrainerEvent] = []
-        tail: deque[str] = deque(maxlen=40)
+        tail: deque[str] = deque(maxlen=200)  # a traceback through a framework is long
         answer: Mapping[str, Any] | None = None
         stopped = False
         for line in lines:

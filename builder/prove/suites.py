@@ -39,6 +39,7 @@ from builder.prove.checks import (
 )
 from builder.prove.checks import loader as linked
 from builder.prove.image import NotThereError
+from builder.prove.receipts import Receipt
 from builder.prove.session import RECORDS, Session
 from builder.prove.suite import Answer, Check, Suite, probed
 
@@ -149,10 +150,12 @@ def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
     return Suite(_named(name, receipts.PROGRAM), checks)
 
 
-def unproven(suite: str) -> str:
-    """Return what an image that went through a suite could prove beside that; "" for nothing."""
-    if not suite.endswith(receipts.PROGRAM):
+def unproven(receipt: Receipt) -> str:
+    """Return what an image with this receipt could prove beside that; "" for nothing."""
+    if not receipt.suite.endswith(receipts.PROGRAM):
         return ""
+    if receipt.ended:
+        return "not seen: a run that ends well (name a tiny one in image.yaml: smoke: [arguments])"
     return "not asked: steps, checkpoints, a saved result (suite: trainer, docs/your-program.md)"
 
 

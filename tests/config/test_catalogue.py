@@ -85,6 +85,7 @@ MISTAKES = [
     ("user: 1000\nuser: 1001", "user: stands twice, first in line 3", "keep one"),
     # types
     ("apt: libgl1", "apt: expected a list, found 'libgl1'", "write apt: [libgl1]"),
+    ("smoke: [-e, 1]", "smoke: the suite `trainer` has runs of its own", "write suite: program"),
     ("program: trainer", "program: 'trainer' is not FOLDER:MODULE", "write program: trainer:tr"),
     ("allow_ptx: perhaps", "allow_ptx: expected true or false", "write allow_ptx: true"),
     ("user: 1.5", "user: expected a whole number, found '1.5'", "write user: 1000"),

@@ -67,7 +67,7 @@ def test_what_does_not_concern_the_base_leaves_its_hash() -> None:
     other = rendered(
         "accelerator: CPU\nsize_budget: 2 GB\n"
         "environment: {B: x, A: '1 2'}\nlabels: {team: vision}\n"
-        "program: src/train:train.main\n"
+        "program: src/train:train.main\nsuite: program\nsmoke: [--steps=1, --data=a b]\n"
     )
     assert plain.base and other.base and other.config
     assert plain.base.tag == other.base.tag
@@ -79,6 +79,8 @@ def test_what_does_not_concern_the_base_leaves_its_hash() -> None:
         '      team="vision" \\\n'
         '      training-image-factory.accelerator="CPU" \\\n'
         '      training-image-factory.kernels="native" \\\n'
+        '      training-image-factory.smoke-arguments="--steps=1 --data=a b" \\\n'
+        '      training-image-factory.suite="program" \\\n'
         '      training-image-factory.tensorflow="2.21.0"',
     ]
     assert list(other.config.environment.items()) == [("A", "1 2"), ("B", "x")]

@@ -37,10 +37,10 @@ def test_where_the_registry_cannot_tell_a_target_counts_as_changed(copy: Path) -
 
 
 def test_the_receipt_in_the_registry_decides(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    inputs = make.prepare(root, "cpu").inputs
+    inputs, kept = make.prepare(root, "cpu").inputs, {"made_at": "today", "verdict": "proven"}
     monkeypatch.setattr(registry.Registry, "head", lambda *_: "sha256:x")
     for receipt, changed, why in (
-        (SimpleNamespace(inputs=inputs, made_at="today"), False, "the registry has it"),
+        (SimpleNamespace(inputs=inputs, **kept), False, "the registry has it, today: proven"),
         (SimpleNamespace(inputs="x", made_at="today"), True, "made from other files"),
         (CheckFailed("no receipt refers to it"), True, "not proven in the registry"),
         (OutsideError("no answer"), True, "the registry cannot say"),

@@ -199,6 +199,11 @@ sys.argv.append("--steps-per-loop=1")
     ),
     Breakage("outputs of root", "outputs", "belongs to uid 0", "USER 0"),
     _starts("a failure before its code", "starts", "ends before", PYTHON, "raise SystemExit(3)"),
+    _starts(
+        "an attribute of an older NumPy",
+        *("starts", r"fails while its modules load: AttributeError.*\(broken.py:2\)"),
+        *(PYTHON, "import numpy\nRATE = numpy.float(0.1)"),
+    ),
     _library(
         "no cuDNN", "libcudnn.so.9 is not where", lambda i: i.library("libcudnn.so.9").unlink()
     ),
