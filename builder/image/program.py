@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from builder.config.image_yaml import ImageSpec
     from builder.config.stack import Stack
-    from builder.core.events import OnEvent
+    from builder.core.events import OnEvent, RunningStep
     from builder.engine import BuiltImage, Engine
     from builder.image.content_store import ContentStore
     from builder.image.layer import AssembledImage, Layer
@@ -41,7 +41,7 @@ Rules = tuple[tuple[Path, "GitIgnoreSpec"], ...]
 
 LEFT_OUT = frozenset({"__pycache__", "node_modules"})
 """Folders of a program that no training run reads. Hidden files and folders are left out, too, and
-`tests` with modules of tests."""
+a `tests` at the top that holds modules of tests and nothing else."""
 
 MOST_FILES, MOST_BYTES = 20_000, 2_000_000_000
 """What a program may have: its files are held in memory, and become one layer."""
@@ -133,8 +133,9 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
 def walk(folder: Path) -> Iterator[Path]:
     """Yield the files of a program's folder that its image gets, sorted.
 
-    Of a project's root, what git ignores, build/ and images/ are left out, too. Raises InputError
-    for a link back to a folder above it, and for more files or bytes than a program has.
+    Of the root of a repository or a project, what git ignores is left out, too, and build/ and
+    images/ of a project. Raises InputError for a link back to a folder above it, and for more files
+    or bytes than a program has.
     """
     total = 0
     for number, path in enumerate(_below(folder, (folder.resolve(),), _rules(folder)), 1):
@@ -248,6 +249,17 @@ def _texts(files: Mapping[str, File]) -> Iterator[str]:
         yield from (name, str(file.executable), hashlib.sha256(file.content).hexdigest())
 
 
+def report(folder: Path, copying: RunningStep) -> None:
+    """Say at a step what an image does not get of a program's folder, the largest first."""
+    left = sorted(left_out(folder).items(), key=lambda each: -each[1][1])
+    lines = [f"{path} {size / 1e6:.1f} MB" for path, (_, size) in left]
+    for line in lines:
+        copying.log(f"left out: {line}")
+    if lines:
+        more = f" and {len(lines) - 6} more (builder --verbose)" if lines[6:] else ""
+        copying.detail += f"; left out: {', '.join(lines[:6])}{more}"
+
+
 def left_out(folder: Path) -> dict[str, tuple[int, int]]:
     """Return what an image does not get of a program's folder, but hidden files and caches: a
     folder or a file -> its files and bytes."""
@@ -267,12 +279,13 @@ def left_out(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def _rules(folder: Path) -> Rules:
-    """Return what a project's root leaves out; () for another folder."""
-    if not (folder / MARKER).is_file():
+    """Return what the root of a repository or a project leaves out; () for another folder."""
+    is_project = (folder / MARKER).is_file()
+    if not is_project and not (folder / ".git").exists():
         return ()
     from pathspec import GitIgnoreSpec
 
-    own = (f"/{MARKER}", f"/{BUILD}/", f"/{IMAGES}/")
+    own = (f"/{MARKER}", f"/{BUILD}/", f"/{IMAGES}/") if is_project else ()
     return ((folder, GitIgnoreSpec.from_lines(own)),)
 
 
@@ -289,7 +302,7 @@ def _below(folder: Path, above: tuple[Path, ...], rules: Rules) -> Iterator[Path
             continue
         if not path.is_dir():
             yield path
-        elif path.name not in LEFT_OUT and not _is_tests(path):
+        elif path.name not in LEFT_OUT and (above[1:] or not _is_tests(path)):
             real = path.resolve()
             if real in above:
                 raise InputError(
@@ -299,9 +312,13 @@ def _below(folder: Path, above: tuple[Path, ...], rules: Rules) -> Iterator[Path
 
 
 def _is_tests(folder: Path) -> bool:
-    """Return whether a folder holds modules of tests, and not the data of a split."""
+    """Return whether a folder holds modules of tests and nothing else: no data of a split."""
     names = ("test_*.py", "*_test.py", "conftest.py", "__init__.py")
-    return folder.name in {"test", "tests"} and any(any(folder.glob(name)) for name in names)
+    return (
+        folder.name in {"test", "tests"}
+        and any(any(folder.glob(name)) for name in names)
+        and all(path.is_dir() or path.suffix in {".py", ".pyc"} for path in folder.rglob("*"))
+    )
 
 
 def _left_out(name: str) -> bool:

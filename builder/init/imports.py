@@ -15,6 +15,10 @@ from builder.facts import frameworks
 
 _MOST: Final = 2_000
 """How many modules are read at most."""
+_OPENING: Final = frozenset(("join", "Path", "joinpath", "open", "listdir", "ImageFolder"))
+"""The functions whose arguments are parts of paths."""
+_OPTIONS: Final = frozenset(("default", "config_path"))
+"""The keywords whose values may be paths: argparse's and click's, hydra's."""
 _LEFT_OUT: Final = frozenset((project.BUILD, project.IMAGES, "tests", "test", "node_modules"))
 
 
@@ -68,15 +72,32 @@ def beside(root: Path, program: tuple[str, str]) -> Iterator[tuple[str, str]]:
         if not path.is_relative_to(folder):
             yield where, f"imports {where}"
             continue
-        for node in ast.walk(_tree(path)):
-            text = node.value if isinstance(node, ast.Constant) else ""
-            if not isinstance(text, str) or not re.fullmatch(r"(\./)?[\w-]+/[\w./{}*-]*", text):
-                continue
-            first = text.removeprefix("./").split("/")[0]
-            there = (root / first).is_dir() and not folder.is_relative_to(root / first)
+        for line, text in _paths(_tree(path)):
+            first = re.sub(r"^(\.{1,2}/)+", "", text).split("/")[0]
+            there = first and (root / first).is_dir() and not folder.is_relative_to(root / first)
             if there and not (folder / first).exists() and first not in seen:
                 seen.add(first)
-                yield f"{where}:{node.lineno}", f"opens {first}/"  # type: ignore[attr-defined]
+                yield f"{where}:{line}", f"opens {first}/"
+
+
+def _paths(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the texts of a module that read like paths, each with its line: they have a slash, or
+    are put together as paths are, or are what an option says."""
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            name = node.func.id if isinstance(node.func, ast.Name) else name
+            parts = node.args if name in _OPENING else []
+            parts = [*parts, *(each.value for each in node.keywords if each.arg in _OPTIONS)]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.Constant) and "/" in str(node.value):
+            parts = [node]
+        for part in parts:
+            text = part.value if isinstance(part, ast.Constant) else ""
+            if isinstance(text, str) and re.fullmatch(r"(\.{1,2}/)*[\w-]+(/[\w./{}*-]*)?", text):
+                yield part.lineno, text
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.core import files, outgoing, project
 from builder.core.errors import InputError
-from builder.core.events import OnEvent, ignore
+from builder.core.events import OnEvent, ignore, step
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.image import dockerfile, layers_lock
@@ -198,7 +198,10 @@ def build(
 
     Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
     """
-    home, name = derive(root, target, program)
+    with step(f"{target}-{program.slug}: copy", on_event) as copying:
+        home, name = derive(root, target, program)
+        copying.detail = str(program.folder)
+        programs.report(program.folder, copying)
     with files.locked(home.parent / f".{name}.lock"):
         try:
             spec = image_yaml.load(home, name)

@@ -308,9 +308,7 @@ def _report_program(root: Path, target: Target, events: OnEvent) -> None:
     chosen = target.spec.program
     with step("program", events) as copying:
         copying.detail = f"{len(target.image.files)} files of {chosen.folder}"
-        left = program.left_out(chosen.home(root) / chosen.folder)
-        for path, (count, size) in left.items():
-            copying.log(f"left out: {path} ({count} files, {size / 1e6:.1f} MB)")
+        program.report(chosen.home(root) / chosen.folder, copying)
 
 
 def _origin(plan: BasePlan, available: Availability) -> str:

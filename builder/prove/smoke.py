@@ -86,7 +86,7 @@ def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
             session.step = running
             result = check.ask(session)
             running.error = result.problems[0].message if result.problems else None
-            running.detail = "nothing to look at" if result.not_there else ""
+            running.detail = "nothing to look at" if result.not_there else result.note
         if not result.not_there:
             results.append(result)
     return results

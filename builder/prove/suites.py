@@ -106,16 +106,17 @@ def outputs(name: str) -> Check:
 
 
 def imports(proven_elsewhere: Sequence[str]) -> Check:
-    """Return the check whether every module that a program imports can be imported.
+    """Return the check whether every module that a program imports as it starts can be imported.
 
     proven_elsewhere: modules that another check loads; these are only found, for they load slowly.
     """
 
     def run(session: Session) -> Answer:
-        request = {"folder": APP, "proven_elsewhere": list(proven_elsewhere)}
+        module = session.subject.spec.program.module
+        request = {"folder": APP, "module": module, "proven_elsewhere": list(proven_elsewhere)}
         return probed(session.probe("builder.prove.probes.imports", request))
 
-    return Check("imports", 1, run)
+    return Check("imports", 2, run)
 
 
 @cache

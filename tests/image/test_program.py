@@ -11,6 +11,7 @@ import pytest
 
 from builder.config import compatibility, image_yaml
 from builder.core.errors import InputError
+from builder.core.events import Event, StepDone, step
 from builder.core.files import EPOCH
 from builder.image import program, start
 from builder.image.content_store import ContentStore
@@ -114,19 +115,47 @@ def test_the_root_of_a_project_is_a_program_without_what_git_ignores(trainer: Pa
     ]
     left = program.left_out(trainer)
     assert left["out"] == (1, 5)
-    assert {"build", "images", "builder.toml", "conf/a.ckpt", "trainer/tests"} <= left.keys()
+    assert {"build", "images", "builder.toml", "conf/a.ckpt", "conf/b"} == left.keys() - {"out"}
+    assert "app/trainer/tests/test_task.py" in names, "the program may read what lies deeper"
     yaml.write_text("accelerator: CPU\nprogram: .:trian\n")
     with pytest.raises(InputError, match="no module trian at the root") as refused:
         image_yaml.load(trainer, "cpu")
     assert "did you mean .:train?" in refused.value.fix
 
 
+def test_the_root_of_any_repository_is_a_program_without_what_git_ignores(tmp_path: Path) -> None:
+    """Which has no builder.toml: its images/ may be the program's own."""
+    for name in ("train.py", "images/cat.png", "runs/big", "data/runs/small"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / ".gitignore").write_text("/runs/\n")
+    (tmp_path / ".git").mkdir()
+    got = [path.relative_to(tmp_path).as_posix() for path in program.walk(tmp_path)]
+    assert got == ["data/runs/small", "images/cat.png", "train.py"]
+
+
 def test_data_that_is_called_test_is_no_test(trainer: Path) -> None:
-    for name in ("data/test/a.png", "data/tests/b.png"):
+    kept = ("data/test/a.png", "data/tests/b.png", "data/test/__init__.py", "test/__init__.py")
+    for name in (*kept, "test/deep/a.png", "notes.swp"):
         (trainer / "trainer" / name).parent.mkdir(parents=True, exist_ok=True)
         (trainer / "trainer" / name).write_text("x")
-    assert {"app/trainer/data/test/a.png", "app/trainer/data/tests/b.png"} <= files(trainer).keys()
+    names = files(trainer).keys()
+    assert {f"app/trainer/{name}" for name in (*kept, "test/deep/a.png")} <= names
     assert program.left_out(trainer / "trainer") == {"tests": (1, 1)}
+
+
+def test_what_is_left_out_is_said_where_somebody_looks(tmp_path: Path) -> None:
+    (tmp_path / "builder.toml").touch()
+    for number in range(7):
+        (tmp_path / f"{number}.log").write_text("x" * number * 100_000)
+    (tmp_path / ".gitignore").write_text("*.log\n")
+    events = list[Event]()
+    with step("program", events.append) as copying:
+        program.report(tmp_path, copying)
+    *logs, done = events[1:]
+    assert isinstance(done, StepDone) and len(logs) == 8
+    assert done.detail.startswith("; left out: 6.log 0.6 MB, 5.log 0.5 MB, ")
+    assert done.detail.endswith("and 2 more (builder --verbose)")
 
 
 # --- the image ------------------------------------------------------------------------------------

@@ -263,6 +263,15 @@ def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) 
     assert findings.program == ("fit", "fit.train")
     beside = [line for line in findings.left if "opens" in line]
     assert [line.split(": lies")[0] for line in beside] == ["fit/train.py:1: opens configs/"]
+    for line in (
+        "os.path.join('configs', 'a')", "Path(__file__).parent.parent / 'configs'",
+        "@hydra.main(config_path='../configs')\ndef f(): pass", "open(f'./configs/a')",
+        "parser.add_argument('--configs', default='configs')",
+    ):  # fmt: skip
+        (tmp_path / "fit/train.py").write_text(line)
+        assert "opens configs/" in str(init.propose(tmp_path, "cpu").findings.left), line
+    (tmp_path / "fit/train.py").write_text("x['configs'] = 'configs'\n")
+    assert "opens" not in str(init.propose(tmp_path, "cpu").findings.left), "that is no path"
     (tmp_path / "fit/train.py").write_text("from common import x\n")
     assert init.propose(tmp_path, "cpu").values["program"] == ".:fit.train"
 

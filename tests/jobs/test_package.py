@@ -50,6 +50,25 @@ def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -
         package.find(f"{script}/nowhere:train")
 
 
+def test_the_root_of_a_project_is_a_program_again_and_again(project_root: Path) -> None:
+    """Its copy lies in build/, and does not hold itself."""
+    (project_root / "train.py").touch()
+    for _ in range(3):
+        home, name = package.derive(project_root, "cpu", package.find(f"{project_root}:train"))
+        assert {"app/train.py", "app/trainer/task.py"} == image_files(home, name)
+        (home / "build" / name).mkdir(parents=True, exist_ok=True)
+        (home / "build" / name / "image.json").touch()
+
+
+def test_a_tiny_run_of_the_targets_own_program_is_not_asked_of_another(
+    project_root: Path, script: Path
+) -> None:
+    path = project_root / "images/cpu/image.yaml"
+    path.write_text(path.read_text() + "suite: program\nsmoke: [--steps=1]\n")
+    home, name = package.derive(project_root, "cpu", package.find(f"{script}:train"))
+    assert image_yaml.load(home, name).smoke == ()
+
+
 def test_requirements_are_read_as_windows_writes_them_or_refused(script: Path) -> None:
     program = package.find(f"{script}:train")
     for text in ("project = 3", '[project]\ndependencies = "numpy"'):

@@ -56,7 +56,7 @@ TABLE = {
     "training": (3, "090397d82d"),
     "tensorflow outputs": (1, "6d0595920e"),
     "stopping": (1, "b60fc26b9d"),
-    "imports": (1, "abd75ba27b"),
+    "imports": (2, "52451ae2fa"),
     "starts": (3, "842136e150"),
     "torch loader": (2, "83e7978718"),
     "torch outputs": (1, "83018841bf"),
