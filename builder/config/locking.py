@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from builder.config import debian_packages, image_yaml, lockfile, network, uv
 from builder.config.debian_packages import DebianPackage
@@ -236,6 +236,25 @@ def _wheels(
     return _layers(pins, base, frameworks.of(stack.spec.framework).lock_file), _moved(base, every)
 
 
+_SAME_FILES: Final = (
+    r"opencv(-contrib)?-python(-headless|-rolling)*",
+    r"onnxruntime(-\w+)?|ort-nightly(-gpu)?",
+    r"cupy(-cuda\d+x?|-rocm-[\d-]+)?",
+    r"faiss-(cpu|gpu)(-cu\d+)?",
+    *(rf"{name}(-simd|-binary|-cpu|-gpu|-lts-cpu|-cu\d+)?" for name in (
+        "pillow", "psycopg2", "polars", "xgboost", "paddlepaddle", "dgl", "mxnet",
+    )),
+    r"pycrypto(dome)?",
+    r"(tensorboard|tb-nightly)",
+    r"(pyjwt|jwt)",
+    r"(python-dotenv|dotenv)",
+    r"(pymongo|bson)",
+    r"(pyserial|serial)",
+)  # fmt: skip
+"""Distributions of which an environment has one, by patterns of their names: they own the same
+modules (the READMEs of opencv-python, "SELECT ONLY ONE OF THEM", onnxruntime, CuPy and faiss say
+so). Others the check `contents` finds in the image."""
+
 OTHER_BUILDS = ("cpu", "rocm", "xpu")
 """How the label of a build begins that has no code for NVIDIA's GPUs (torch 2.15.0+cpu)."""
 
@@ -363,6 +382,9 @@ class _Resolver:
                 f"{image_yaml.where(spec, 'requirements')}: they contradict each other: {together}",
                 "loosen or remove one of them",
             ) from None
+        for family in _SAME_FILES:
+            if len(same := [name for name in every if re.fullmatch(family, name)]) > 1:
+                raise self.overlapping(every, same, resolve)
         twins = ((name, self.twin(name, base)) for name in every if name not in base)
         for second, twin in twins:
             if twin:  # it installs over the files of the framework or of a CUDA library
@@ -375,6 +397,29 @@ class _Resolver:
                     f" {distribution}",
                 )
         return every
+
+    def overlapping(
+        self, every: Mapping[str, Pin], same: list[str], resolve: Callable[..., dict[str, Pin]]
+    ) -> InputError:
+        """Return the error for packages that own the same files. What another requirement needs
+        stays; else the build for this accelerator, then the larger one, then that without a
+        window."""
+        gpu = self.stack.accelerator.kind == "gpu"
+        by = {
+            name: next((text for text in self.requirements if name in resolve(text)), name)
+            for name in same
+        }
+        direct = {name for name in same if re.match(rf"{name}(?![\w.-])", by[name].lower())}
+        order = [("gpu", "cuda")] * gpu + [("contrib",), ("headless",)]
+        worth = {name: [any(word in name for word in words) for words in order] for name in same}
+        kept = max(same, key=lambda name: (name not in direct, worth[name]))
+        first, *others = (f"{name} {every[name].version}" for name in sorted(same))
+        out = ", ".join(by[name] for name in same if name != kept)
+        return InputError(
+            f"{self.where(by[same[0]])}: {first} and {', '.join(others)} install the same files, "
+            "and what comes last breaks the other",
+            f'leave out "{out}"; {kept} stays' + f", which {by[kept]} needs" * (kept not in direct),
+        )
 
     def twin(self, name: str, base: Mapping[str, Pin]) -> str:
         """Return the package whose files `name` would replace; "" for none."""

@@ -13,7 +13,7 @@ import contextlib
 import csv
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
@@ -48,8 +48,8 @@ class Record(NamedTuple):
     """`package` and `version`: the distribution whose RECORD it is, "" for the record of
     pruning."""
     lines: tuple[Line, ...]
-    files: tuple[str, ...] = ()
-    """All that it lists but bytecode."""
+    files: Mapping[str, str] = {}
+    """All that it lists but bytecode, each with its digest as it is written."""
 
 
 def is_record(path: str) -> bool:
@@ -71,9 +71,11 @@ def parse(path: str, text: str) -> Record:
         return Record("", "", tuple(line._replace(path=str(folder / line.path)) for line in rows))
     lines = tuple(line._replace(path=str(folder.parent / line.path)) for line in rows)
     site = str(folder.parent)
-    files = tuple(
-        posixpath.normpath(f"{site}/{name}") for name, _, _ in listed if not name.endswith(".pyc")
-    )
+    files = {
+        posixpath.normpath(f"{site}/{name}"): digest
+        for name, digest, _ in listed
+        if not name.endswith(".pyc")
+    }
     return Record(canonicalize_name(match[1]), match[2], lines, files)
 
 

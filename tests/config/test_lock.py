@@ -221,6 +221,29 @@ def test_requirements_that_cannot_be_met(
 
 
 @pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "requirements", "fix"),
+    [
+        ("cpu", "opencv-python, opencv-python-headless", '"opencv-python"; opencv-python-headless'),
+        (
+            "cpu",
+            "opencv-python==4.13.0.92, albumentations",
+            '"opencv-python==4.13.0.92"; opencv-py',
+        ),
+        ("v100", "onnxruntime, onnxruntime-gpu", '"onnxruntime"; onnxruntime-gpu stays'),
+    ],
+)
+def test_of_packages_with_the_same_files_the_one_to_leave_out_is_named(
+    copy: Path, name: str, requirements: str, fix: str
+) -> None:
+    text = f"accelerator: {name.upper()}\nrequirements: [{requirements}]\n"
+    with pytest.raises(InputError, match="install the same files") as error:
+        lock(copy, *target(copy, name, text))
+    assert error.value.fix.startswith(f"leave out {fix}")
+    assert ("which albumentations needs" in error.value.fix) is ("albumentations" in requirements)
+
+
+@pytest.mark.network
 def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy: Path) -> None:
     before = lockfile.read(copy, "cpu")
     text = (

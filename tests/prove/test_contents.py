@@ -110,6 +110,30 @@ def test_packages_and_caches_are_compared_with_the_locks() -> None:
     assert messages(read(layer({**packages, **caches}))) == [], "others have no locks"
 
 
+def test_two_packages_with_other_bytes_for_one_file_are_refused() -> None:
+    """The same bytes are a namespace, and tests at the top are nobody's."""
+    one, other = "a", "b"
+    both = {
+        f"{SITE}/cv2/cv2.abi3.so": (one, other), f"{SITE}/cv2/version.py": (one, other),
+        f"{SITE}/google/__init__.py": (one, one), f"{SITE}/tests/conftest.py": (one, other),
+    }  # fmt: skip
+    records = {
+        f"{SITE}/{name}-4.1.dist-info/RECORD": "".join(
+            f"{path.removeprefix(f'{SITE}/')},sha256={digests[which]},1\n"
+            for path, digests in both.items()
+        )
+        for which, name in enumerate(("opencv_python", "opencv_python_headless"))
+    }
+    files = plain(*both)
+    for path, said in records.items():
+        files |= text(path, said)
+    locked = {"opencv-python": "4.1", "opencv-python-headless": "4.1"}
+    (message,) = messages(read(layer(files), target="cpu", packages=locked))
+    named = "opencv-python 4.1 and opencv-python-headless 4.1 install other files as "
+    assert message.startswith(f"{named}{SITE}/cv2/cv2.abi3.so")
+    assert "google" not in message and "conftest" not in message
+
+
 # --- files that nobody accounts for ---------------------------------------------------------------
 
 BASE = layer(

@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 from builder.image.plan import APP, site_packages
 from builder.prove import waste
 from builder.prove.checks import secrets
+from builder.prove.checks.installed import shared
 from builder.prove.image import Image, Subject, listed
 from builder.prove.receipts import Defect
 from builder.prove.suite import Answer, Check
@@ -27,6 +28,8 @@ _INSTALLED: Final = re.compile(
     r"^(.*-packages)/([^/]+?)-([^/-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info(?:/|$)"
 )
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages/|^/usr/(local/)?lib/python3[\d.]*/")
+_ASIDE: Final = re.compile(r"(tests?|docs?|examples?|benchmarks?)/|[^/]+\.(md|rst|txt|toml|cfg)$|/")
+"""What packages put beside themselves, and nobody imports."""
 _LIBRARY: Final = re.compile(r"\.so(\.[\w.]+)?$")
 _CONFIGURES: Final = re.compile(r"/etc/ld\.so\.(preload|conf(\.d/.*)?)$")
 _BYTECODE: Final = re.compile(r"/__pycache__/([^/]+)\.cpython-\d+(\.opt-\d)?\.pyc$")
@@ -45,7 +48,7 @@ def run(image: Image) -> Answer:
     sizes = sorted(((entry.size, path) for path, entry in image.tree.files.items()), reverse=True)
     wrong = [*defects, *_compared(image.subject, installed)]
     if image.has_own_base:
-        wrong += [*_caches(image), *_unaccounted(image, image.subject)]
+        wrong += [*_shared(image), *_caches(image), *_unaccounted(image, image.subject)]
     return wrong, {
         **seen,
         "packages": {name: _all(versions) for name, versions in sorted(installed.items())},
@@ -89,6 +92,19 @@ def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[D
             f"installed and not locked: {listed(extra)}",
             "name it in `requirements`, then lock and build",
         )
+
+
+def _shared(image: Image) -> Iterator[Defect]:
+    """Yield the packages that own the same files; each has tests and documents where it likes."""
+    top = f"{site_packages(image.subject.stack.python)}/" if image.subject else ""
+    for names, paths in shared(image.tree.records.values()).items():
+        own = [path for path in paths if not _ASIDE.match(path.removeprefix(top))]
+        if own:
+            yield Defect(
+                f"{names} install other files as {listed(own)}: the upper one's count, and the "
+                "other package is broken",
+                "leave out of the requirements the one that the program does not need",
+            )
 
 
 def _caches(image: Image) -> Iterator[Defect]:
@@ -154,4 +170,4 @@ def _finder(tree: Tree, environment: Mapping[str, str]) -> Callable[[str], bool]
     return is_run
 
 
-CHECK = Check.of("contents", 6, run)
+CHECK = Check.of("contents", 7, run)

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.devicecode.pruning.elf import LIBRARY_NAME
+from builder.devicecode.records import Record
 from builder.prove.image import Image, NotThereError, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
@@ -66,7 +67,7 @@ def run(image: Image) -> Answer:
     if not found:
         raise NotThereError("no Python packages")
     own = {name for each in image.frameworks for name in each.distributions}
-    defects = [*_gone(image, found), *_shared(found), *_versions(found, own), *_foreign(found, own)]
+    defects = [*_gone(image, found), *_shared(image), *_versions(found, own), *_foreign(found, own)]
     defects += _without_a_compiler(image, found)
     return defects, {"note": f"{len(found)} distributions"}
 
@@ -94,7 +95,7 @@ def distributions(image: Image) -> Iterator[Distribution]:
             tuple(value.strip() for key, value in rows if key == "Requires-Dist"),
             frozenset(tags),
             image.tree.texts.get(f"{folder}/INSTALLER", "").strip(),
-            record.files if record else (),
+            tuple(record.files) if record else (),
         )
 
 
@@ -139,21 +140,27 @@ def _conda(image: Image, each: Distribution) -> bool:
     return not each.installer and f"{prefix}/conda-meta" in image.tree.folders
 
 
-def _shared(found: Iterable[Distribution]) -> Iterator[Finding]:
+def shared(records: Iterable[Record]) -> dict[str, list[str]]:
+    """Return the files that several distributions have installed, each with bytes of its own, by
+    the distributions' names."""
+    owners: dict[str, dict[str, str]] = {}
+    for each in records:
+        for path, digest in each.files.items() if each.package else ():
+            name = f"{each.package} {each.version}"
+            owners.setdefault(path, {})[name] = digest or name
+    found: dict[str, list[str]] = {}
+    for path, digests in sorted(owners.items()):
+        if len({*digests.values()}) > 1:
+            found.setdefault(" and ".join(sorted(digests)), []).append(path)
+    return found
+
+
+def _shared(image: Image) -> Iterator[Finding]:
     """Yield the distributions that have installed a library of one path."""
-    owners: dict[str, list[Distribution]] = {}
-    for each in found:
-        for path in filter(LIBRARY_NAME.search, each.files):
-            owners.setdefault(path, []).append(each)
-    pairs: dict[str, list[str]] = {}
-    for path, both in owners.items():
-        if both[1:]:
-            pairs.setdefault(" and ".join(sorted(map(str, both))), []).append(path)
-    for names, paths in pairs.items():
-        yield Finding(
-            f"{names} both install {listed(paths)}: what came last counts, and the other is broken",
-            "uninstall both, and install one",
-        )
+    for names, paths in shared(image.tree.records.values()).items():
+        if libraries := [path for path in paths if LIBRARY_NAME.search(path)]:
+            what = f"{names} both install {listed(libraries)}: what came last counts, and the other"
+            yield Finding(f"{what} is broken", "uninstall both, and install one")
 
 
 def _without_a_compiler(image: Image, found: Iterable[Distribution]) -> Iterator[Finding]:
