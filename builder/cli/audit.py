@@ -113,7 +113,6 @@ def prove(
     from builder.prove import any_image, suites, waste
     from builder.prove import image as images
     from builder.prove.audit import gpu_of
-    from builder.prove.ledger import Ledger
 
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
@@ -126,21 +125,19 @@ def prove(
         content, started = _look_into(image, where, run, shown.on_event)
     read = images.Image(content, device, started=started)
     checks = suites.IMAGE.judge(read)
-    ledger = started.ledger if started else Ledger()
-    ledger.read(content)
     wasted = waste.of_image(content, device.capability if device else None)
     if sarif:
         out(any_image.sarif(image, checks))
     else:
         annotations = any_image.github_lines(checks) if github else ()
         lines = (*any_image.lines(checks), *waste.lines(wasted), *annotations)
-        results(as_json, any_image.as_dict(image, device, checks, wasted, ledger.rows), lines)
+        results(as_json, any_image.as_dict(image, device, checks, wasted, read.spent), lines)
     if html:
         files.write(html, pages.html(pages.of_results(image, read, checks, wasted)))
         say(f"wrote {html}")
     any_image.require(image, checks)
     if push_receipt:
-        say(image_receipt.push(reference, manifest, device, checks, ledger.rows, where))
+        say(image_receipt.push(reference, manifest, device, checks, read.spent, where))
 
 
 def _look_into(

@@ -41,12 +41,13 @@ _DEEPEST: Final = 6
 
 @dataclass(frozen=True)
 class Command:
-    """Words that are started. folder: where. in_shell: a shell runs a script that has no first line
-    itself."""
+    """Words that are started."""
 
     words: tuple[str, ...]
     folder: str
+    """Where."""
     in_shell: bool = False
+    """A shell runs a script that has no first line itself."""
 
     @property
     def name(self) -> str:

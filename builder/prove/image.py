@@ -21,6 +21,7 @@ from builder.image.plan import LABELS
 from builder.prove.audit import Gpu
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
+from builder.prove.receipts import Spent
 from builder.reading.images import ImageContent
 from builder.reading.layers import Tree
 from builder.registry import manifests
@@ -107,6 +108,13 @@ class Image:
     def search_path(self) -> tuple[str, ...]:
         """The folders that a program is looked for in."""
         return tuple((self.environment.get("PATH") or PATH).split(":"))
+
+    @property
+    def spent(self) -> tuple[Spent, ...]:
+        """What reading it, and starting it, took."""
+        ledger = self.started.ledger if self.started else Ledger()
+        ledger.read(self.content)
+        return ledger.rows
 
     @property
     def is_ours(self) -> bool:

@@ -286,9 +286,11 @@ class Tree:
         return at if at in self.files or at in self.folders else None
 
     def visited(self, path: str) -> Iterator[str]:
-        """Yield each place on the way to where a path leads, which is last; "" for endless
-        links."""
-        at, rest, links = "/", path.split("/"), 0
+        """Yield each place on the way to where a path leads, which is last; "" for endless links,
+        and for a path that is too long for a kernel."""
+        at, rest, links = "/", path.split("/") if len(path) < tars.LONGEST_NAME else [], 0
+        if not rest:
+            yield ""
         while rest:
             at = posixpath.normpath(posixpath.join(at, rest.pop(0)))
             yield at

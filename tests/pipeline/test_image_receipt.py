@@ -27,7 +27,7 @@ def test_what_was_not_followed_is_not_signed() -> None:
     manifest = Manifest(b'{"layers": [], "config": {"digest": "%b", "size": 1}}' % DIGEST, "")
     image = registry.parse("127.0.0.1:1/a/b:c").at(manifest.digest)
     with pytest.raises(CheckFailed, match="the check loader could not follow musl"):
-        image_receipt.push(image, manifest, None, [UNSEEN], Settings())
+        image_receipt.push(image, manifest, None, [UNSEEN], (), Settings())
 
 
 @pytest.mark.network
