@@ -1,16 +1,16 @@
 """`builder job`: the commands that ask no backend about a job, and `builder tensorboard`."""
 
 import sys
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from builder.cli import job_sent, options
 from builder.cli.common import out, reporter, root, say, settings
 from builder.cli.job_sent import backend_of, end, line_writer
-from builder.cli.options import Cluster, Where, argument, expanded, flag, option
+from builder.cli.options import Sending, Where, argument, expanded, flag, option
+from builder.core import backends
 from builder.core.errors import InputError
 
 job_app = typer.Typer(
@@ -56,32 +56,18 @@ def local(
     the job ends when the chief ends, with the chief's exit code. A job with a study runs once for
     each trial, a few at a time; the same command continues an interrupted study.
     """
-    from builder.engine.discovery import connect
-    from builder.jobs.backends.local import prepare, run
-    from builder.jobs.backends.local.study import run_study
-
-    where, described = settings(engine=engine), prepare.load(root(), job)
+    chosen = settings(engine=engine)
+    own: dict[str, Any] = {"records": records, "job_dir": job_dir, "env_file": env_file}
+    start: Any = backends.of("local").prepare
     with reporter() as shown:
-        reached = partial(connect, where, on_event=shown.on_event)
-        if program is None:
-            docker = reached()
-        else:
-            docker, described = prepare.packaged(
-                root(), described, program, where, reached, shown.on_event
-            )
-        own = {"records": records, "job_dir": job_dir, "env_file": env_file}
-        prepared = prepare.prepare(root(), docker, described, arguments=arguments or (), **own)
-    tell = line_writer(prepared.pools)
-    if described.study is None:
-        end(run.run(docker, prepared, on_line=tell), as_json)
-    else:
-        end(run_study(docker, prepared, described.study, on_line=tell), as_json)
+        own |= {"program": program, "arguments": arguments or (), "on_event": shown.on_event}
+        prepared = start(root(), job, chosen, **own)
+    end(prepared.run(line_writer(prepared.pools)), as_json)
 
 
 @expanded
 def render(
-    where: Where,
-    cluster: Cluster,
+    where: Sending,
     job: str = options.JOB_NAME,
     program: str | None = options.PROGRAM,
     registry: str | None = options.REGISTRY,
@@ -98,11 +84,13 @@ def render(
     Without --pushed an image stands by its tag, and a note says so. With --program, the program's
     image is built, proven and pushed first, as submit does.
     """
+    from builder.jobs import request
+
     chosen = settings(registry, engine)
+    asked = request.Request(root(), job, where.flags, chosen, program=program, pushed=pushed)
     with reporter() as shown:
-        how = {"program": program, "pushed": pushed, "on_event": shown.on_event}
-        backend, ready = job_sent.prepared(job, where, cluster, chosen, **how)
-    _write(job_sent.as_text(backend, ready), output)
+        prepared = request.prepare(asked, job_sent.note, shown.on_event)
+    _write(prepared.text, output)
 
 
 def schema() -> None:
@@ -149,7 +137,7 @@ def convert(
 
 @expanded
 def cost(
-    backends: Where,
+    where: Where,
     job: str = options.JOB_NAME,
     lasting: str = option("How long it runs, such as 22m.", "--for", default=..., metavar="TIME"),
     as_json: bool = options.JSON,
@@ -160,17 +148,15 @@ def cost(
     builder job cost cats-and-dogs --for 22m
     """
     from builder.jobs import cost as costs
-    from builder.jobs import description, images
-    from builder.jobs.backends import choose
+    from builder.jobs import request
     from builder.jobs.description.values import length
 
-    described, seconds = description.load(root(), job), length("--for", lasting)
-    basis = "the time given"
-    if described.study is not None:
-        seconds *= described.study.trials
-        basis += f", {described.study.trials} trials"
-    backend = choose.remote(root(), described, asdict(backends))
-    ready = images.ready(root(), described, settings(), backend)
+    seconds, basis = length("--for", lasting), "the time given"
+    asked = request.Request(root(), job, where.flags, settings(), pushed=False)
+    ready = request.prepare(asked).ready
+    if ready.job.study is not None:
+        seconds *= ready.job.study.trials
+        basis += f", {ready.job.study.trials} trials"
     bill = costs.bill(ready, seconds, basis)
     for line in costs.as_text(bill):
         say(line)

@@ -13,13 +13,12 @@ import typer
 from builder.cli import options
 from builder.cli.common import OPTIONS, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.options import Cluster, Where, argument, expanded, flag, option
+from builder.cli.options import Sending, Where, argument, expanded, flag, option
+from builder.core import backends
 
 if TYPE_CHECKING:
-    from builder.core.settings import Settings
-    from builder.jobs.backends.protocol import Backend, JobStatus, OnLine, RemoteBackend
+    from builder.jobs.backends.protocol import Backend, JobStatus, OnLine
     from builder.jobs.machines import Pool
-    from builder.jobs.ready import Ready
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green")
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
@@ -29,40 +28,12 @@ def backend_of(where: Where, job: str | None = None) -> "Backend":
     """Return the backend to ask about a job."""
     from builder.jobs.backends import choose
 
-    return choose.backend_of(root(), asdict(where), job)
+    return choose.asked(root(), where.flags, job)
 
 
-def prepared(
-    job: str, where: Where, cluster: Cluster, settings: "Settings", **how: Any
-) -> tuple["RemoteBackend", "Ready"]:
-    """Return a backend, and a job that can be sent to it; show what a person should know of it.
-
-    how: what images.ready takes.
-    """
-    from builder.engine.discovery import connect
-    from builder.jobs import description, images
-    from builder.jobs.backends import choose
-
-    described = description.load(root(), job)
-    backend = choose.remote(root(), described, {**asdict(where), **asdict(cluster)})
-    how["connect"] = lambda: connect(settings)
-    ready = images.ready(root(), described, settings, backend, **how)
-    for note in ready.notes:
-        say(f"note: {note}")
-    return backend, ready
-
-
-def as_text(backend: "RemoteBackend", ready: "Ready") -> str:
-    """Return what is sent as a person reads it: YAML for kubectl, else JSON."""
-    import json
-
-    from builder.core import yamlfile
-    from builder.jobs.backends import choose
-
-    values = backend.render(ready)
-    if backend.name == choose.KUBERNETES:
-        return yamlfile.dump(values)
-    return json.dumps(values, indent=2) + "\n"
+def note(text: str) -> None:
+    """Show what a person should know of a job before it is sent."""
+    say(f"note: {text}")
 
 
 # --- showing --------------------------------------------------------------------------------------
@@ -165,8 +136,7 @@ def end(job: "JobStatus", as_json: bool) -> None:
 
 @expanded
 def submit(
-    where: Where,
-    cluster: Cluster,
+    where: Sending,
     job: str = options.JOB_NAME,
     arguments: list[str] | None = options.ARGUMENTS,
     program: str | None = options.PROGRAM,
@@ -188,19 +158,15 @@ def submit(
     The same command again finds the job that it created: after a lost connection, or while it
     runs. With --logs the exit code is the job's.
     """
-    from builder.jobs import submission
-    from builder.jobs.backends import choose
+    from builder.jobs import request
 
-    chosen = settings(registry, engine)
+    own = (tuple(arguments or ()), program)
+    asked = request.Request(root(), job, where.flags, settings(registry, engine), *own)
     with reporter() as shown:
-        how = {"arguments": arguments or (), "program": program, "on_event": shown.on_event}
-        backend, ready = prepared(job, where, cluster, chosen, pushed=True, **how)
-        backend.preflight(ready)
         if dry_run:
-            sys.stdout.write(as_text(backend, ready))
+            sys.stdout.write(request.taken(asked, note, shown.on_event).text)
             return
-        known = choose.memory(root())
-        sent = submission.submit(backend, ready, known, again=again, on_event=shown.on_event)
+        backend, sent = request.submit(asked, again=again, on_note=note, on_event=shown.on_event)
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
@@ -229,7 +195,7 @@ def status(
     backend = backend_of(where, job)
     sent = backend.find(job)
     if watch:
-        end(_watch(backend, sent, min(poll, 1.0) if backend.name == "local" else poll), as_json)
+        end(_watch(backend, sent, min(poll, backends.of(backend.name).poll)), as_json)
     _show(sent)
     if as_json:
         out(_json(sent))

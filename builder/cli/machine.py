@@ -8,15 +8,15 @@ import typer
 
 from builder.cli.common import reporter, results, root, say, settings, show
 from builder.cli.console import size
-from builder.cli.options import ENGINE, JSON, REGISTRY, Cluster, Where, expanded, flag, option
+from builder.cli.options import ENGINE, JSON, REGISTRY, Sending, Where, expanded, flag, option
 from builder.core import files
 from builder.core.errors import CheckFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
+    from builder.core.findings import Finding
     from builder.core.settings import Settings
-    from builder.doctor import Finding
 
 engine_app = typer.Typer(
     help="The private engine: for machines without Docker.", no_args_is_help=True
@@ -25,8 +25,7 @@ engine_app = typer.Typer(
 
 @expanded
 def doctor(
-    where: Where,
-    cluster: Cluster,
+    where: Sending,
     cloud: bool = flag("--cloud", "Check a build in Cloud Build instead."),
     job: str | None = option("Check a job and the backend that gets it.", metavar="JOB"),
     registry: str | None = REGISTRY,
@@ -43,14 +42,15 @@ def doctor(
 
     Each finding that prevents the work has the command that mends it; then the exit code is 4.
     """
-    from builder.doctor import examine, machine
+    from builder.core.findings import examine
+    from builder.doctor import machine
 
     chosen = settings(registry=registry, engine=engine)
     findings: list[Finding] = []
     if cloud:
         findings += _cloud(where)
     if job or where.backend:
-        findings += _jobs(job, chosen, {**asdict(where), **asdict(cluster)})
+        findings += _jobs(job, chosen, where)
     if not (cloud or job or where.backend):
         findings += examine(machine.Machine(chosen))
     lines = (
@@ -65,32 +65,22 @@ def doctor(
 
 
 def _cloud(where: Where) -> "Iterable[Finding]":
+    from builder.core.findings import examine
     from builder.core.settings import load_cloud
-    from builder.doctor import cloudbuild, examine
+    from builder.doctor import cloudbuild
 
-    cloud = load_cloud(root(), project=where.project, region=where.region)
+    own = (where.flags["project"], where.flags["region"])
+    cloud = load_cloud(root(), project=own[0], region=own[1])
     cloud, project = cloudbuild.connect(cloud)
     return examine(cloudbuild.CloudBuild(cloud, project))
 
 
-def _jobs(
-    name: str | None, chosen: "Settings", flags: "Mapping[str, str | None]"
-) -> "Iterable[Finding]":
-    from builder.doctor import examine, kubernetes, vertex
-    from builder.jobs import description, images
-    from builder.jobs.backends import choose
-    from builder.jobs.backends.kubernetes.backend import Kubernetes
-    from builder.jobs.backends.vertex.backend import VertexAI
+def _jobs(job: str | None, chosen: "Settings", where: Sending) -> "Iterable[Finding]":
+    from builder.jobs import request
 
-    job = description.load(root(), name) if name is not None else None
-    backend, ready = choose.remote(root(), job, flags), None
-    if job is not None:
-        with reporter() as shown:
-            ready = images.ready(root(), job, chosen, backend, pushed=True, on_event=shown.on_event)
-    if isinstance(backend, Kubernetes):
-        return examine(kubernetes.ClusterJobs(backend, ready))
-    assert isinstance(backend, VertexAI)
-    return examine(vertex.Vertex(backend.known().where, ready))
+    asked = request.Request(root(), job, where.flags, chosen) if job is not None else None
+    with reporter() as shown:
+        return request.examine(asked, root(), where.flags, shown.on_event)
 
 
 def cache(

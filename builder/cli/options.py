@@ -1,20 +1,22 @@
 """The options of the commands: how one is declared, those that several share, groups of them.
 
-A group is a frozen dataclass that a command names once:
+A group is a value that a command names once:
 
     @options.expanded
     def submit(where: Where, job: str = JOB_NAME) -> None: ...
 
-Typer then offers a flag for each field of `Where`, and the command gets one object.
+Typer then offers each option of `Where`, and the command gets one object.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import typer
+
+from builder.core import backends
 
 T = TypeVar("T")
 
@@ -56,50 +58,97 @@ ARGUMENTS = argument("For the trainer, after --.", "[-- ARGS]")
 POLL = option("Seconds between two looks.", default=10.0, min=0.05)
 
 
-@dataclass(frozen=True)
-class Where:
-    """Where a command looks for jobs and starts them; None stands for the project's setting."""
+class Group:
+    """Options with one text each that several commands share: the fields of a dataclass."""
 
-    backend: str | None = option(
-        "local, vertex (default) or kubernetes.", "--on", metavar="BACKEND"
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return the options that a command offers, by their names."""
+        return {item.name: item.default for item in fields(cls)}  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, values: Mapping[str, str | None]) -> Any:
+        """Return what the command gets."""
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Where(Group):
+    """Where a command looks for jobs: a backend, and each backend's own options."""
+
+    flags: Mapping[str, str | None]
+    """By their names, `backend` among them; None stands for the project's setting."""
+
+    sends: ClassVar[bool] = False
+
+    @property
+    def backend(self) -> str | None:
+        """Return the backend that is named."""
+        return self.flags["backend"]
+
+    @classmethod
+    def options(cls) -> dict[str, Any]:
+        """Return --on, and the options of all backends."""
+        *others, last = (
+            f"{name} (default)" if name == backends.DEFAULT else name for name in backends.names()
+        )
+        known = f"{', '.join(others)} or {last}."
+        offered = {"backend": option(known, "--on", metavar="BACKEND")}
+        kinds = backends.every()
+        for sends in (False, True) if cls.sends else (False,):
+            for flag in dict.fromkeys(
+                flag.name for kind in kinds for flag in kind.flags if flag.sends == sends
+            ):
+                offered[flag] = option(_help(flag))
+        return offered
+
+    @classmethod
+    def of(cls, values: Mapping[str, str | None]) -> Any:
+        """Return the group with these values."""
+        return cls(values)
+
+
+@dataclass(frozen=True)
+class Sending(Where):
+    """Where a command sends a job."""
+
+    sends: ClassVar[bool] = True
+
+
+def _help(name: str) -> str:
+    """Return what an option means, for each backend that has it."""
+    return " ".join(
+        f"{kind.name}: {flag.help}"
+        for kind in backends.every()
+        for flag in kind.flags
+        if flag.name == name
     )
-    project: str | None = option("vertex: the project.")
-    region: str | None = option("vertex: such as us-central1.")
-    context: str | None = option("kubernetes: of kubeconfig (default: the current).")
-    namespace: str | None = option("kubernetes: default: the context's own.")
 
 
 @dataclass(frozen=True)
-class InCloud:
+class InCloud(Group):
     """The project that a command is about; None stands for the setting of builder.toml."""
 
     project: str | None = option("The project's id.")
     region: str | None = option("global, or a region.")
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """What only a cluster of Kubernetes is told of a job; None stands for the project's setting."""
-
-    queue: str | None = option("kubernetes: a LocalQueue of Kueue.")
-    service_account: str | None = option("kubernetes: a ServiceAccount of the namespace.")
-    nodes: str | None = option(
-        "kubernetes: gke (default) selects nodes by GKE's labels; any: by GPUs."
-    )
-    pull_secret: str | None = option("kubernetes: a Secret with which nodes pull the image.")
-
-
 def expanded(command: Callable[..., T]) -> Callable[..., T]:
-    """Return the command with an option for each field of its groups, and after them its own.
+    """Return the command with the options of its groups, and after them its own.
 
-    Two groups of one command may not share a field's name: ValueError.
+    Two options of one command may not share a name: ValueError.
     """
     hints, named = get_type_hints(command), inspect.Parameter.KEYWORD_ONLY
-    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    groups: dict[str, type[Group]] = {
+        name: kind
+        for name, kind in hints.items()
+        if isinstance(kind, type) and issubclass(kind, Group)
+    }
+    offered = {name: group.options() for name, group in groups.items()}
     parameters = [
-        inspect.Parameter(item.name, named, default=item.default, annotation=item.type)
-        for group in groups.values()
-        for item in fields(group)
+        inspect.Parameter(name, named, default=default, annotation=str | None)
+        for options in offered.values()
+        for name, default in options.items()
     ]
     parameters += [
         parameter.replace(annotation=hints[parameter.name], kind=named)
@@ -110,7 +159,7 @@ def expanded(command: Callable[..., T]) -> Callable[..., T]:
     @functools.wraps(command)
     def run(**values: Any) -> T:
         for name, group in groups.items():
-            values[name] = group(**{item.name: values.pop(item.name) for item in fields(group)})
+            values[name] = group.of({each: values.pop(each) for each in offered[name]})
         return command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

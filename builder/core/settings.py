@@ -14,12 +14,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 
-from builder.core import filemodel, files
+from builder.core import backends, filemodel, files
+from builder.core.backends import Flags
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
@@ -29,14 +38,13 @@ from builder.core.yamlfile import Document, Mistake
 PREFIX: Final = "BUILDER_"
 """How the variables of the environment begin that are settings."""
 
-TABLES: Final = ("cloud", "job", "kubernetes", "trust")
-
 LOCAL_REPOSITORY: Final = "training"
 """The repository of images that stay on the engine."""
 
 KEYLESS: Final = "keyless"
 """Stands where a key is named: a push signs with its own OIDC identity, through Sigstore."""
 
+Table = TypeVar("Table", bound=FileModel)
 Engine = Literal["auto", "machine", "private"]
 MachineType = Literal[
     "E2_MEDIUM", "E2_STANDARD_2", "E2_HIGHCPU_8", "E2_HIGHCPU_32", "N1_HIGHCPU_8", "N1_HIGHCPU_32"
@@ -64,9 +72,6 @@ def _repository(value: str) -> str:
         )
     return value
 
-
-_LABEL: Final = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-_NAME: Final = rf"(?=.{{1,253}}$){_LABEL}(?:\.{_LABEL})*"
 
 Repository = Annotated[str, AfterValidator(_repository)]
 WebAddress = Annotated[
@@ -105,24 +110,10 @@ Bucket = Annotated[
     str,
     matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://"),
 ]
-Label = Annotated[
-    str, matches(_LABEL, "a name in a cluster", "write a-z, 0-9 and -, at most 63: training")
-]
-ObjectName = Annotated[
-    str,
-    matches(
-        _NAME,
-        "an object's name in the namespace",
-        "write a-z, 0-9 and -, at most 63: trainer; it is not Google's address",
-    ),
-]
 Age = Annotated[
     str, matches(r"[1-9][0-9]{0,3}[hdw]", "an age", "write hours, days or weeks: 12h, 30d, 4w")
 ]
 _HOURS: Final = {"h": 1, "d": 24, "w": 7 * 24}
-Context = Annotated[
-    str, matches(r"\S+", "a context", "write the name of one: kubectl config get-contexts")
-]
 
 # --- the tables -----------------------------------------------------------------------------------
 
@@ -159,33 +150,6 @@ class CloudSettings(FileModel):
         safe = re.sub("[:.]", "_", self.project or "").replace("google", "elgoog")
         region = "" if self.region == "global" else f"_{self.region}"
         return self.staging_bucket or f"{safe}{region}_cloudbuild"
-
-
-class JobSettings(FileModel):
-    """The table [job]: where jobs go on Vertex AI."""
-
-    project: ProjectId | None = None
-    region: Region | None = None
-    endpoint: Endpoint | None = None
-    logging_endpoint: Endpoint | None = None
-    """`endpoint` and `logging_endpoint`: an emulator's address, None for Google's own."""
-
-
-class KubernetesSettings(FileModel):
-    """The table [kubernetes]: where JobSets go."""
-
-    namespace: Label | None = None
-    """None for the context's own."""
-    queue: Label | None = None
-    """A LocalQueue of Kueue, None for none."""
-    service_account: ObjectName | None = None
-    """Of Kubernetes, None for the namespace's default."""
-    nodes: Literal["gke", "any"] = "gke"
-    """"gke" selects nodes by GKE's labels; "any" asks for nothing but `nvidia.com/gpu`."""
-    pull_secret: ObjectName | None = None
-    """With which the nodes pull the image."""
-    context: Context | None = None
-    """Of kubeconfig, None for the current one."""
 
 
 class Identity(FileModel):
@@ -262,8 +226,6 @@ class Settings(FileModel):
     """That of an archive that keeps every version, for one that the mirror no longer has; None
     takes Debian's own."""
     cloud: CloudSettings = CloudSettings()
-    job: JobSettings = JobSettings()
-    kubernetes: KubernetesSettings = KubernetesSettings()
     trust: TrustSettings = TrustSettings()
 
     @property
@@ -271,11 +233,34 @@ class Settings(FileModel):
         """The name before the colon of every image reference."""
         return self.registry or LOCAL_REPOSITORY
 
+    def table(self, name: str, model: type[Table]) -> Table:
+        """Return the table of a backend for jobs; its defaults for settings that were not read."""
+        written = getattr(self, name, None)
+        return written if isinstance(written, model) else model()
+
+
+@cache
+def _model() -> type[Settings]:
+    """Return the settings with the table of each backend for jobs."""
+    tables: dict[str, Any] = {}
+    for kind in backends.every():
+        if kind.settings is not None:
+            default = kind.settings()
+            tables[kind.table] = (type(default), default)
+    return create_model("Settings", __base__=Settings, **tables)
+
+
+def _tables() -> dict[str, type[FileModel]]:
+    """Return the models of all tables by their names."""
+    models = {name: field.annotation for name, field in _model().model_fields.items()}
+    return {
+        name: model
+        for name, model in models.items()
+        if isinstance(model, type) and issubclass(model, FileModel)
+    }
+
 
 # --- reading --------------------------------------------------------------------------------------
-
-Flags = Mapping[str, str | None]
-"""Flags of the command line by the names of settings; one that is None was not given."""
 
 
 @dataclass(frozen=True)
@@ -330,7 +315,7 @@ class BuilderToml(Document):
             return "[[cloud.trigger]]"
         if example.startswith("["):
             return f'{key} = ["{example[1:-1]}"]'
-        return f"[{key}]" if key in TABLES else f'{key} = "{example or "..."}"'
+        return f"[{key}]" if key in _tables() else f'{key} = "{example or "..."}"'
 
 
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
@@ -367,9 +352,9 @@ def load(
     file = BuilderToml.read(root)
     file.override(os.environ if environ is None else environ, {"": flags, **(tables or {})})
     try:
-        settings = Settings.model_validate(file.value)
+        settings = _model().model_validate(file.value)
     except ValidationError as error:
-        raise file.refused(filemodel.mistakes(file, error.errors(), Settings)) from None
+        raise file.refused(filemodel.mistakes(file, error.errors(), _model())) from None
     return settings.model_copy(update={"trust": _with_paths(root, settings.trust, file)})
 
 
@@ -382,12 +367,11 @@ def load_cloud(
 
 def _texts() -> Iterator[str]:
     """Yield the name of each setting that is one text: `registry`, `cloud.region`."""
-    for name, field in Settings.model_fields.items():
-        if name in TABLES:
-            table: Any = field.annotation
-            lists = ("triggers", "prove", "layers", "rebuilders")
-            yield from (f"{name}.{key}" for key in table.model_fields if key not in lists)
-        else:
+    lists, tables = ("triggers", "prove", "layers", "rebuilders"), _tables()
+    for name in _model().model_fields:
+        keys = tables[name].model_fields if name in tables else ()
+        yield from (f"{name}.{key}" for key in keys if key not in lists)
+        if name not in tables:
             yield name
 
 

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from builder import googleapi
 from builder.cloudbuild.clients import connect as signed_in
+from builder.core.findings import Finding, check
 from builder.core.settings import CloudSettings
-from builder.doctor import Finding, check, google
-from builder.doctor.google import Project
+from builder.googleapi import Project
 from builder.registry import is_loopback
 
 BUILDS: Final = {
@@ -63,7 +63,7 @@ def staging(cloud: CloudBuild) -> Iterator[Finding]:
     path = f"/storage/v1/b/{bucket}/iam/testPermissions"
     has = cloud.project.ask("storage.googleapis.com", path, STAGING, by_get=True)
     grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member=user:YOU --role="
-    yield google.granted("staging", STAGING, has, grant)
+    yield googleapi.granted("staging", STAGING, has, grant)
 
 
 @check(CloudBuild, "account")

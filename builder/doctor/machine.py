@@ -15,9 +15,9 @@ from builder import registry
 from builder.config import debian, network
 from builder.core import system
 from builder.core.errors import FactoryError, OutsideError
+from builder.core.findings import Finding, check
 from builder.core.retry import Retry
 from builder.core.settings import Settings
-from builder.doctor import Finding, check
 from builder.engine import PLATFORM, Engine, buildx, private
 from builder.engine.discovery import NoEngine, connect
 

@@ -5,7 +5,8 @@ in another distribution is registered there, as an entry point of the group GROU
 key of image.yaml. Everything else in the factory asks this value, and names no framework.
 
 Functions of the rooms above (the versions of an image, its checks) are imported when they are
-called, by the reference that an entry point has (`later`): so this module imports none of them.
+called, by the reference that an entry point has (`later` in builder/core/plugins.py): so this
+module imports none of them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final
+
+from builder.core import plugins
 
 GROUP: Final = "training_image_factory.frameworks"
 DEFAULT: Final = "tensorflow"
@@ -120,27 +122,17 @@ class Framework:
         return (*own, NVIDIA) if only == "all" else own
 
 
-def later(reference: str) -> Callable[..., Any]:
-    """Return a function that imports another one, named as in an entry point ("module:name"), and
-    calls it."""
-    return lambda *arguments: EntryPoint("", reference, "").load()(*arguments)
-
-
 @cache
 def of(name: str) -> Framework:
     """Return a framework by the key of image.yaml. Raises KeyError where there is none."""
-    own = EntryPoint(name, f"builder.frameworks.{name}:FRAMEWORK", GROUP)
-    for point in (own,) if name in OWN else entry_points(group=GROUP, name=name):
-        framework: Framework = point.load()
-        return framework
-    raise KeyError(name)
+    framework: Framework = plugins.load(GROUP, name, OWN, "builder.frameworks.{}:FRAMEWORK")
+    return framework
 
 
 @cache
 def every() -> tuple[Framework, ...]:
     """Return all frameworks, ours first."""
-    others = {point.name for point in entry_points(group=GROUP)} - set(OWN)
-    return tuple(of(name) for name in (*OWN, *sorted(others)))
+    return tuple(map(of, plugins.names(GROUP, OWN)))
 
 
 @cache
@@ -162,7 +154,7 @@ def named_in(keys: Iterable[Any]) -> tuple[str, ...]:
 @cache
 def is_known(name: str) -> bool:
     """Return whether a framework has this name."""
-    return name in OWN or bool(entry_points(group=GROUP, name=name))
+    return name in plugins.names(GROUP, OWN)
 
 
 def of_image(labels: Mapping[str, str]) -> Framework:

@@ -19,7 +19,7 @@ from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.facts import DATA, accelerators, read_table
 from builder.jobs import machines
-from builder.jobs.description.job import Job
+from builder.jobs.description.job import described
 from builder.jobs.ready import given
 
 _TABLE: Final = read_table(DATA / "aiplatform.yaml")
@@ -67,7 +67,7 @@ def convert(
     job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
     job |= {"labels": old.below("labels"), "study": _study(old)}
     job["image"] = _image(old, job, image, targets)
-    written = {name: job[name] for name in Job.model_fields if job.get(name)}
+    written = {name: job[name] for name in described().model_fields if job.get(name)}
     _check(old.where, written)
     left_out = tuple(old.unused())
     lines = [*old.changes, *(f"not taken over: {line}" for line in left_out)]
@@ -375,8 +375,8 @@ def _check(where: str, written: Mapping[str, Any]) -> None:
     """Raise InputError for what makes the new job unreadable; its lines are written nowhere."""
     document = yamlfile.parse(yamlfile.dump(written), where)
     try:
-        Job.model_validate(document.value)
+        described().model_validate(document.value)
     except ValidationError as error:
-        mistakes = filemodel.mistakes(document, error.errors(), Job)
+        mistakes = filemodel.mistakes(document, error.errors(), described())
         lines = [f"{where}: {mistake.field}: {mistake.what}" for mistake in mistakes]
         raise InputError("\n".join(lines), mistakes[0].fix) from None

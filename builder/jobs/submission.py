@@ -27,6 +27,8 @@ from builder.jobs.backends.protocol import (
 )
 from builder.jobs.ready import Ready
 
+FOLDER = Path("build") / "jobs"
+"""The folder of a project in which this machine keeps what it knows of its jobs."""
 LOOKS_AFTER = (0.0, 1.0, 4.0)
 """Seconds before each look for a job whose answer got lost; a list was seen to lag by a second."""
 
@@ -52,6 +54,11 @@ class Memory:
 
     folder: Path
     """Shared by this machine's commands."""
+
+    @classmethod
+    def of(cls, root: Path) -> Memory:
+        """Return what this machine remembers of a project."""
+        return cls(root / FOLDER)
 
     def _file(self, name: str) -> Path:
         return self.folder / f"{name}.submitted"

@@ -16,6 +16,7 @@ from pathlib import Path
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
 from builder.jobs.backends.local import backend as local
+from builder.jobs.submission import FOLDER
 
 
 def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
@@ -24,7 +25,7 @@ def sources(root: Path, names: Sequence[str]) -> Mapping[str, str]:
     names: local jobs, folders, gs:// addresses; a job that did not run here is looked for in its
     bucket. No name means every local job. Raises InputError.
     """
-    ran = sorted(path.parent for path in (root / local.FOLDER).glob(f"*/{local.LOCAL}"))
+    ran = sorted(path.parent for path in (root / FOLDER).glob(f"*/{local.LOCAL}"))
     if not names and not ran:
         raise InputError(
             "no job has run on this machine yet",

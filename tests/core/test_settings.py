@@ -29,7 +29,8 @@ def refused(project: Path, toml: str = "", **how: object) -> InputError:
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load(project) == Settings(registry=None, engine="auto")
+    chosen = load(project)
+    assert (chosen.registry, chosen.engine, chosen.trust) == (None, "auto", TrustSettings())
     assert (load(project).repository, load(project).cloud.project) == ("training", None)
     toml = 'registry = "file/x"\nengine = "machine"\n[cloud]\nproject = "of-file"\n'
     environ = {"BUILDER_REGISTRY": "environment/x", "BUILDER_CLOUD_PROJECT": "of-environment"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.doctor import Finding
+from builder.core.findings import Finding
 from tests.emulators.cloud_build import LoopbackCloud, loopback_cloud
 
 Run = Callable[..., tuple[int, str, str]]

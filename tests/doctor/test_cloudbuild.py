@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from builder.core.findings import examine
 from builder.core.settings import CloudSettings
-from builder.doctor import cloudbuild, examine
+from builder.doctor import cloudbuild
 from builder.doctor.cloudbuild import CloudBuild
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from builder.core.settings import KubernetesSettings as Cluster
-from builder.doctor import Finding, examine, kubernetes
+from builder.core.findings import Finding, examine
+from builder.jobs.backends.kubernetes import doctor as kubernetes
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from tests.doctor.conftest import by_name, severities
 from tests.emulators import kubernetes as server
 from tests.jobs.clusters import JOB, ready

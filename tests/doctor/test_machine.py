@@ -9,8 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from builder.core.errors import OutsideError
+from builder.core.findings import Finding, examine
 from builder.core.settings import Settings
-from builder.doctor import Finding, examine, machine
+from builder.doctor import machine
 from builder.engine import Engine, docker
 from builder.engine.discovery import NoEngine
 from tests.doctor.conftest import severities

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from google.oauth2 import credentials as login
 
-from builder.core.settings import JobSettings
-from builder.doctor import examine, vertex
-from builder.doctor.vertex import Vertex
+from builder.core.findings import examine
+from builder.jobs.backends.vertex import doctor as vertex
+from builder.jobs.backends.vertex.doctor import Vertex
+from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.ready import Image
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators import answers

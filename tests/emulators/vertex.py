@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.core.settings import JobSettings
+from builder.jobs.backends.vertex.settings import JobSettings
 from tests.clock import until
 from tests.emulators import google
 from tests.emulators.google import Refused

@@ -14,7 +14,7 @@ import pytest
 from builder.config import compatibility, image_yaml, lockfile, locking
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, RefusedError, Stack
-from builder.core import settings
+from builder.core import plugins, settings
 from builder.core.errors import InputError
 from builder.engine import Engine
 from builder.facts import frameworks
@@ -66,7 +66,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def entry_points(**wanted: Any) -> EntryPoints:
         return EntryPoints([point]).select(**wanted)
 
-    monkeypatch.setattr(frameworks, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
     cached = (frameworks.of, frameworks.every, frameworks.is_known, frameworks.optional)
     for function in cached:
         function.cache_clear()

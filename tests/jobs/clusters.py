@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.ready import Image, Ready
 from tests.jobs import jobfiles, jobset_rules
 

@@ -12,9 +12,9 @@ import pytest
 
 from builder.config import image_yaml
 from builder.core import project
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.engine import BuildRequest, Engine, buildx
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.local.replicas import LocalJob
 from tests.emulators import kubernetes as server
 

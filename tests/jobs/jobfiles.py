@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from builder.core import project as projects
-from builder.core.settings import JobSettings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import description, images
 from builder.jobs.backends.local import backend as folders
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool
 from builder.jobs.ready import Image, Ready

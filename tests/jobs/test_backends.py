@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from builder.core.errors import FactoryError
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.jobs import submission, watch
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.protocol import JobStatus, LogLine, RemoteBackend
 from builder.jobs.backends.vertex.backend import VertexAI
 from tests.emulators import kubernetes as cluster

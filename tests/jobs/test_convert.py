@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import InputError
+from builder.jobs.backends.vertex import section
 from builder.jobs.convert import Converted, convert
 from builder.jobs.description.job import Job
 from tests.jobs import jobfiles
@@ -177,7 +178,7 @@ def test_a_gcloud_command_alone_and_over_its_file(tmp_path: Path) -> None:
     result = convert(None, command.split(), targets=TARGETS)
     now = job(result)
     assert pools(result) == {"chief": (1, "n1-standard-8", 2), "worker": (3, "n1-standard-8", 0)}
-    assert now.vertex.web_access and now.arguments == ("--epochs", "3")
+    assert section.of(now).web_access and now.arguments == ("--epochs", "3")
     assert (now.labels, now.image) == ({"a": "b", "c": "d"}, "v100")
     assert [line.partition(":")[0] for line in result.left_out] == [
         *("--stream-logs", "--runtime-version", "--colour"),

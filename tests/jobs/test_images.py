@@ -13,10 +13,11 @@ from builder import registry
 from builder.config import image_yaml
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
-from builder.core.settings import KubernetesSettings, Settings
+from builder.core.settings import Settings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import images, machines
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.pipeline import tags, verify
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Registry

@@ -14,12 +14,12 @@ import yaml
 from builder import contract
 from builder.core import project
 from builder.core.errors import InputError
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.facts.cuda import OldestDriver
 from builder.jobs import description, images, machines
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes import pod as pods
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.ready import Image
 from tests.jobs import jobfiles, jobset_rules
 from tests.jobs.clusters import (

@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from builder.core.errors import OutsideError
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.jobs import images, submission, watch
 from builder.jobs.backends.kubernetes import client
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.kubernetes.status import JOB as JOB_LABEL
 from builder.jobs.backends.protocol import LostAnswer
 from builder.jobs.ready import Image, Ready

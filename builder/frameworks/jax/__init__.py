@@ -10,7 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from builder.facts.frameworks import Exclude, Framework, OptionalLibrary, later
+from builder.core.plugins import later
+from builder.facts.frameworks import Exclude, Framework, OptionalLibrary
 
 FRAMEWORK: Final = Framework(
     name="jax",

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from builder.facts.frameworks import Exclude, Framework, later
+from builder.core.plugins import later
+from builder.facts.frameworks import Exclude, Framework
 
 # What training never loads, of CUDA 12.5 and TensorFlow 2.21.0.
 # TensorFlow's loader asks for cudart, cublas, cublasLt, cudnn, cufft, cupti, cusolver, cusparse,

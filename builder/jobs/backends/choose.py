@@ -1,103 +1,76 @@
-"""Which backend a command speaks to. A new backend is added here."""
+"""Which backend a command speaks to: the one that is named, that a job ran on last, or DEFAULT."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from builder.core import settings
+from builder.core import backends
+from builder.core.backends import BackendKind, Flags
 from builder.core.errors import InputError
-from builder.core.settings import KubernetesSettings
-from builder.jobs import description
-from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.jobs.backends.local import backend as local
-from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.protocol import Backend, RemoteBackend
-from builder.jobs.backends.vertex import backend as vertex
-from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.description.job import Job
 from builder.jobs.submission import Memory
 
-LOCAL, VERTEX, KUBERNETES = "local", "vertex", "kubernetes"
-BACKENDS = (LOCAL, VERTEX, KUBERNETES)
-FLAGS: Mapping[str, tuple[str, ...]] = {
-    VERTEX: ("project", "region"),
-    KUBERNETES: tuple(KubernetesSettings.model_fields),
-}
-"""The options of the command line that belong to one backend."""
-Flags = Mapping[str, str | None]
-"""Options of the command line by their names, `backend` among them; None stands for not given."""
-
 
 def remote(root: Path, job: Job | None, flags: Flags) -> RemoteBackend:
-    """Return the backend that a job is sent to or rendered for: Vertex AI where none is named.
+    """Return the backend that a job is sent to or rendered for.
 
-    Nothing is asked here. Raises InputError for an option of another backend, and for this machine.
+    flags: options of the command line, `backend` among them. Nothing is asked here. Raises
+    InputError for an option of another backend, and for one that no job is sent to.
     """
-    name = _checked(flags.get("backend") or VERTEX, flags)
-    if name == LOCAL:
-        raise InputError("--on local: no job is sent to this machine", "builder job local JOB")
-    if name == KUBERNETES:
-        own = {flag: flags.get(flag) for flag in FLAGS[KUBERNETES]}
-        return Kubernetes(settings.load(root, tables={"kubernetes": own}).kubernetes)
-    return VertexAI(vertex.load(root, job, flags))
+    kind = _checked(flags.get("backend") or backends.DEFAULT, flags)
+    if kind.prepare is not None:
+        what = f"--on {kind.name}: no job is sent to {kind.title}"
+        raise InputError(what, f"builder job {kind.name} JOB")
+    backend: RemoteBackend = kind.open(root, job, _own(kind, flags), None)
+    return backend
 
 
-def backend_of(root: Path, flags: Flags, name: str | None = None) -> Backend:
+def asked(root: Path, flags: Flags, name: str | None = None) -> Backend:
     """Return the backend to ask about jobs. name: the job's; where no backend is named, it is the
-    one that ran or got this job last, as far as this machine knows, else Vertex AI.
+    one that ran or got this job last, as far as this machine knows, else DEFAULT.
 
     Raises InputError where it cannot be asked.
     """
-    chosen = _checked(flags.get("backend") or _last(root, flags, name), flags)
-    if chosen == LOCAL:
-        return ThisMachine(root)
-    if chosen == KUBERNETES:
-        return remote(root, None, {**flags, "backend": KUBERNETES})
-    parts = (name or "").split("/")
-    if len(parts) == 6:  # projects/P/locations/R/customJobs/N
-        flags = {**flags, "project": flags.get("project") or parts[1], "region": parts[3]}
-    job = description.load(root, str(name)) if name in description.names(root) else None
+    named = flags.get("backend")
+    last = None if name is None or any(flags.values()) else _last(root, name)
+    kind = _checked(named or last or backends.DEFAULT, flags)
     try:
-        return VertexAI(vertex.load(root, job, flags)).known()
+        backend: Backend = kind.open(root, None, _own(kind, flags), name)
     except InputError as error:
-        if name is None or flags.get("backend"):
+        if name is None or named or last:
             raise
         raise InputError(
-            f"{name} has not run on this machine, and Vertex AI cannot be asked: {error.message}",
+            f"{name} has not run on this machine, and {kind.title} cannot be asked: "
+            f"{error.message}",
             f"builder job local {name}; or {error.fix}",
         ) from None
+    return backend
 
 
-def _last(root: Path, flags: Flags, name: str | None) -> str:
-    """Return the backend that ran or got the job of this name last."""
-    if name is None or any(flags.values()):
-        return VERTEX
-    ran = local.ran_at(local.folder_of(root, name))
-    submitted = memory(root).newest_backend(name)
-    if submitted is not None and (ran is None or submitted[1] > ran):
-        return submitted[0]
-    return VERTEX if ran is None else LOCAL
+def _last(root: Path, name: str) -> str | None:
+    """Return the backend that ran or got the job of this name last, None for none that is known."""
+    ran = {kind.name: at for kind in backends.every() if (at := kind.ran_at(root, name))}
+    if (submitted := Memory.of(root).newest_backend(name)) is not None:
+        ran[submitted[0]] = max(submitted[1], ran.get(submitted[0], 0.0))
+    return max(ran, key=lambda each: ran[each], default=None)
 
 
-def memory(root: Path) -> Memory:
-    """Return what this machine remembers of a project's submissions."""
-    return Memory(root / local.FOLDER)
+def _own(kind: BackendKind, flags: Flags) -> Flags:
+    """Return the options that belong to a backend."""
+    return {flag.name: flags.get(flag.name) for flag in kind.flags}
 
 
-def _checked(name: str, flags: Flags) -> str:
-    """Return the backend's name. Raises InputError for one that is not known, and for an option of
-    another one."""
-    if name not in BACKENDS:
-        raise InputError(
-            f"--on {name}: no backend has this name", f"write one of {', '.join(BACKENDS)}"
-        )
-    for owner, options in FLAGS.items():
-        for flag in options:
-            if owner != name and flags.get(flag) is not None:
-                written = f"--{flag.replace('_', '-')}"
+def _checked(name: str, flags: Flags) -> BackendKind:
+    """Return the backend of a name. Raises InputError for one that is not known, and for an option
+    of another one."""
+    chosen = backends.of(name)
+    for kind in backends.every():
+        for flag in kind.flags:
+            if flags.get(flag.name) is not None and flag.name not in _own(chosen, {}):
+                written = f"--{flag.name.replace('_', '-')}"
                 raise InputError(
-                    f"{written} is an option of --on {owner}",
-                    f"remove {written}, or give --on {owner}",
+                    f"{written} is an option of --on {kind.name}",
+                    f"remove {written}, or give --on {kind.name}",
                 )
-    return name
+    return chosen

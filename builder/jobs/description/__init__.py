@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from builder.core import filemodel, yamlfile
 from builder.core.errors import InputError
 from builder.core.yamlfile import Mistake
-from builder.jobs.description.job import Job
+from builder.jobs.description.job import Job, described
 from builder.jobs.description.values import NAME_LENGTH
 
 JOBS = "jobs"
@@ -58,9 +58,9 @@ def parse(text: str, source: Path) -> Job:
     job = None
     if isinstance(document.value, dict):
         try:
-            job = Job.model_validate(document.value)
+            job = described().model_validate(document.value)
         except ValidationError as error:
-            problems += filemodel.mistakes(document, error.errors(), Job)
+            problems += filemodel.mistakes(document, error.errors(), described())
     else:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "image: v100"))
     if problems or job is None:
@@ -81,7 +81,7 @@ def shown(path: Path) -> str:
 
 def schema_text() -> str:
     """Return the text of jobs/schema.json, the JSON Schema of jobs/*.yaml."""
-    schema = Job.model_json_schema(mode="validation")
+    schema = described().model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

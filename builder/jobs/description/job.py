@@ -2,7 +2,8 @@
 
 This module checks shapes, names and limits that hold everywhere. The machines on offer, the region,
 the image and the project are checked before a job is sent (`check` of its backend), because
-`builder job local` needs none of that.
+`builder job local` needs none of that. What one backend alone has is a section that the backend
+brings (`described`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, create_model, model_validator
 
+from builder.core import backends
 from builder.core.filemodel import refuse
 from builder.core.settings import ProjectId, Region
 from builder.core.yamlfile import Document
@@ -33,6 +36,8 @@ from builder.jobs.description.values import (
     WrittenModel,
 )
 from builder.jobs.machines import Pool, Role
+
+Section = TypeVar("Section", bound=WrittenModel)
 
 
 class PoolSpec(WrittenModel):
@@ -114,83 +119,6 @@ class Scheduling(WrittenModel):
         return self
 
 
-# --- what one backend alone has -------------------------------------------------------------------
-#
-# The API server and the service check the values. Source of each shape: the API of Kubernetes
-# (PodSpec, Toleration), of JobSet (ttlSecondsAfterFinished), of Kueue (topology-aware scheduling),
-# and aiplatform v1 (CustomJobSpec, ReservationAffinity, EncryptionSpec).
-
-
-class Toleration(WrittenModel):
-    """A taint of nodes that the job's pods may run on all the same."""
-
-    key: Text = Field(examples=["dedicated"])
-    """The taint's key."""
-
-    value: Text | None = Field(None, examples=["training"])
-    """The taint's value; by default any."""
-
-    effect: Text | None = Field(None, examples=["NoSchedule"])
-    """The taint's effect; by default any."""
-
-
-class Topology(WrittenModel):
-    """How near each other Kueue places the pods of a role; needs a queue."""
-
-    required: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
-    """All within one domain of this level; the job waits until there is one."""
-
-    preferred: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
-    """All within one domain of this level where there is one."""
-
-
-class Kubernetes(WrittenModel):
-    """What only a cluster has. Other backends say what they leave out."""
-
-    priority: Text | None = Field(None, examples=["high"])
-    """A PriorityClass of the cluster."""
-
-    ttl: Duration | None = Field(None, examples=["7d"])
-    """How long the ended job stays there, with its logs; by default until it is deleted."""
-
-    grace: Duration | None = Field(None, examples=["5m"])
-    """How long a pod may take to end after SIGTERM: as long as a checkpoint takes; by default 30s.
-    GKE grants a spot machine 25s."""
-
-    node_selector: dict[str, Text] = Field({}, examples=[{"pool": "gpus"}])
-    """Labels that a node has to have, besides those that the machine asks for."""
-
-    tolerations: tuple[Toleration, ...] = Field(
-        (), examples=[[{"key": "dedicated", "value": "training"}]]
-    )
-    """Taints that the pods tolerate, besides those of the accelerator."""
-
-    reservation: Text | None = Field(None, examples=["projects/my-project/reservations/mine"])
-    """A reservation of Compute Engine, whose machines the job runs on. GKE alone."""
-
-    topology: Topology | None = Field(
-        None, examples=[{"preferred": "cloud.google.com/gce-topology-block"}]
-    )
-    """How near each other Kueue places the pods."""
-
-
-class Vertex(WrittenModel):
-    """What only Vertex AI has. Other backends name what they leave out."""
-
-    reservation: Text | None = Field(
-        None, examples=["projects/my-project/zones/us-central1-a/reservations/mine"]
-    )
-    """Machines that are reserved: `any` with others where none is free, `none`, or one by name."""
-
-    web_access: bool = Field(False, examples=[True])
-    """Allow an interactive shell in each replica."""
-
-    encryption_key: Text | None = Field(
-        None, examples=["projects/my-project/locations/us-central1/keyRings/r/cryptoKeys/k"]
-    )
-    """A key of your own, with which the service encrypts what the job stores."""
-
-
 # --- the job --------------------------------------------------------------------------------------
 
 
@@ -267,12 +195,6 @@ class Job(WrittenModel):
     study: Study | None = Field(None, examples=[{"metric": "accuracy"}])
     """A hyperparameter study over this job."""
 
-    vertex: Vertex = Field(Vertex.model_validate({}), examples=[{"web_access": "true"}])
-    """What only Vertex AI has: a reservation, a shell, a key."""
-
-    kubernetes: Kubernetes = Field(Kubernetes.model_validate({}), examples=[{"priority": "high"}])
-    """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
-
     _name: str = PrivateAttr("job")
     _source: Path = PrivateAttr(Path("job.yaml"))
     _document: Document = PrivateAttr(Document({}))
@@ -297,6 +219,19 @@ class Job(WrittenModel):
     def id(self) -> str:
         """Return the job's name: as written, or that of its file."""
         return self.name or self._name
+
+    def section(self, name: str, model: type[Section]) -> Section:
+        """Return the section of a backend."""
+        written = getattr(self, name, None)
+        return written if isinstance(written, model) else model()
+
+    def elsewhere(self, name: str) -> tuple[str, ...]:
+        """Return the fields that the sections of other backends than `name` have, such as
+        kubernetes.priority."""
+        others = (kind.name for kind in backends.every() if kind.section and kind.name != name)
+        return tuple(
+            f"{other}.{field}" for other in others for field in getattr(self, other).written
+        )
 
     def output(self, name: str) -> str | None:
         """Return where the job writes: job_dir with a name in the place of {job}."""
@@ -351,3 +286,18 @@ def _pool(role: Role, count: int, machine: str, carried: str | None) -> Pool:
     match = re.fullmatch(ACCELERATORS, str(carried))
     number, accelerator = match.groups() if match else (None, carried)
     return Pool(role, count, machine, accelerator, int(number or 1))
+
+
+@cache
+def described() -> type[Job]:
+    """Return the whole of a job's file: a Job with the section of each backend."""
+    sections = {kind.name: _section(kind.section()) for kind in backends.every() if kind.section}
+    fields: dict[str, Any] = sections
+    return create_model("Job", __base__=Job, __doc__=Job.__doc__, **fields)
+
+
+def _section(default: WrittenModel) -> tuple[type[WrittenModel], Any]:
+    model = type(default)
+    name, first = next(iter(model.model_fields.items()))
+    example = {name: first.examples[0] if first.examples else "..."}
+    return model, Field(default, description=model.__doc__, examples=[example])

@@ -11,12 +11,15 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
+from builder.core import settings
+from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
-from builder.core.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes import client, jobset, pod, status
+from builder.jobs.backends.kubernetes import client, jobset, pod, section, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader, refreshed
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
@@ -25,6 +28,12 @@ from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
 _QUOTA: Final = "exceeded quota"
 """The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
+
+
+def connect(root: Path, _job: Job | None, flags: Flags, _name: str | None) -> Kubernetes:
+    """Return the cluster that the flags and the table [kubernetes] name. Raises InputError."""
+    chosen = settings.load(root, tables={"kubernetes": flags})
+    return Kubernetes(chosen.table("kubernetes", KubernetesSettings))
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ class Kubernetes:
                     "builder job local runs it here, Vertex AI as a service; or remove study",
                 )
         with problems.at(("kubernetes",)):
-            if job.kubernetes.topology and not self.cluster.queue:
+            if section.of(job).topology and not self.cluster.queue:
                 raise InputError("topology is Kueue's, and no queue is named", "give --queue")
         with problems.at(("environment",)):
             _check_environment(job)
@@ -234,12 +243,12 @@ def _notes(
     plan, any_node = job.scheduling, cluster.nodes != "gke"
     unused = {
         **{name: getattr(job, name) for name in ("network", "tensorboard")},
-        **{f"vertex.{name}": True for name in job.vertex.written},
+        **dict.fromkeys(job.elsewhere("kubernetes"), True),
         "disk.type": job.disk.type,
         "scheduling.max_wait": plan.max_wait,
         "service_account": job.service_account and not cluster.service_account,
         f"strategy: {plan.strategy}": any_node and plan.strategy != "standard",
-        "kubernetes.reservation": any_node and job.kubernetes.reservation,
+        "kubernetes.reservation": any_node and section.of(job).reservation,
         "/gcs": any_node and pod.buckets(job),
     }
     notes = [

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from builder import contract
-from builder.core.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes import pod
+from builder.jobs.backends.kubernetes import pod, section
 from builder.jobs.backends.kubernetes.pod import CONTAINER, Identity, Role
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.machines import Pool
 from builder.jobs.ready import (
     KEY_LABEL,
@@ -98,7 +98,7 @@ def _jobset(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> di
     spec = given(
         network=network,
         successPolicy={"operator": "All", "targetReplicatedJobs": ["chief"]},
-        ttlSecondsAfterFinished=ready.job.kubernetes.ttl,
+        ttlSecondsAfterFinished=section.of(ready.job).ttl,
         replicatedJobs=roles,
     )
     return {"apiVersion": API, "kind": "JobSet", "metadata": metadata, "spec": spec}

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
-from builder.core.settings import KubernetesSettings
 from builder.jobs import machines
+from builder.jobs.backends.kubernetes import section
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement, Pool
 from builder.jobs.ready import Ready, arguments, given, output_variables, tf_config
@@ -86,7 +87,7 @@ def buckets(job: Job) -> tuple[str, ...]:
 def template(role: Role) -> dict[str, Any]:
     """Return the template of a role's pods."""
     ready, cluster = role.ready, role.cluster
-    options, annotations = ready.job.kubernetes, dict[str, str]()
+    options, annotations = section.of(ready.job), dict[str, str]()
     if role.buckets:
         annotations["gke-gcsfuse/volumes"] = "true"
     for kind in ("required", "preferred"):
@@ -220,7 +221,7 @@ and its DaemonSets leave (Google Cloud, GKE, About node sizes)."""
 def selection(role: Role) -> dict[str, Any]:
     """Return a pod's node selector and its tolerations."""
     selector, tolerations = dict[str, str](), list[dict[str, Any]]()
-    strategy, options = role.ready.job.scheduling.strategy, role.ready.job.kubernetes
+    strategy, options = role.ready.job.scheduling.strategy, section.of(role.ready.job)
     if role.resource:
         tolerations.append(given(key=role.resource, operator="Exists", effect="NoSchedule"))
     if role.cluster.nodes == "gke":

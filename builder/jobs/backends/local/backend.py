@@ -17,16 +17,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from builder.core import files
+from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
 from builder.engine import containers
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, LogReader, by_age
+from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool
+from builder.jobs.submission import FOLDER
 
 if TYPE_CHECKING:
     from builder.jobs.backends.local.replicas import LocalJob
 
-FOLDER = Path("build") / "jobs"
-"""The folder of the local jobs' folders, in the project."""
 LOCAL = "local"
 """The part of a job's folder that the runner writes."""
 STATE = "state.json"
@@ -35,6 +36,11 @@ NOTES = "job.log"
 
 LABEL = "training-image-factory.job"
 _STATUS = TypeAdapter(JobStatus)
+
+
+def connect(root: Path, _job: Job | None, _flags: Flags, _name: str | None) -> ThisMachine:
+    """Return the local jobs of a project."""
+    return ThisMachine(root)
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,11 @@ def ran_at(folder: Path) -> float | None:
     """Return when a job wrote into its folder last, in seconds since 1970; None for no job."""
     state = folder / LOCAL / STATE
     return state.stat().st_mtime if state.is_file() else None
+
+
+def last(root: Path, name: str) -> float | None:
+    """Return when a job of this name wrote last, as `ran_at`."""
+    return ran_at(folder_of(root, name))
 
 
 def write(job: LocalJob, state: str, started: datetime, error: str, **more: Any) -> JobStatus:

@@ -14,10 +14,10 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.jobs import description
-from builder.jobs.backends.local.backend import FOLDER
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.description.job import Job
 from builder.jobs.images import target_of
+from builder.jobs.submission import FOLDER
 from builder.pipeline import records
 
 PROJECT = "CLOUD_ML_PROJECT_ID"

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from builder import googleapi, registry
 from builder.core import settings
+from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
-from builder.core.settings import JobSettings
-from builder.jobs import checks, machines
+from builder.jobs import checks, description, machines
 from builder.jobs.backends.protocol import JobStatus, LogReader, LostAnswer, by_age
 from builder.jobs.backends.vertex import messages, status
+from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.description.job import Job
 from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
@@ -32,10 +33,25 @@ _KINDS = {CUSTOM: "custom_job", TUNING: "hyperparameter_tuning_job"}
 _NAME = re.compile(rf"projects/[^/]+/locations/[^/]+/({CUSTOM}|{TUNING})/[0-9]+")
 
 
+def connect(root: Path, job: Job | None, flags: Flags, name: str | None) -> VertexAI:
+    """Return the project and region of a job that is sent, of the service's whole name of a job
+    that is asked about, or else of its description.
+
+    Where a job is asked about, they have to be known. Raises InputError.
+    """
+    if (parts := (name or "").split("/")) and len(parts) == 6:
+        # projects/P/locations/R/customJobs/N
+        flags = {**flags, "project": flags.get("project") or parts[1], "region": parts[3]}
+    if name in description.names(root):
+        job = description.load(root, str(name))
+    backend = VertexAI(load(root, job, flags))
+    return backend if job and name is None else backend.known()
+
+
 def load(
     root: Path,
     job: Job | None,
-    flags: Mapping[str, str | None],
+    flags: Flags,
     environ: Mapping[str, str] | None = None,
 ) -> JobSettings:
     """Return where a job goes: a flag wins over the job's file, the file over the environment
@@ -47,8 +63,9 @@ def load(
     environ = os.environ if environ is None else environ
     own = {name: flags.get(name) or getattr(job, name, None) for name in ("project", "region")}
     chosen = settings.load(root, environ=environ, tables={"job": own})
-    project = chosen.job.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
-    return chosen.job.model_copy(update={"project": project})
+    where = chosen.table("job", JobSettings)
+    project = where.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
+    return where.model_copy(update={"project": project})
 
 
 @dataclass(frozen=True)
@@ -116,9 +133,7 @@ class VertexAI:
         problems.stop()
         devices = dict.fromkeys(placement.device for placement in placements if placement.device)
         notes += [device.warning for device in devices if device.warning]
-        notes += [
-            f"kubernetes.{name}: a cluster's own, not rendered" for name in job.kubernetes.written
-        ]
+        notes += [f"{name}: a cluster's own, not rendered" for name in job.elsewhere("vertex")]
         project, region = self.where.project, self.where.region or ""
         return Ready(job, image, region, placements, project, tuple(notes))
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.jobs.backends.vertex import section
 from builder.jobs.description.study import Parameter, Study
 from builder.jobs.description.values import ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement, Pool
@@ -63,8 +64,8 @@ def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None
     """Return the job. folder: what replaces {job} in job_dir; None: nothing does."""
     job, spec = ready.job, _spec(ready, folder)
     values: Values = {"displayName": name, "labels": {**job.labels, **labels}}
-    if job.vertex.encryption_key:
-        values["encryptionSpec"] = {"kmsKeyName": job.vertex.encryption_key}
+    if key := section.of(job).encryption_key:
+        values["encryptionSpec"] = {"kmsKeyName": key}
     if job.study is None:
         return {**values, "jobSpec": spec}
     return {
@@ -78,7 +79,7 @@ def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None
 
 
 def _spec(ready: Ready, folder: str | None) -> Values:
-    job, plan, options = ready.job, ready.job.scheduling, ready.job.vertex
+    job, plan, options = ready.job, ready.job.scheduling, section.of(ready.job)
     job_dir = job.output(folder) if folder else job.job_dir
     pools: list[Values] = []  # a missing role is an empty pool, because a position is a role
     for pool, placement in ready.pools:
@@ -119,7 +120,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
     counted = device is not None and not placement.topology
     machine = given(
         machineType=placement.machine,
-        reservationAffinity=_reservation(job.vertex.reservation),
+        reservationAffinity=_reservation(section.of(job).reservation),
         tpuTopology=placement.topology,
         acceleratorType=device.type if device and counted else None,
         acceleratorCount=placement.count if counted else None,

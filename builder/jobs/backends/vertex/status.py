@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
-from builder.core.settings import JobSettings
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, TrialStatus
+from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.machines import Pool, role_of
 from builder.jobs.ready import RUN_LABEL, number_of
 

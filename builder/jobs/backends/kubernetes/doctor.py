@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from builder.core.errors import OutsideError
-from builder.doctor import Finding, Unknown, check
+from builder.core.findings import Finding, Unknown, check, examine
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
@@ -49,6 +49,11 @@ class ClusterJobs:
                 yield Finding(kind, "warning", f"not known: {name}: {error.message}", error.fix)
         else:
             yield Finding(kind, "ok", f"{name} is there")
+
+
+def findings(backend: Kubernetes, ready: Ready | None) -> tuple[Finding, ...]:
+    """Return what there is to say of a cluster, and of a job there."""
+    return examine(ClusterJobs(backend, ready))
 
 
 @check(ClusterJobs, "cluster", essential=True)

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from builder import googleapi
 from builder.core.errors import OutsideError
-from builder.core.settings import JobSettings
-from builder.doctor import Finding, Unknown, check
-from builder.doctor.google import Project
+from builder.core.findings import Finding, Unknown, check, examine
+from builder.googleapi import Project
+from builder.jobs.backends.vertex.backend import VertexAI
+from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.ready import Ready
 
@@ -50,6 +51,11 @@ class Vertex:
         """How IAM calls whom the credentials belong to."""
         address = getattr(self.credentials, "service_account_email", None) or ""
         return f"serviceAccount:{address}" if "@" in address else "user:YOU"
+
+
+def findings(backend: VertexAI, ready: Ready | None) -> tuple[Finding, ...]:
+    """Return what there is to say of a project and region, and of a job there."""
+    return examine(Vertex(backend.known().where, ready))
 
 
 @check(Vertex, "credentials", essential=True)

@@ -1,0 +1,70 @@
+"""The section `kubernetes` of a job's file: what a cluster alone has.
+
+The API server checks the values. Sources of the shapes: the APIs of Kubernetes (PodSpec,
+Toleration), of JobSet (ttlSecondsAfterFinished), of Kueue (topology-aware scheduling).
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from builder.jobs.description.job import Job
+from builder.jobs.description.values import Duration, Text, WrittenModel
+
+
+class Toleration(WrittenModel):
+    """A taint of nodes that the job's pods may run on all the same."""
+
+    key: Text = Field(examples=["dedicated"])
+    """The taint's key."""
+
+    value: Text | None = Field(None, examples=["training"])
+    """The taint's value; by default any."""
+
+    effect: Text | None = Field(None, examples=["NoSchedule"])
+    """The taint's effect; by default any."""
+
+
+class Topology(WrittenModel):
+    """How near each other Kueue places the pods of a role; needs a queue."""
+
+    required: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
+    """All within one domain of this level; the job waits until there is one."""
+
+    preferred: Text | None = Field(None, examples=["cloud.google.com/gce-topology-block"])
+    """All within one domain of this level where there is one."""
+
+
+class Kubernetes(WrittenModel):
+    """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
+
+    priority: Text | None = Field(None, examples=["high"])
+    """A PriorityClass of the cluster."""
+
+    ttl: Duration | None = Field(None, examples=["7d"])
+    """How long the ended job stays there, with its logs; by default until it is deleted."""
+
+    grace: Duration | None = Field(None, examples=["5m"])
+    """How long a pod may take to end after SIGTERM: as long as a checkpoint takes; by default 30s.
+    GKE grants a spot machine 25s."""
+
+    node_selector: dict[str, Text] = Field({}, examples=[{"pool": "gpus"}])
+    """Labels that a node has to have, besides those that the machine asks for."""
+
+    tolerations: tuple[Toleration, ...] = Field(
+        (), examples=[[{"key": "dedicated", "value": "training"}]]
+    )
+    """Taints that the pods tolerate, besides those of the accelerator."""
+
+    reservation: Text | None = Field(None, examples=["projects/my-project/reservations/mine"])
+    """A reservation of Compute Engine, whose machines the job runs on. GKE alone."""
+
+    topology: Topology | None = Field(
+        None, examples=[{"preferred": "cloud.google.com/gce-topology-block"}]
+    )
+    """How near each other Kueue places the pods."""
+
+
+def of(job: Job) -> Kubernetes:
+    """Return a job's section."""
+    return job.section("kubernetes", Kubernetes)

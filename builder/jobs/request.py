@@ -1,0 +1,117 @@
+"""What a person asks of a job: the steps from its description to a backend, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from builder.core import backends
+from builder.core.backends import Flags
+from builder.core.events import OnEvent, ignore
+from builder.core.findings import Finding
+from builder.core.settings import Settings
+from builder.engine.discovery import connect
+from builder.jobs import description, images, submission
+from builder.jobs.backends import choose
+from builder.jobs.backends.protocol import RemoteBackend
+from builder.jobs.ready import Ready
+from builder.jobs.submission import Memory, Submitted
+
+OnNote = Callable[[str], object]
+"""A callback that gets each sentence that a person should know of a job before it is sent."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A job that somebody wants to send, or to know something about."""
+
+    root: Path
+    """The project's folder."""
+    job: str
+    """The name of a description, or its file."""
+    flags: Flags
+    """The options that name a backend and its settings, `backend` among them."""
+    settings: Settings
+    arguments: tuple[str, ...] = ()
+    """For the trainer, after those of the description."""
+    program: str | None = None
+    """FOLDER:MODULE that becomes the job's image."""
+    pushed: bool = True
+    """Whether the image is taken from its registry, by digest, with its receipt."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A checked job, and the backend that takes it."""
+
+    backend: RemoteBackend
+    ready: Ready
+
+    @property
+    def text(self) -> str:
+        """Return what is sent as a person reads it."""
+        return backends.of(self.backend.name).text(self.backend.render(self.ready))
+
+
+def _ignored(note: str) -> None:
+    """Do nothing: the callback of a caller that shows no notes."""
+
+
+def prepare(request: Request, on_note: OnNote = _ignored, on_event: OnEvent = ignore) -> Prepared:
+    """Return the job with its image and machines, after every check that the backend makes without
+    asking anybody. Raises InputError, OutsideError, CheckFailed."""
+    job = description.load(request.root, request.job)
+    backend = choose.remote(request.root, job, request.flags)
+    ready = images.ready(
+        request.root,
+        job,
+        request.settings,
+        backend,
+        arguments=request.arguments,
+        program=request.program,
+        connect=partial(connect, request.settings),
+        pushed=request.pushed,
+        on_event=on_event,
+    )
+    for note in ready.notes:
+        on_note(note)
+    return Prepared(backend, ready)
+
+
+def taken(request: Request, on_note: OnNote = _ignored, on_event: OnEvent = ignore) -> Prepared:
+    """Return the prepared job after the backend itself has said that it would take it; nothing is
+    created. Raises as `prepare` does."""
+    prepared = prepare(request, on_note, on_event)
+    prepared.backend.preflight(prepared.ready)
+    return prepared
+
+
+def submit(
+    request: Request,
+    *,
+    again: bool = False,
+    on_note: OnNote = _ignored,
+    on_event: OnEvent = ignore,
+) -> tuple[RemoteBackend, Submitted]:
+    """Send a job, unless it is there already, and return the backend that has it.
+
+    again: run it a second time, in a folder of its own. Raises as `prepare` does.
+    """
+    prepared = taken(request, on_note, on_event)
+    backend, known = prepared.backend, Memory.of(request.root)
+    sent = submission.submit(backend, prepared.ready, known, again=again, on_event=on_event)
+    return backend, sent
+
+
+def examine(
+    request: Request | None, root: Path, flags: Flags, on_event: OnEvent = ignore
+) -> tuple[Finding, ...]:
+    """Return what `builder doctor` finds of a backend, and with a request of its job there."""
+    if request is None:
+        backend, ready = choose.remote(root, None, flags), None
+    else:
+        prepared = prepare(request, on_event=on_event)
+        backend, ready = prepared.backend, prepared.ready
+    return backends.of(backend.name).examine(backend, ready)
