@@ -9,6 +9,7 @@ from pathlib import Path
 
 from builder.core import backends
 from builder.core.backends import Flags
+from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.findings import Finding
 from builder.core.settings import Settings
@@ -108,10 +109,17 @@ def submit(
 def examine(
     request: Request | None, root: Path, flags: Flags, on_event: OnEvent = ignore
 ) -> tuple[Finding, ...]:
-    """Return what `builder doctor` finds of a backend, and with a request of its job there."""
+    """Return what `builder doctor` finds of a backend, and with a request of its job there.
+
+    What a backend refuses is a finding. Raises InputError.
+    """
     if request is None:
         backend, ready = choose.remote(root, None, flags), None
     else:
         prepared = prepare(request, on_event=on_event)
         backend, ready = prepared.backend, prepared.ready
-    return backends.of(backend.name).examine(backend, ready)
+    kind = backends.of(backend.name)
+    try:
+        return kind.examine(backend, ready)
+    except OutsideError as error:
+        return (Finding(kind.title, "error", error.message, error.fix),)

@@ -1,4 +1,4 @@
-"""What every backend of jobs must do: the same questions to Vertex AI and Kubernetes.
+"""What every backend of jobs must do: the same questions to Vertex AI, Kubernetes and Slurm.
 
 A new backend is one more fixture here.
 """
@@ -23,11 +23,14 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Clus
 from builder.jobs.backends.protocol import JobStatus, LogLine, RemoteBackend
 from builder.jobs.backends.vertex.backend import VertexAI
 from tests.emulators import kubernetes as cluster
+from tests.emulators import slurm as batch
 from tests.emulators import vertex as emulator
 from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import ready as kubernetes_job
 from tests.jobs.conftest import JOB
+from training_slurm.backend import Slurm
+from training_slurm.options import SlurmSettings
 
 WORKER = "replicas: {workers: 1}\n"
 DONE, FAILS, STAYS = "done", "fails", "stays"
@@ -73,7 +76,22 @@ def kubernetes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case
         yield Case(Kubernetes(Cluster()), request)
 
 
-@pytest.fixture(params=["vertex", "kubernetes"])
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    with batch.running(tmp_path / "slurm") as server:
+        monkeypatch.setenv("PATH", server.path)
+        backend = Slurm(SlurmSettings(), tmp_path / "shared")
+
+        def request(does: str, argument: str = "1") -> Any:
+            server.does(code=7 if does == FAILS else 0, stays=does == STAYS)
+            job = jobfiles.job(JOB + WORKER).model_copy(update={"arguments": (argument,)})
+            image = replace(jobfiles.image(), entrypoint=("python3", "-m", "trainer.task"))
+            return backend.check(job, image, jobfiles.TARGETS)
+
+        yield Case(backend, request)
+
+
+@pytest.fixture(params=["vertex", "kubernetes", "slurm"])
 def case(request: pytest.FixtureRequest) -> Case:
     case: Case = request.getfixturevalue(request.param)
     return case
