@@ -109,3 +109,8 @@ def of(name: str) -> BackendKind:
 def every() -> tuple[BackendKind, ...]:
     """Return all backends, ours first."""
     return tuple(map(of, names()))
+
+
+def ours() -> tuple[BackendKind, ...]:
+    """Return the backends of this distribution."""
+    return tuple(map(of, OWN))

@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from builder.core import backends, filemodel, files
-from builder.core.backends import Flags
+from builder.core.backends import BackendKind, Flags
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel, matches, refuse
@@ -240,23 +240,20 @@ class Settings(FileModel):
 
 
 @cache
-def _model() -> type[Settings]:
-    """Return the settings with the table of each backend for jobs."""
-    tables: dict[str, Any] = {}
-    for kind in backends.every():
-        if kind.settings is not None:
-            default = kind.settings()
-            tables[kind.table] = (type(default), default)
+def _model(kinds: tuple[BackendKind, ...]) -> type[Settings]:
+    """Return the settings with the tables of these backends."""
+    defaults = {kind.table: kind.settings() for kind in kinds if kind.settings is not None}
+    tables: dict[str, Any] = {name: (type(value), value) for name, value in defaults.items()}
     return create_model("Settings", __base__=Settings, **tables)
 
 
-def _tables() -> dict[str, type[FileModel]]:
+def _tables(model: type[Settings]) -> dict[str, type[FileModel]]:
     """Return the models of all tables by their names."""
-    models = {name: field.annotation for name, field in _model().model_fields.items()}
+    annotations = {name: field.annotation for name, field in model.model_fields.items()}
     return {
-        name: model
-        for name, model in models.items()
-        if isinstance(model, type) and issubclass(model, FileModel)
+        name: annotation
+        for name, annotation in annotations.items()
+        if isinstance(annotation, type) and issubclass(annotation, FileModel)
     }
 
 
@@ -270,6 +267,8 @@ class BuilderToml(Document):
     mapping: str = "a table"
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     """Where a value is from, if not from the file."""
+    model: type[Settings] = Settings
+    """What its tables are checked against."""
 
     @classmethod
     def read(cls, root: Path) -> BuilderToml:
@@ -293,7 +292,7 @@ class BuilderToml(Document):
 
     def override(self, environ: Mapping[str, str], tables: Mapping[str, Flags]) -> None:
         """Put the values of variables, and above them those of flags, in place of the file's."""
-        for name in _texts():
+        for name in _texts(self.model):
             table, _, key = name.rpartition(".")
             variable, flag = PREFIX + name.upper().replace(".", "_"), tables.get(table, {}).get(key)
             value = environ.get(variable) if flag is None else flag
@@ -315,7 +314,7 @@ class BuilderToml(Document):
             return "[[cloud.trigger]]"
         if example.startswith("["):
             return f'{key} = ["{example[1:-1]}"]'
-        return f"[{key}]" if key in _tables() else f'{key} = "{example or "..."}"'
+        return f"[{key}]" if key in _tables(self.model) else f'{key} = "{example or "..."}"'
 
 
 def _lines(text: str) -> dict[tuple[str | int, ...], int]:
@@ -350,11 +349,15 @@ def load(
     names where each bad value came from.
     """
     file = BuilderToml.read(root)
+    model = _model(backends.ours())
+    if not {*file.value, *(tables or ())} <= {*model.file_keys()}:
+        model = _model(backends.every())
+    file = dataclasses.replace(file, model=model)
     file.override(os.environ if environ is None else environ, {"": flags, **(tables or {})})
     try:
-        settings = _model().model_validate(file.value)
+        settings = model.model_validate(file.value)
     except ValidationError as error:
-        raise file.refused(filemodel.mistakes(file, error.errors(), _model())) from None
+        raise file.refused(filemodel.mistakes(file, error.errors(), model)) from None
     return settings.model_copy(update={"trust": _with_paths(root, settings.trust, file)})
 
 
@@ -365,10 +368,10 @@ def load_cloud(
     return load(root, environ=environ, tables={"cloud": flags}).cloud
 
 
-def _texts() -> Iterator[str]:
+def _texts(model: type[Settings]) -> Iterator[str]:
     """Yield the name of each setting that is one text: `registry`, `cloud.region`."""
-    lists, tables = ("triggers", "prove", "layers", "rebuilders"), _tables()
-    for name in _model().model_fields:
+    lists, tables = ("triggers", "prove", "layers", "rebuilders"), _tables(model)
+    for name in model.model_fields:
         keys = tables[name].model_fields if name in tables else ()
         yield from (f"{name}.{key}" for key in keys if key not in lists)
         if name not in tables:

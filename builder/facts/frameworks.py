@@ -154,7 +154,7 @@ def named_in(keys: Iterable[Any]) -> tuple[str, ...]:
 @cache
 def is_known(name: str) -> bool:
     """Return whether a framework has this name."""
-    return name in plugins.names(GROUP, OWN)
+    return name in OWN or name in plugins.names(GROUP, OWN)
 
 
 def of_image(labels: Mapping[str, str]) -> Framework:

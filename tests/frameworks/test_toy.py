@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -63,10 +62,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The toy's distribution is installed: its entry point is there."""
     point = EntryPoint("toy", f"{__name__}:TOY", frameworks.GROUP)
 
-    def entry_points(**wanted: Any) -> EntryPoints:
-        return EntryPoints([point]).select(**wanted)
-
-    monkeypatch.setattr(plugins, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "others", lambda group: EntryPoints([point]).select(group=group))
     cached = (frameworks.of, frameworks.every, frameworks.is_known, frameworks.optional)
     for function in cached:
         function.cache_clear()
