@@ -13,18 +13,16 @@ import pytest
 from tests import commands
 from tests.emulators import slurm
 from tests.emulators.slurm import Cluster
-from tests.jobs.jobfiles import DIGEST
-from tests.jobs.slurm import SOURCE, install
+from tests.jobs.slurm import SOURCE, install, registry
 
-JOB = f"""\
-image: 127.0.0.1:9/team/trainer@{DIGEST}
+JOB = """\
 machine: n1-standard-8
 accelerators: 2 x V100
-replicas: {{workers: 1, evaluator: 1}}
+replicas: {workers: 1, evaluator: 1}
 command: [python3, -m, train]
-arguments: {{steps: 100}}
-scheduling: {{timeout: 90m}}
-slurm: {{gpu: tesla-v100}}
+arguments: {steps: 100}
+scheduling: {timeout: 90m}
+slurm: {gpu: tesla-v100}
 """
 pytestmark = pytest.mark.slow
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -37,11 +35,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def image() -> Iterator[str]:
+    with registry() as reference:
+        yield reference
+
+
+@pytest.fixture
+def project(tmp_path: Path, image: str) -> Path:
     folder = tmp_path / "project"
     (folder / "jobs").mkdir(parents=True)
     (folder / "builder.toml").write_text('[slurm]\npartition = "gpu"\n')
-    (folder / "jobs" / "cats.yaml").write_text(JOB)
+    (folder / "jobs" / "cats.yaml").write_text(f"{JOB}image: {image}\n")
     return folder
 
 
@@ -62,7 +66,7 @@ def test_it_is_small() -> None:
 
 
 def test_a_job_is_sent_by_digest_and_followed_to_its_end(
-    run: Run, cluster: Cluster, project: Path
+    run: Run, cluster: Cluster, image: str
 ) -> None:
     sent = run("job", "submit", "cats", "--on", "slurm", "--account", "vision", "--logs")
     assert sent.returncode == 0, sent.stderr
@@ -73,8 +77,10 @@ def test_a_job_is_sent_by_digest_and_followed_to_its_end(
     assert (job["options"]["--partition"], job["options"]["--account"]) == ("gpu", "vision")
     steps = {Path(step["options"]["--output"]).stem: step for step in cluster.steps()}
     assert sorted(steps) == ["chief-0", "evaluator-0", "worker-0"]
+    host, _, digest = image.partition("/team/trainer@")
+    enroot = f"{host}#team/trainer:{digest}"
     for step in steps.values():
-        assert step["options"]["--container-image"] == f"127.0.0.1:9#team/trainer:{DIGEST}"
+        assert step["options"]["--container-image"] == enroot
         assert step["command"] == ["python3", "-m", "train", "--steps=100"]
         own = step["environment"]
         assert own["TRAINING_ACCELERATOR"] == "V100:2,capability=7.0"
@@ -151,8 +157,9 @@ def test_its_flags_settings_and_section_are_known_as_ours_are(run: Run, project:
     (project / "builder.toml").write_text('[slurm]\npartitions = "gpu"\n')
     assert "builder.toml:2: slurm.partitions: unknown key" in run("job", "list").stderr
     (project / "builder.toml").write_text("")
-    (project / "jobs" / "cats.yaml").write_text(JOB.replace("gpu:", "gpus:"))
-    assert "jobs/cats.yaml:8: slurm.gpus: unknown key" in run("job", "render", "cats").stderr
+    job = project / "jobs" / "cats.yaml"
+    job.write_text(job.read_text().replace("gpu:", "gpus:"))
+    assert "jobs/cats.yaml:7: slurm.gpus: unknown key" in run("job", "render", "cats").stderr
     run("job", "schema")
     schema = json.loads((project / "jobs" / "schema.json").read_text())
     assert "gpu" in schema["$defs"]["Section"]["properties"]
