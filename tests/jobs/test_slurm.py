@@ -70,6 +70,7 @@ def test_a_job_is_sent_by_digest_and_followed_to_its_end(
 ) -> None:
     sent = run("job", "submit", "cats", "--on", "slurm", "--account", "vision", "--logs")
     assert sent.returncode == 0, sent.stderr
+    assert "outputs are lost" not in sent.stderr
     assert "chief-0     | hello" in sent.stderr and "cats-" in sent.stderr
     (job,) = cluster.jobs()
     asked = {name: job["options"][name] for name in ("--nodes", "--time", "--gpus-per-node")}

@@ -74,9 +74,7 @@ def ask(*command: str, stdin: str = "") -> str:
 class Slurm:
     """The jobs that this user has sent to a cluster. folder: of their logs and outputs."""
 
-    title = "Slurm"
-    name = "slurm"
-    location = "this user's queue"
+    title, name, location = "Slurm", "slurm", "this user's queue"
 
     settings: SlurmSettings
     folder: Path
@@ -101,6 +99,7 @@ class Slurm:
         unused = {each: getattr(job, each) for each in ("network", "tensorboard", "labels")}
         unused |= {"strategy": job.scheduling.strategy != "standard"}
         names = [*filter(unused.get, unused), *job.elsewhere("slurm")]
+        notes = [each for each in notes if "no job_dir" not in each]  # /job takes its place
         notes += [f"{each}: not rendered, Slurm has no such thing" for each in names]
         notes.append("enroot reads layers of gzip alone unless ENROOT_GZIP_PROGRAM is zstd")
         return Ready(job, image, "", placements, None, tuple(notes))
