@@ -5,10 +5,11 @@ The rule where several endings have their lines:
 1. What the run outlived is no ending: a line after which the same replica went on training, and of
    what comes before a program a line after which it started.
 2. An ending wins over its own trace (`over` in the table).
-3. A cause wins over an ending that says little (`general`), and that over a consequence.
-4. Of several causes, the first in time counts.
-5. A timeout of a program that fell back to the CPU has that as its cause.
-6. Warnings are an ending only where nothing else is, not even an exception that is in no table.
+3. What holds up a job that has not ended is its ending, unless it may come by itself.
+4. A cause wins over an ending that says little (`general`), and that over a consequence.
+5. Of several causes, the first in time counts.
+6. A timeout of a program that fell back to the CPU has that as its cause.
+7. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
 What is in no table is unknown, and shown with the program's last words.
 """
@@ -17,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from textwrap import wrap
 from typing import Any, Literal
 
 from builder import contract
-from builder.jobs.backends.protocol import SERVICE
+from builder.jobs.backends.protocol import ACTIVE, SERVICE
 from builder.jobs.why import table
 from builder.jobs.why.logs import JobLog, Line, excerpt
 from builder.jobs.why.table import LEVELS, Again, Ending, Match
@@ -117,6 +118,9 @@ def diagnose(run: JobLog) -> Diagnosis:
 def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     """Return the answer about a run that did not fail; None for one that did, or of which that is
     not known."""
+    held = (match for match in fatal if run.lines[match.index].now)
+    if run.state in ACTIVE and (first := _first(held)) and first.ending.again != "later":
+        return _diagnosis(first.ending, "certain", (_evidence(run, first),))
     if ending := table.of_state(run.state):
         last = fatal[-1:] if ending.name == "waiting" else ()
         return _diagnosis(ending, "certain", tuple(_evidence(run, match) for match in last))
@@ -193,8 +197,9 @@ def _of_lines(run: JobLog, fatal: Sequence[Match], slow: Sequence[Match]) -> Dia
     return _diagnosis(chosen.ending, certainty, (_evidence(run, chosen), *_code(run)))
 
 
-def _first(matches: Sequence[Match]) -> Match | None:
+def _first(found: Iterable[Match]) -> Match | None:
     """Return the first match of the best level that is no other ending's trace."""
+    matches = tuple(found)
     traces = {name for match in matches for name in match.ending.over}
     own = [match for match in matches if match.ending.name not in traces] or matches
     return min(own, key=lambda match: (LEVELS.index(match.ending.level), match.index), default=None)

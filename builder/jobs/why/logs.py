@@ -9,7 +9,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from pathlib import Path
 from typing import IO
@@ -44,6 +44,8 @@ class Line:
     replica: str = ""
     event: str = ""
     """Of our trainer's lines."""
+    now: bool = False
+    """The backend's own word on how the job stands."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ def of_job(backend: Backend, status: JobStatus) -> JobLog:
     if len(lines) > MOST:
         notes.append(f"older lines that were not read: {len(lines) - MOST:,}")
     all_lines = [part for line in lines[-MOST:] for part in _meant(line)]
-    all_lines += _parts(status.error, f"what {backend.title} says", SERVICE)
+    all_lines += [
+        replace(line, now=True)
+        for line in _parts(status.error, f"what {backend.title} says", SERVICE)
+    ]
     if status.state == "expired":
         all_lines += _parts("the job exceeded its timeout", "the job's state", SERVICE)
     names = (replica.name for replica in status.replicas)

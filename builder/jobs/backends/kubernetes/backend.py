@@ -20,12 +20,18 @@ from builder.core.errors import InputError, OutsideError
 from builder.jobs.backends.kubernetes import client, jobset, pod, section, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
+from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around
 from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader, refreshed
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
 from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
+_ByJobSet = defaultdict[str, list[Object]]
+KUEUE: Final = "kueue.x-k8s.io"
+NODES: Final = 8
+"""So many nodes are looked at that may have lost a pod."""
+_UNSEEN: Final = (403, 404)
 _QUOTA: Final = "exceeded quota"
 """The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
 
@@ -129,7 +135,7 @@ class Kubernetes:
         if "/" in name:
             return self.get(name)
         if newest := self.list(name, limit=1):
-            return newest[0]
+            return self.get(newest[0].name)
         try:
             return self.get(f"{self.namespace}/{name}")
         except ClusterRefused as error:
@@ -141,8 +147,11 @@ class Kubernetes:
             ) from None
 
     def get(self, name: str) -> JobStatus:
-        """Return one job by NAMESPACE/NAME."""
-        return self._statuses([self.client.get(self._path(name))])[0]
+        """Return one job by NAMESPACE/NAME, and what holds it up."""
+        item = self.client.get(self._path(name))
+        jobs, pods = self._children([item])
+        mine = (item, jobs[item["metadata"]["name"]], pods[item["metadata"]["name"]])
+        return status.read(*mine, self._around(*mine))
 
     def cancel(self, job: JobStatus) -> JobStatus:
         """Delete the JobSet, which ends its pods with SIGTERM. A job that has ended is left
@@ -181,26 +190,65 @@ class Kubernetes:
         """Return what the cluster says about JobSets of one namespace, in two requests."""
         if not jobsets:
             return ()
+        jobs, pods = self._children(jobsets)
+        named = ((item, item["metadata"]["name"]) for item in jobsets)
+        return tuple(status.read(item, jobs[name], pods[name]) for item, name in named)
+
+    def _children(self, jobsets: Sequence[Object]) -> tuple[_ByJobSet, _ByJobSet]:
+        """Return the Jobs and the pods of JobSets of one namespace."""
         namespace = jobsets[0]["metadata"]["namespace"]
         names = [item["metadata"]["name"] for item in jobsets]
         selector = f"{status.JOBSET}={names[0]}" if len(names) == 1 else status.JOBSET
-        jobs, pods = (
-            _by_jobset(
-                self.client.items(
-                    self.client.path(version, resource, namespace=namespace), labelSelector=selector
-                )
-            )
+        paths = (
+            self.client.path(version, resource, namespace=namespace)
             for version, resource in (("batch/v1", "jobs"), ("v1", "pods"))
         )
-        return tuple(
-            status.read(item, jobs[name], pods[name])
-            for item, name in zip(jobsets, names, strict=True)
-        )
+        jobs, pods = (_by_jobset(self.client.items(path, labelSelector=selector)) for path in paths)
+        return jobs, pods
+
+    def _around(self, item: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> Around:
+        """Return what else the cluster says of a JobSet."""
+        now, namespace = status.read(item, jobs, pods), item["metadata"]["namespace"]
+        known = [status.PodStatus.read(pod) for pod in pods]
+        waits = next((pod.name for pod in known if pod.waits), "")
+        about = ["involvedObject.kind=Job"]
+        if now.state == "expired":
+            about.append("involvedObject.kind=Pod")
+        elif now.active and (waits or not jobs):
+            about.append(f"involvedObject.name={waits or item['metadata']['name']}")
+        path = self.client.path("v1", "events", namespace=namespace)
+        events = [event for fields in about for event in self._seen(path, fieldSelector=fields)]
+        doubtful = {pod.node for pod in known if pod.node and (pod.leaves or not pod.ready)}
+        nodes = {
+            name: node
+            for name in sorted(doubtful)[: NODES if now.active else 0]
+            for node in self._seen(f"/api/v1/nodes/{name}")
+        }
+        return Around(events, nodes, self._workload(item) if now.state == "queued" else {})
+
+    def _workload(self, item: Object) -> Object:
+        """Return what Kueue has made of a JobSet; {} where there is none."""
+        namespace, label = item["metadata"]["namespace"], f"{WORKLOAD_OF}={item['metadata']['uid']}"
+        for group in self._seen(f"/apis/{KUEUE}"):
+            version = group["preferredVersion"]["groupVersion"]
+            path = self.client.path(version, "workloads", namespace=namespace)
+            for workload in self._seen(path, labelSelector=label):
+                return workload
+        return {}
+
+    def _seen(self, path: str, **query: str) -> Sequence[Object]:
+        """Return a list of objects, or one; [] where there is none, or it may not be looked at."""
+        try:
+            return self.client.items(path, **query) if query else [self.client.get(path)]
+        except ClusterRefused as error:
+            if error.code not in _UNSEEN:
+                raise
+            return []
 
 
-def _by_jobset(objects: Sequence[Object]) -> defaultdict[str, list[Object]]:
+def _by_jobset(objects: Sequence[Object]) -> _ByJobSet:
     """Return Jobs or pods by the name of their JobSet."""
-    grouped: defaultdict[str, list[Object]] = defaultdict(list)
+    grouped: _ByJobSet = defaultdict(list)
     for item in objects:
         grouped[item["metadata"]["labels"][status.JOBSET]].append(item)
     return grouped

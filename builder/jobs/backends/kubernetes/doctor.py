@@ -12,7 +12,7 @@ from typing import Final
 from builder.core.errors import OutsideError
 from builder.core.findings import Finding, Unknown, check, examine
 from builder.jobs.backends.kubernetes import jobset
-from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.backend import KUEUE, Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
 from builder.jobs.ready import Ready
 
@@ -24,7 +24,6 @@ RIGHTS: Final = (
     ("", "pods/log", "get"),
 )
 """What the commands about jobs need in the namespace: API group, resource, verb."""
-QUEUES: Final = "kueue.x-k8s.io"
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def queue(jobs: ClusterJobs) -> Iterator[Finding]:
         yield Finding("queue", "warning", "none is named: pods start one by one", fix)
         return
     try:
-        version = jobs.backend.client.get(f"/apis/{QUEUES}")["preferredVersion"]["groupVersion"]
+        version = jobs.backend.client.get(f"/apis/{KUEUE}")["preferredVersion"]["groupVersion"]
     except ClusterRefused:
         fix = "install Kueue, or give no --queue: without Kueue the label is ignored"
         yield Finding("queue", "error", "the cluster has no Kueue", fix)

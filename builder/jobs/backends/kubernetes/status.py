@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -18,6 +18,7 @@ from builder.core import web
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.client import Client, ClusterRefused
 from builder.jobs.backends.kubernetes.pod import CONTAINER
+from builder.jobs.backends.kubernetes.waits import Around
 from builder.jobs.backends.protocol import JobStatus, LogLine, ReplicaStatus
 from builder.jobs.machines import Pool, replica_names
 from builder.jobs.ready import RUN_LABEL, number_of
@@ -28,6 +29,7 @@ POD_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 JOB: Final = "batch.kubernetes.io/job-name"
 
 Object = Mapping[str, Any]
+NOTHING: Final = Around()
 _PHASES: Final = {"Pending": "waiting", "Succeeded": "succeeded", "Failed": "failed"}
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
 """Why a container waits that will start by itself. Source: kubernetes, pkg/kubelet."""
@@ -37,9 +39,11 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing")
 class PodStatus:
     """A replica's pod."""
 
+    name: str
     replica: str
     job: str
     """The name of its Job."""
+    node: str
     phase: str
     started: datetime | None
     end: datetime | None
@@ -48,11 +52,20 @@ class PodStatus:
     """How, "" before its end."""
     stuck: str
     """Why it does not start, "" where it did or may still."""
+    leaves: str
+    """Why its node loses it, "" for nothing."""
+    ready: bool
+    """False where the cluster says that nobody hears of it."""
 
     @property
     def failed(self) -> bool:
         """Whether the pod ended, and not well."""
         return bool(self.code or (self.ended and self.code is None))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has a node and no container: an image, a volume or a network is missing."""
+        return self.phase == "Pending" and not self.stuck
 
     @classmethod
     def read(cls, obj: Object) -> PodStatus:
@@ -78,20 +91,27 @@ class PodStatus:
         stuck = f"{replica} finds no node: {unscheduled.get('message', '')}" if unscheduled else ""
         if waiting.get("reason", _STARTING[0]) not in _STARTING:
             stuck = f"{replica}: {waiting['reason']}: {waiting.get('message', '')}"
+        taken = _condition(obj, "DisruptionTarget") if code is None else {}
         return cls(
+            name=obj["metadata"]["name"],
             replica=replica,
             job=str(labels.get(JOB)),
+            node=str((obj.get("spec") or {}).get("nodeName", "")),
             phase=str(status.get("phase", "Pending")),
             started=_time((state.get("running") or terminated).get("startedAt")),
             end=_time(terminated.get("finishedAt")),
             code=code,
             ended=how,
             stuck=stuck,
+            leaves=": ".join(filter(None, (taken.get("reason"), taken.get("message")))),
+            ready=not _condition(obj, "Ready", "False"),
         )
 
 
-def read(obj: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobStatus:
-    """Return what a JobSet, its Jobs and its pods say about the job."""
+def read(
+    obj: Object, jobs: Sequence[Object], pods: Sequence[Object], around: Around = NOTHING
+) -> JobStatus:
+    """Return what a JobSet, its Jobs, its pods and what is around them say about the job."""
     meta, spec = obj["metadata"], obj["spec"]
     labels = dict(meta.get("labels") or {})
     pools = tuple(
@@ -110,12 +130,12 @@ def read(obj: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> JobStat
         created=_time(meta.get("creationTimestamp")),
         started=min((pod.started for pod in known if pod.started), default=None),
         ended=_time(last.get("lastTransitionTime")),
-        error=_error(obj, state, jobs, known, culprit),
+        error=_error(obj, state, jobs, known, culprit, around),
         labels=labels,
         image=chief["containers"][0]["image"],
         output=str((meta.get("annotations") or {}).get(jobset.OUTPUT, "")),
         pools=pools,
-        replicas=_replicas(pools, known, bool(last)),
+        replicas=_replicas(pools, known, bool(last), _starts(obj, jobs, known, around)),
         run=number_of(labels, RUN_LABEL),
         attempt=number_of(labels, jobset.ATTEMPT_LABEL),
         failed_code=culprit.code if culprit and state == "failed" else None,
@@ -148,18 +168,58 @@ def _error(
     jobs: Sequence[Object],
     pods: Sequence[PodStatus],
     culprit: PodStatus | None,
+    around: Around,
 ) -> str:
     """Return one line about what went wrong, or what the job waits for."""
     if state in ("failed", "expired"):
         messages = (str(_failure(job).get("message", "")) for job in jobs)
         why = next((message for message in messages if message), "")
         last = str(_condition(obj, "Failed").get("message", ""))
-        return "; ".join(filter(None, (culprit.ended if culprit else "", why, last)))
+        first = culprit.ended if culprit else _never_ran(jobs, pods, around)
+        return "; ".join(filter(None, (first, why, last)))
     if state in ("pending", "running"):
-        return next((pod.stuck for pod in pods if pod.stuck), "")
+        return next(filter(None, _holds(obj, jobs, pods, around)), "")
     if state == "queued":
         queue = (obj["metadata"].get("labels") or {}).get(jobset.QUEUE_LABEL)
-        return f"waits in the queue {queue}" if queue else "it is suspended"
+        where = f"waits in the queue {queue}" if queue else "it is suspended"
+        return ": ".join(filter(None, (where, around.queue())))
+    return ""
+
+
+def _holds(
+    obj: Object, jobs: Sequence[Object], pods: Sequence[PodStatus], around: Around
+) -> Iterator[str]:
+    """Yield what holds an active job up, the most telling first; "" for nothing."""
+    for pod in pods:
+        if away := around.away(pod.node):
+            yield f"{pod.replica}: its node {pod.node} does not answer: {away}"
+        if pod.leaves:
+            yield f"{pod.replica}: its node {pod.node} gives it up: {pod.leaves}"
+    yield from (pod.stuck for pod in pods)
+    for job in jobs:
+        name, spec = job["metadata"]["name"], job["spec"]
+        there = sum(pod.job == name and not pod.ended for pod in pods)
+        if there < int(spec.get("parallelism", 1)) and (why := around.not_made(name)):
+            role = job["metadata"]["labels"].get(ROLE)
+            yield f"the pods of {role} cannot be created: {why}"
+    if not jobs and (why := around.not_made(obj["metadata"]["name"])):
+        yield f"its Jobs cannot be created: {why}"
+    for pod in pods:
+        if pod.waits and (why := around.held(pod.name)):
+            yield f"{pod.replica}: {why}"
+
+
+def _never_ran(jobs: Iterable[Object], pods: Iterable[PodStatus], around: Around) -> str:
+    """Return why no pod of an ended job has ever run; "" where one has, or nobody knows."""
+    for job in jobs:
+        name = job["metadata"]["name"]
+        if any(pod.job == name for pod in pods):
+            continue
+        if why := around.not_made(name):
+            return f"it never ran: its pods cannot be created: {why}"
+        pod, why = around.never_placed(name)
+        if pod:
+            return f"it never ran: {pod} finds no node: {why}"
     return ""
 
 
@@ -179,20 +239,37 @@ def _culprit(jobs: Iterable[Object], pods: Sequence[PodStatus]) -> PodStatus | N
     return None
 
 
+def _starts(
+    obj: Object, jobs: Iterable[Object], pods: Iterable[PodStatus], around: Around
+) -> Counter[str]:
+    """Return how often each replica was started: a lost node, an eviction and a suspension delete
+    its pod, so the Events of the Job count, too, and the restarts of the whole JobSet."""
+    names = {pod.name: pod.replica for pod in pods}
+    for job in jobs:
+        role = (job["metadata"].get("labels") or {}).get(ROLE)
+        for name in around.created(job):
+            index = name.removeprefix(f"{job['metadata']['name']}-").partition("-")[0]
+            names[name] = f"{role}-{index}"
+    starts = Counter(names.values())
+    starts.update(dict.fromkeys(starts, int((obj.get("status") or {}).get("restarts") or 0)))
+    return starts
+
+
 def _replicas(
-    pools: Iterable[Pool], pods: Sequence[PodStatus], ended: bool
+    pools: Iterable[Pool], pods: Sequence[PodStatus], ended: bool, starts: Counter[str]
 ) -> tuple[ReplicaStatus, ...]:
     """Return each replica as its newest pod is."""
-    newest = {pod.replica: pod for pod in pods}
-    count, now = Counter(pod.replica for pod in pods), datetime.now(UTC)
+    newest, now = {pod.replica: pod for pod in pods}, datetime.now(UTC)
     replicas = []
     for name in replica_names(pools):
+        restarts = max(starts[name] - 1, 0)
         if (pod := newest.get(name)) is None:
-            replicas.append(ReplicaStatus(name, "stopped" if ended else "waiting"))
+            state = "stopped" if ended else "waiting"
+            replicas.append(ReplicaStatus(name, state, restarts=restarts))
             continue
         seconds = ((pod.end or now) - pod.started).total_seconds() if pod.started else 0.0
         state = _PHASES.get(pod.phase, "running")
-        replicas.append(ReplicaStatus(name, state, pod.code, count[name] - 1, seconds))
+        replicas.append(ReplicaStatus(name, state, pod.code, restarts, seconds))
     return tuple(replicas)
 
 

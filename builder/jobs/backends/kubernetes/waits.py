@@ -1,0 +1,99 @@
+"""What holds a job up, in words: its Events, its nodes, the Workload that Kueue made of it.
+
+None of it is needed to run a job, so what may not be read is left out. Sources of the words:
+kubernetes, pkg/controller (SuccessfulCreate, FailedCreate), pkg/scheduler (FailedScheduling) and
+pkg/controller/nodelifecycle; jobset, pkg/constants; kueue, apis/kueue, workload_types.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+WORKLOAD_OF: Final = "kueue.x-k8s.io/job-uid"
+"""The label of a Workload with the uid of its JobSet."""
+_CREATED: Final = "Created pod: "
+_NOT_MADE: Final = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
+_NO_NODE: Final = "FailedScheduling"
+
+
+@dataclass(frozen=True)
+class Around:
+    """What a cluster says beside a JobSet, its Jobs and pods.
+
+    events: of the JobSet, of its Jobs and pods. nodes: by name, those that a pod may have lost.
+    workload: Kueue's, {} for none.
+    """
+
+    events: Sequence[Object] = ()
+    nodes: Mapping[str, Object] = field(default_factory=dict)
+    workload: Object = field(default_factory=dict)
+
+    def created(self, job: Object) -> set[str]:
+        """Return the names of the pods that a Job has created, as far as its Events tell."""
+        return {
+            event["message"].removeprefix(_CREATED)
+            for event in self._about(job["metadata"]["name"])
+            if event["message"].startswith(_CREATED)
+            and event["involvedObject"].get("uid") == job["metadata"].get("uid")
+        }
+
+    def not_made(self, name: str) -> str:
+        """Return why the pods of a Job, or the Jobs of a JobSet, cannot be created."""
+        events = (event for event in self._about(name) if event["reason"] in _NOT_MADE)
+        return str(_newest(events).get("message", "")).removeprefix("Error creating: ")
+
+    def held(self, pod: str) -> str:
+        """Return the newest warning about a pod: a volume that cannot be mounted, for example."""
+        events = (event for event in self._about(pod) if event.get("type") == "Warning")
+        event = _newest(events)
+        return f"{event['reason']}: {event['message']}" if event else ""
+
+    def never_placed(self, job: str) -> tuple[str, str]:
+        """Return the pod of a Job, and why it found no node to its end; ("", "") for none."""
+        last: dict[str, Object] = {}
+        for event in sorted(self.events, key=_time):
+            name = event["involvedObject"]["name"]
+            if name.startswith(f"{job}-"):
+                last[name] = event
+        unplaced = {name: event for name, event in last.items() if event["reason"] == _NO_NODE}
+        if not unplaced or len(unplaced) < len(last):
+            return "", ""
+        name, event = next(iter(unplaced.items()))
+        return name, str(event["message"])
+
+    def away(self, node: str) -> str:
+        """Return what is known of a node that does not answer; "" for one that does."""
+        conditions = (self.nodes.get(node, {}).get("status") or {}).get("conditions") or []
+        ready: Object = next((item for item in conditions if item["type"] == "Ready"), {})
+        return "" if ready.get("status", "True") == "True" else str(ready.get("message", ""))
+
+    def queue(self) -> str:
+        """Return why Kueue has not admitted the job."""
+        status = self.workload.get("status") or {}
+        for check in status.get("admissionChecks") or ():
+            if check.get("state") != "Ready" and check.get("message"):
+                return f"{check['name']}: {check['message']}"
+        conditions = {item["type"]: item for item in status.get("conditions") or ()}
+        words = [
+            str(conditions[kind]["message"])
+            for kind, waits in (("QuotaReserved", "False"), ("Evicted", "True"))
+            if conditions.get(kind, {}).get("status") == waits
+        ]
+        return "; ".join(filter(None, words))
+
+    def _about(self, name: str) -> Iterator[Object]:
+        return (event for event in self.events if event["involvedObject"].get("name") == name)
+
+
+def _time(event: Object) -> str:
+    """Return when an Event was last seen: the scheduler and JobSet write the newer fields."""
+    series = event.get("series") or {}
+    times = (event.get("lastTimestamp"), series.get("lastObservedTime"), event.get("eventTime"))
+    return str(next(filter(None, times), event["metadata"].get("creationTimestamp", "")))
+
+
+def _newest(events: Iterable[Object]) -> Object:
+    return max(events, key=_time, default={})

@@ -1,0 +1,201 @@
+"""What holds a job up in a cluster, as status and `why` say it: pods that cannot be created, nodes
+that are lost, queues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.settings import KubernetesSettings as Cluster
+from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.protocol import JobStatus
+from builder.jobs.why import diagnose, logs
+from tests.emulators import kubernetes as server
+from tests.emulators.kubernetes import Script
+from tests.jobs.clusters import JOB, ready
+from tests.jobs.test_kubernetes_backend import CLUSTER, send
+
+PRIORITY = "no PriorityClass with name high was found"
+ACCOUNT = 'error looking up service account default/me: serviceaccount "me" not found'
+QUOTA = "failed quota: compute: must specify requests.cpu for: trainer"
+SECURITY = 'violates PodSecurity "restricted:latest": runAsNonRoot != true'
+
+
+@pytest.fixture
+def objects(loopback: server.Cluster) -> server.Objects:
+    """The objects of a cluster whose pods go on until somebody ends them."""
+    loopback.objects.script = lambda pod: Script((), None)
+    return loopback.objects
+
+
+def why(backend: Kubernetes, job: JobStatus) -> diagnose.Diagnosis:
+    return diagnose.diagnose(logs.of_job(backend, backend.find(job.display_name)))
+
+
+@pytest.mark.parametrize("reason", [PRIORITY, ACCOUNT, QUOTA, SECURITY])
+def test_pods_that_cannot_be_created_say_why_and_what_to_do(
+    reason: str, backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    objects.denied = lambda pod: reason
+    job = send(backend, ready(JOB), tmp_path).job
+    now = backend.find("cats")
+    assert now.state == "pending" and now.error == (
+        f'the pods of chief cannot be created: pods "{job.display_name}-chief-0-0-" is forbidden: '
+        f"{reason}"
+    )
+    answer = why(backend, job)
+    assert (answer.ending, answer.certainty, answer.again) == ("pod-refused", "certain", "no")
+    assert reason in answer.evidence[0].text
+    objects.denied = lambda pod: ""
+    objects.add_pod(objects.list("jobs")[0], 0)  # as soon as the reason is gone
+    assert (backend.find("cats").state, backend.find("cats").error) == ("running", "")
+
+
+def test_events_that_may_not_be_read_hide_nothing_else(
+    backend: Kubernetes, loopback: server.Cluster, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    loopback.faults.forbidden = ["GET .*/events", "GET .*/nodes"]
+    assert backend.get(job.name).state == "running"
+
+
+def lose(objects: server.Objects, pod: dict[str, Any]) -> None:
+    """Let the node of a pod fall silent, as the node lifecycle controller notices it."""
+    words = "Kubelet stopped posting node status."
+    ready = {"type": "Ready", "status": "Unknown", "message": words}
+    node = {"metadata": {"name": "node-7"}, "status": {"conditions": [ready]}}
+    objects.put("nodes", node)
+    pod["spec"]["nodeName"] = "node-7"
+    pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
+    objects.put("pods", pod)
+
+
+def test_a_node_that_falls_silent_is_named_with_what_to_do(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(CLUSTER), tmp_path).job
+    pod = objects.list("pods")[-1]
+    lose(objects, pod)
+    silent = "worker-1: its node node-7 does not answer: Kubelet stopped posting node status."
+    assert (backend.get(job.name).state, backend.get(job.name).error) == ("running", silent)
+    taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+    taken["message"] = "Taint manager: deleting due to NoExecute taint"
+    pod["status"]["conditions"].append(taken)
+    pod["metadata"]["deletionTimestamp"] = server.now()
+    objects.put("pods", pod)
+    answer = why(backend, job)
+    assert answer.ending == "node-lost" and "kubectl delete node" in answer.do
+    objects.known.pop(("nodes", "", "node-7"))  # it is gone, and nobody has ended the pod yet
+    error = backend.get(job.name).error
+    assert error.startswith("worker-1: its node node-7 gives it up: DeletionByTaintManager: Taint")
+
+
+def test_restarts_count_pods_that_are_gone(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    """A lost node, an eviction and a suspension delete the pod."""
+    job = send(backend, ready(JOB), tmp_path).job
+    for _ in range(2):
+        (pod,) = objects.list("pods")
+        objects.remove("pods", "default", pod["metadata"]["name"])
+        objects.add_pod(objects.list("jobs")[0], 0)
+    (chief,) = backend.get(job.name).replicas
+    assert (chief.state, chief.restarts) == ("running", 2)
+
+
+def expire(objects: server.Objects, jobset: dict[str, Any]) -> None:
+    """Let a Job's time be over, whose pods its controller deletes."""
+    for pod in objects.pods(jobset):
+        objects.remove("pods", "default", pod["metadata"]["name"])
+    late = "Job was active longer than specified deadline"
+    objects.fail(jobset, objects.list("jobs")[0]["metadata"]["name"], "DeadlineExceeded", late)
+
+
+def test_a_job_that_expired_without_a_node_never_ran(
+    backend: Kubernetes, loopback: server.Cluster, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = objects.list("pods")
+    no = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    objects.event("Pod", pod, "Warning", "FailedScheduling", no)
+    expire(objects, loopback.jobsets()[0])
+    now = backend.find("cats")
+    assert (now.state, now.exit_code) == ("expired", 124)
+    assert now.error.startswith(f"it never ran: {pod['metadata']['name']} finds no node: {no}; ")
+    assert why(backend, job).ending == "stockout"
+
+
+def test_a_job_that_waited_and_ran_then_expired_needs_more_time(
+    backend: Kubernetes, loopback: server.Cluster, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = objects.list("pods")
+    objects.event("Pod", pod, "Warning", "FailedScheduling", "0/3 nodes are available: ...")
+    objects.event("Pod", pod, "Normal", "Scheduled", "Successfully assigned default/x to node-1")
+    expire(objects, loopback.jobsets()[0])
+    assert "never ran" not in backend.find("cats").error
+    assert why(backend, job).ending == "timeout"
+
+
+def test_a_volume_that_cannot_be_mounted_is_told_by_its_event(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = objects.list("pods")
+    starting = [{"name": "trainer", "state": {"waiting": {"reason": "ContainerCreating"}}}]
+    objects.put("pods", {**pod, "status": {"phase": "Pending", "containerStatuses": starting}})
+    no = 'MountVolume.SetUp failed for volume "bucket-0": driver gcsfuse.csi.storage.gke.io'
+    objects.event("Pod", pod, "Warning", "FailedMount", no)
+    assert backend.get(job.name).error == f"chief-0: FailedMount: {no}"
+    assert why(backend, job).ending == "volume"
+
+
+FULL = "couldn't assign flavors to pod set chief: insufficient unused quota for nvidia.com/gpu"
+UNFIT = "couldn't assign flavors to pod set chief: resource memory unavailable in ClusterQueue"
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "ending"),
+    [
+        ({"type": "QuotaReserved", "status": "False", "message": FULL}, FULL, "waiting"),
+        ({"type": "QuotaReserved", "status": "False", "message": UNFIT}, UNFIT, "queue-unfit"),
+        (
+            {"type": "QuotaReserved", "status": "False", "message": "LocalQueue a doesn't exist"},
+            "LocalQueue a doesn't exist",
+            "queue-unfit",
+        ),
+        ({"type": "QuotaReserved", "status": "True", "message": "Quota reserved"}, "", "waiting"),
+    ],
+)
+def test_a_queued_job_says_what_kueue_says(
+    status: dict[str, str], words: str, ending: str, loopback: server.Cluster, tmp_path: Path
+) -> None:
+    queued, loopback.objects.script = (
+        Kubernetes(Cluster(queue="gpus")),
+        lambda pod: Script((), None),
+    )
+    job = send(queued, ready(JOB), tmp_path).job
+    (manifest,) = loopback.jobsets()
+    manifest["spec"]["suspend"] = True
+    loopback.objects.put("jobsets", manifest)
+    labels = {"kueue.x-k8s.io/job-uid": manifest["metadata"]["uid"]}
+    meta = {"name": "jobset-cats-1a2b3", "namespace": "default", "labels": labels}
+    workload: dict[str, Any] = {"metadata": meta, "status": {"conditions": [status]}}
+    loopback.objects.put("workloads", workload)
+    now = queued.find("cats")
+    assert (now.state, now.error) == (
+        "queued",
+        "waits in the queue gpus" + (f": {words}" if words else ""),
+    )
+    assert why(queued, job).ending == ending
+    check = {"name": "dws", "state": "Pending", "message": "Waiting for resources."}
+    workload["status"]["admissionChecks"] = [check]
+    loopback.objects.put("workloads", workload)
+    assert queued.find("cats").error == "waits in the queue gpus: dws: Waiting for resources."
+    for gone in ([("workloads", "default", meta["name"])], []):
+        for key in gone:
+            del loopback.objects.known[key]
+        loopback.faults.forbidden = [] if gone else ["GET .*/workloads"]
+        assert queued.find("cats").error == "waits in the queue gpus"
