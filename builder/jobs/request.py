@@ -81,12 +81,20 @@ def prepare(request: Request, on_note: OnNote = _ignored, on_event: OnEvent = ig
     return Prepared(backend, ready)
 
 
-def taken(request: Request, on_note: OnNote = _ignored, on_event: OnEvent = ignore) -> Prepared:
-    """Return the prepared job after the backend itself has said that it would take it; nothing is
-    created. Raises as `prepare` does."""
+def taken(
+    request: Request,
+    *,
+    again: bool = False,
+    on_note: OnNote = _ignored,
+    on_event: OnEvent = ignore,
+) -> str:
+    """Return what `submit` would send now, as a person reads it, after the backend itself has said
+    that it would take it; nothing is created. Raises as `prepare` does."""
     prepared = prepare(request, on_note, on_event)
-    prepared.backend.preflight(prepared.ready)
-    return prepared
+    backend, ready = prepared.backend, prepared.ready
+    plan = submission.plan(backend, ready, Memory.of(request.root), again=again)
+    values = backend.preflight(ready, plan.run, plan.attempt)
+    return backends.of(backend.name).text(values)
 
 
 def submit(
@@ -100,8 +108,9 @@ def submit(
 
     again: run it a second time, in a folder of its own. Raises as `prepare` does.
     """
-    prepared = taken(request, on_note, on_event)
+    prepared = prepare(request, on_note, on_event)
     backend, known = prepared.backend, Memory.of(request.root)
+    backend.preflight(prepared.ready)
     sent = submission.submit(backend, prepared.ready, known, again=again, on_event=on_event)
     return backend, sent
 

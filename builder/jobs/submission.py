@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,6 +85,26 @@ class Memory:
         return files.locked(self.folder / f".{name}.submit.lock")
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What a submission does. job: the one that it takes, None where it creates the attempt of this
+    run. known: the jobs with the same key."""
+
+    run: int
+    attempt: int
+    job: JobStatus | None
+    known: tuple[JobStatus, ...]
+
+
+def plan(backend: RemoteBackend, ready: Ready, memory: Memory, *, again: bool = False) -> Plan:
+    """Return what `submit` would do now. Raises OutsideError."""
+    known = _known(backend, backend.key(ready), memory.newest(ready.job.id))
+    run = max((job.run for job in known), default=1) + (again and bool(known))
+    reusable = [job for job in known if job.run == run and job.reusable]
+    attempt = 1 + max((job.attempt for job in known if job.run == run), default=0)
+    return Plan(run, attempt, min(reusable, key=by_age, default=None), tuple(known))
+
+
 def submit(
     backend: RemoteBackend,
     ready: Ready,
@@ -101,17 +121,12 @@ def submit(
     """
     name, key = ready.job.id, backend.key(ready)
     with step(f"submit {name}", on_event) as running, memory.lock(name):
-        known = _known(backend, key, memory.newest(name))
-        run = max((job.run for job in known), default=1)
-        if again and known:
-            run += 1
-        reusable = [job for job in known if job.run == run and job.reusable]
-        if reusable:
-            job = min(reusable, key=by_age)
+        planned = plan(backend, ready, memory, again=again)
+        if job := planned.job:
             done, state = job.state in SUCCEEDED, job.state.replace("_", " ")
             sent = Submitted(job, f"it {state} before" if done else f"it is {state} already")
         else:
-            sent = _created(backend, ready, run, key, known)
+            sent = _created(backend, ready, planned, key)
         memory.add(name, key, backend.name, sent.job)
         running.cached = not sent.created
     return sent
@@ -127,14 +142,11 @@ def _known(backend: RemoteBackend, key: str, newest: Sequence[str]) -> list[JobS
     return listed
 
 
-def _created(
-    backend: RemoteBackend, ready: Ready, run: int, key: str, known: Collection[JobStatus]
-) -> Submitted:
+def _created(backend: RemoteBackend, ready: Ready, planned: Plan, key: str) -> Submitted:
     """Create the job; where the answer gets lost, look whether it was created."""
-    before = {job.name for job in known}
-    attempt = 1 + max((job.attempt for job in known if job.run == run), default=0)
+    before = {job.name for job in planned.known}
     try:
-        return Submitted(backend.submit(ready, run, attempt))
+        return Submitted(backend.submit(ready, planned.run, planned.attempt))
     except AlreadySubmitted as other:
         return Submitted(other.job, "another command has submitted it at the same time")
     except LostAnswer:

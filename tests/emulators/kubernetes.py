@@ -119,7 +119,7 @@ class _Handler(QuietHandler):
         if code := burst(self.faults.bursts, call):
             raise Refused(code, "Refused", "exceeded quota" if code == 403 else "busy")
         if any(re.search(pattern, call) for pattern in self.faults.forbidden):
-            raise Refused(403, "Forbidden", f'User "me" cannot {call} in the namespace "default"')
+            raise Refused(403, "Forbidden", _no_right(self.command, call.partition(" ")[2]))
 
     def _route(self, path: str, body: Object) -> None:
         served = {name: kinds for name, kinds in SERVED.items() if name not in self.faults.missing}
@@ -198,6 +198,18 @@ class _Handler(QuietHandler):
         call = f"{attributes['verb']} {attributes['resource']}/{attributes.get('subresource', '')}"
         denied = any(re.search(pattern, call) for pattern in self.faults.forbidden)
         self.json({**review, "status": {"allowed": not denied}}, 201)
+
+
+def _no_right(method: str, path: str) -> str:
+    """RBAC's words: apiserver, responsewriters/errors.go."""
+    match = _PATH.fullmatch(path)
+    if match is None:
+        return f'forbidden: User "me" cannot {method.lower()} path "{path}"'
+    verb = {"POST": "create", "DELETE": "delete"}.get(method, "get" if match["name"] else "list")
+    group = (match["group"] or "").partition("/")[0]
+    full = f"{match['kind']}.{group}" if group else match["kind"]
+    what = f'cannot {verb} resource "{match["kind"]}" in API group "{group}"'
+    return f'{full} is forbidden: User "me" {what} in the namespace "{match["ns"]}"'
 
 
 def _second(line: str) -> datetime:

@@ -297,7 +297,7 @@ def test_each_refusal_is_one_line_and_a_way_out(
 ) -> None:
     faults = loopback.faults
     faults.forbidden = ["POST .*jobsets"]
-    assert "not allowed: User" in refused(backend).message
+    assert "not allowed: jobsets.jobset.x-k8s.io is forbidden: User" in refused(backend).message
     faults.forbidden, faults.bursts = [], [("POST .*jobsets", 403, 1)]
     assert "larger quota" in refused(backend).fix
     faults.missing = {server.JOBSETS}

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from builder.core.errors import OutsideError
 from builder.core.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.protocol import JobStatus
@@ -15,7 +17,8 @@ from builder.jobs.why import diagnose, logs
 from tests.emulators import kubernetes as server
 from tests.emulators.kubernetes import Script
 from tests.jobs.clusters import JOB, ready
-from tests.jobs.test_kubernetes_backend import CLUSTER, send
+from tests.jobs.conftest import Run
+from tests.jobs.test_kubernetes_backend import CLUSTER, ON, cats, send  # noqa: F401
 
 PRIORITY = "no PriorityClass with name high was found"
 ACCOUNT = 'error looking up service account default/me: serviceaccount "me" not found'
@@ -199,3 +202,50 @@ def test_a_queued_job_says_what_kueue_says(
             del loopback.objects.known[key]
         loopback.faults.forbidden = [] if gone else ["GET .*/workloads"]
         assert queued.find("cats").error == "waits in the queue gpus"
+
+
+# --- before a job is sent -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "fix"),
+    [
+        (PRIORITY, "kubectl get priorityclasses"),
+        (ACCOUNT, "kubectl create sa"),
+        (QUOTA, "kubernetes: {requests: {cpu"),
+        (SECURITY, "--namespace"),
+        ("exceeded quota: a, requested: pods=1, used: pods=2, limited: pods=2", "larger quota"),
+    ],
+)
+def test_pods_are_tried_before_a_job_is_sent(
+    reason: str, fix: str, backend: Kubernetes, loopback: server.Cluster, objects: server.Objects
+) -> None:
+    objects.denied = lambda pod: reason if pod["metadata"]["labels"] else ""
+    with pytest.raises(OutsideError) as caught:
+        backend.preflight(ready(CLUSTER))
+    assert caught.value.message == f"the cluster refuses the pods of chief: {reason}"
+    assert fix in caught.value.fix and loopback.jobsets() == [] == objects.list("pods")
+    loopback.faults.forbidden = ["POST .*/pods$"]  # who may not try is not hindered
+    backend.preflight(ready(CLUSTER))
+
+
+def test_a_quota_that_is_used_up_does_not_keep_a_job_from_a_queue(objects: server.Objects) -> None:
+    objects.denied = lambda pod: "exceeded quota: a, used: pods=2, limited: pods=2"
+    Kubernetes(Cluster(queue="gpus")).preflight(ready(JOB, Cluster(queue="gpus")))
+
+
+def test_a_dry_run_names_the_job_that_submit_creates(
+    run: Run,
+    cats: Path,
+    loopback: server.Cluster,  # noqa: F811
+) -> None:
+    """In the context's namespace, also of a second attempt and of another run."""
+    loopback.objects.script = lambda pod: Script(code=2)
+    for again in ((), (), ("--again",)):
+        code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", *again)
+        assert code == 0
+        named = yaml.safe_load(out)["metadata"]["name"]
+        doctor = run("doctor", "--job", "cats", *ON)[1]
+        assert f"the cluster takes {named.partition('-a')[0].partition('-r')[0]}" in doctor
+        assert run("job", "submit", "cats", *ON, *again)[0] == 0
+        assert loopback.jobsets()[-1]["metadata"]["name"] == named

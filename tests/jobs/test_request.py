@@ -39,8 +39,9 @@ class Toy:
         problems.stop()
         return Ready(job, image, "", placements, None, tuple(notes))
 
-    def preflight(self, ready: Ready) -> None:
+    def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
         self.asked.append("preflight")
+        return {}
         if self.refuses:
             raise OutsideError("no room", "make some")
 

@@ -248,17 +248,18 @@ class RemoteBackend(Backend, Protocol):
         InputError with every problem, each at its line of the job's file.
         """
 
-    def preflight(self, ready: Ready) -> None:
-        """Ask the service itself whether it would take the job; nothing is created.
+    def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
+        """Ask the service itself whether it would take this submission; nothing is created.
 
-        Raises InputError, OutsideError where it would not.
+        Returns what `submit` would send. Raises InputError, OutsideError where it would not.
         """
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for: 12 hexadecimal digits."""
 
     def render(self, ready: Ready) -> dict[str, Any]:
-        """Return what `submit` sends, as plain values."""
+        """Return what a first `submit` sends, as plain values, as far as that is known without
+        asking anybody."""
 
     def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:
         """Create the job once; a call that creates something is never repeated here.

@@ -104,9 +104,10 @@ class Slurm:
         notes.append("enroot reads layers of gzip alone unless ENROOT_GZIP_PROGRAM is zstd")
         return Ready(job, image, "", placements, None, tuple(notes))
 
-    def preflight(self, ready: Ready) -> None:
+    def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
         """Let the cluster check the job without a place in its queue. Raises OutsideError."""
-        ask("sbatch", "--test-only", stdin=self.render(ready)["script"])
+        ask("sbatch", "--test-only", stdin=(sent := self.render(ready, run, attempt))["script"])
+        return sent
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; the job's name holds it."""

@@ -32,8 +32,21 @@ KUEUE: Final = "kueue.x-k8s.io"
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
 _UNSEEN: Final = (403, 404)
+_NO_RIGHT: Final = 'cannot create resource "pods"'
+"""RBAC's words. Source: kubernetes, apiserver, responsewriters/errors.go."""
 _QUOTA: Final = "exceeded quota"
 """The words of a ResourceQuota. Source: kubernetes, plugin/resourcequota/controller.go."""
+_POD_FIX: Final = "mend what it names, or take another namespace: --namespace"
+_POD_FIXES: Final = (
+    ("must specify", "write kubernetes: {{requests: {{cpu: ..., memory: ...}}}} in the job's file"),
+    ("PriorityClass", "kubectl get priorityclasses shows those that there are"),
+    (
+        "service account",
+        "kubectl create sa NAME -n {namespace}, or name another account",
+    ),
+    (_QUOTA, "end other jobs, or ask for a larger quota of the namespace"),
+)
+"""What mends a refusal of an admission plugin, by its words (kubernetes, plugin/pkg/admission)."""
 
 
 def connect(root: Path, _job: Job | None, flags: Flags, _name: str | None) -> Kubernetes:
@@ -88,13 +101,35 @@ class Kubernetes:
         notes += _notes(job, image, placements, self.cluster)
         return Ready(job, image, "", placements, None, tuple(notes))
 
-    def preflight(self, ready: Ready) -> None:
-        """Let the API server check the JobSet without creating it. Raises OutsideError."""
+    def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
+        """Let the API server check the JobSet and a pod of each role without creating them. Raises
+        OutsideError."""
+        body = jobset.jobset(ready, self._resolved, run, attempt)
         try:
-            self.client.create(self._path(), jobset.jobset(ready, self._resolved), dryRun="All")
+            self.client.create(self._path(), body, dryRun="All")
         except ClusterRefused as error:
             if error.reason != "AlreadyExists":
                 raise
+        for one in jobset.pods(body):
+            self._try_pod(one)
+        return body
+
+    def _try_pod(self, one: Object) -> None:
+        """Let the API server check a pod, which only controllers create else. Nothing is asked of
+        who may not create pods. Raises OutsideError."""
+        path = self.client.path("v1", "pods", namespace=self.namespace)
+        try:
+            self.client.create(path, one, dryRun="All")
+        except ClusterRefused as error:
+            if error.code not in (403, 422) or _NO_RIGHT in error.message:
+                return
+            why = error.message.partition(" is forbidden: ")[2] or error.message
+            if _QUOTA in why and self.cluster.queue:
+                return  # the queue waits
+            fix = next((fix for words, fix in _POD_FIXES if words in why), _POD_FIX)
+            role = one["metadata"]["name"].rsplit("-", 4)[1]
+            what = f"the cluster refuses the pods of {role}: {why}"
+            raise OutsideError(what, fix.format(namespace=self.namespace)) from error
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; the object's name holds it."""

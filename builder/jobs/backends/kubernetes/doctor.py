@@ -24,6 +24,12 @@ RIGHTS: Final = (
     ("", "pods/log", "get"),
 )
 """What the commands about jobs need in the namespace: API group, resource, verb."""
+HELPFUL: Final[tuple[tuple[str, str, str, str], ...]] = (
+    ("", "pods", "create", "whether pods can be created is not tried before"),
+    ("", "events", "list", "what holds a job up is not told"),
+    (KUEUE, "workloads", "list", "why a job is queued is not told"),
+)
+"""The same of what they do without, and what is missing then."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,10 @@ def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
 
 @check(ClusterJobs, "rights")
 def rights(jobs: ClusterJobs) -> Iterator[Finding]:
-    missing = [right for right in RIGHTS if not _allowed(jobs, *right)]
-    for group, resource, verb in missing:
+    wanted = [(*right, "") for right in RIGHTS]
+    wanted += [each for each in HELPFUL if each[0] != KUEUE or jobs.backend.cluster.queue]
+    missing = [right for right in wanted if not _allowed(jobs, *right[:3])]
+    for group, resource, verb, without in missing:
         main, _, part = resource.partition("/")
         full = (f"{main}.{group}" if group else main) + (f"/{part}" if part else "")
         role = f"builder-{verb}-{main}{part}"
@@ -87,9 +95,10 @@ def rights(jobs: ClusterJobs) -> Iterator[Finding]:
             f"kubectl create role {role} -n {jobs.namespace} --verb={verb} --resource={full} && "
             f"kubectl create rolebinding {role} -n {jobs.namespace} --role={role} --user=YOU"
         )
-        yield Finding(f"right to {verb} {full}", "error", "missing", fix)
+        what = f"missing: {without}" if without else "missing"
+        yield Finding(f"right to {verb} {full}", "warning" if without else "error", what, fix)
     if not missing:
-        yield Finding("rights", "ok", f"{len(RIGHTS)} are granted")
+        yield Finding("rights", "ok", f"{len(wanted)} are granted")
 
 
 def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
@@ -146,6 +155,5 @@ def accounts(jobs: ClusterJobs) -> Iterator[Finding]:
 @check(ClusterJobs, "job")
 def dry_run(jobs: ClusterJobs) -> Iterator[Finding]:
     if jobs.ready is not None:
-        jobs.backend.preflight(jobs.ready)
-        name = jobs.backend.render(jobs.ready)["metadata"]["name"]
+        name = jobs.backend.preflight(jobs.ready)["metadata"]["name"]
         yield Finding("job", "ok", f"the cluster takes {name}")

@@ -6,6 +6,7 @@ object's name holds the job's key, so that the same description means the same o
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from builder import contract
@@ -102,6 +103,15 @@ def _jobset(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> di
         replicatedJobs=roles,
     )
     return {"apiVersion": API, "kind": "JobSet", "metadata": metadata, "spec": spec}
+
+
+def pods(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a pod of each role of a JobSet, as its Job makes them: for a dry run."""
+    meta = body["metadata"]
+    for role in body["spec"]["replicatedJobs"]:
+        made = role["template"]["spec"]["template"]
+        own = {"name": f"{meta['name']}-{role['name']}-0-0-trial", "namespace": meta["namespace"]}
+        yield {"apiVersion": "v1", "kind": "Pod", **made, "metadata": {**made["metadata"], **own}}
 
 
 def _annotations(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> dict[str, str]:

@@ -137,10 +137,11 @@ class VertexAI:
         project, region = self.where.project, self.where.region or ""
         return Ready(job, image, region, placements, project, tuple(notes))
 
-    def preflight(self, ready: Ready) -> None:  # noqa: ARG002
+    def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:  # noqa: ARG002
         """Raise InputError without a project or a region: the service checks a job when it is
         created."""
         self.known()
+        return messages.body(ready, run)
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for; a label of the job holds it."""
