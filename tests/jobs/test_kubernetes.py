@@ -223,6 +223,20 @@ def test_gke_selects_the_machine_and_any_cluster_is_asked_for_gpus_alone() -> No
     assert "resources" not in container(rendered("image: cpu\nmachine: n1-standard-8\n", ANY))
 
 
+def test_requests_and_limits_as_written_on_any_cluster() -> None:
+    """Where a quota asks for them, no pod without them can be created."""
+    own = "kubernetes: {requests: {cpu: 500m, memory: 16Gi}, limits: {cpu: 4}}\n"
+    for on in (ANY, GKE):
+        wanted = container(rendered(CHIEF + own, on))["resources"]
+        gpu = {"nvidia.com/gpu": wanted["limits"].get("nvidia.com/gpu")}
+        assert wanted["requests"] == {"cpu": "500m", "memory": "16Gi"}
+        assert wanted["limits"] == {"cpu": "4"} | {k: v for k, v in gpu.items() if v}
+    half = container(rendered(CHIEF + "kubernetes: {requests: {cpu: 2}}\n"))["resources"][
+        "requests"
+    ]
+    assert half["cpu"] == "2" and half["memory"].endswith("Mi")  # the machine's, as before
+
+
 def test_a_pod_fits_its_machine_and_leaves_no_room_for_a_second() -> None:
     """GKE keeps 6% of the first vCPU, 1% of the next and so on, 25% of the first 4 GiB ...; from
     1.37 on less. Half a vCPU and half a GiB are left to DaemonSets."""
@@ -391,6 +405,10 @@ STUDY = "study: {metric: m, trials: 1, parameters: {r: {min: 0.1, max: 1}}}\n"
             "kubectl",
         ),
         (CHIEF + "kubernetes: {topology: {required: a/b}}\n", GKE, 4, "Kueue's", "--queue"),
+        (CHIEF + "kubernetes: {ttl: 1s}\n", GKE, 4, "before anybody has read", "5m or more"),
+        (CHIEF + "kubernetes: {requests: {memory: 16}}\n", GKE, 4, "not an amount", "16Gi"),
+        (CHIEF + "kubernetes: {limits: {memory: 16GB}}\n", GKE, 4, "not an amount", "16Gi"),
+        (CHIEF + "kubernetes: {requests: {cpu: two}}\n", GKE, 4, "number of processors", "500m"),
         (TPU + "topology: 2x2\n", ANY, 2, "a TPU needs nodes of GKE", "--nodes gke"),
         ("image: tpu\nmachine: cloud-tpu\naccelerators: 8 x TPU-v3\n", GKE, 2, "TPU-v3", "2x2"),
         ("image: t4\nmachine: n1-standard-8\naccelerators: V100\n", GKE, 1, "T4", "image: v100"),
@@ -402,8 +420,8 @@ def test_what_a_jobset_cannot_say(
 ) -> None:
     path = tmp_path / "cats.yaml"
     path.write_text(text)
-    job = description.parse(text, path)
     with pytest.raises(InputError) as error:
+        job = description.parse(text, path)
         Kubernetes(on).check(job, jobfiles.image(job.image), jobfiles.TARGETS)
     assert f"cats.yaml:{line}: " in error.value.message and problem in error.value.message
     assert fix in error.value.fix

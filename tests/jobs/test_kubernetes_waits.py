@@ -236,8 +236,8 @@ def test_a_quota_that_is_used_up_does_not_keep_a_job_from_a_queue(objects: serve
 
 def test_a_dry_run_names_the_job_that_submit_creates(
     run: Run,
-    cats: Path,
-    loopback: server.Cluster,  # noqa: F811
+    cats: Path,  # noqa: F811
+    loopback: server.Cluster,
 ) -> None:
     """In the context's namespace, also of a second attempt and of another run."""
     loopback.objects.script = lambda pod: Script(code=2)

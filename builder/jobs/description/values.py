@@ -17,6 +17,9 @@ ENVIRONMENT_LIMIT = 100
 DEFAULT_TIMEOUT = 7 * 24 * 3600
 """Seconds. Source: aiplatform v1, Scheduling.timeout."""
 
+LEAST_KEPT = 300
+"""Seconds: commands look every 10 s, and again after a few minutes where a server is away."""
+
 _SET_BY_THE_SERVICE = r"TF_CONFIG$|CLUSTER_SPEC$|TPU_CONFIG$|TPU_NODE_NAME$|AIP_|CLOUD_ML_"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = r"([0-9]{1,5}(\.[0-9]+)?[smhd]\s*){1,4}"
@@ -47,6 +50,13 @@ def seconds(text: object) -> int:
         raise refuse(f"{shown(text)} is not a length of time", _TIME_FIX)
     parts = re.findall(r"([0-9.]+)([smhd])", text.lower())
     return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
+def _long_enough(lifetime: int) -> int:
+    """Return how long an ended job is kept, where that is long enough to read its end."""
+    if lifetime < LEAST_KEPT:
+        raise refuse("it is gone before anybody has read how it ended", "write 5m or more")
+    return lifetime
 
 
 def length(flag: str, text: str) -> float:
@@ -99,6 +109,13 @@ _Scalar = str | float | bool
 Text = Annotated[str, WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Number = Annotated[str, WithJsonSchema({"type": ["string", "number"]}), AfterValidator(_number)]
 Duration = Annotated[int, BeforeValidator(seconds, json_schema_input_type=str), Field(gt=0)]
+Kept = Annotated[Duration, AfterValidator(_long_enough)]
+Cpu = Annotated[
+    Text, matches(r"[0-9]+(\.[0-9]+)?|[0-9]+m", "a number of processors", "write 4, 0.5 or 500m")
+]
+Memory = Annotated[
+    Text, matches(r"[0-9]+(\.[0-9]+)?[MGT]i?", "an amount of memory", "write 16Gi or 512Mi")
+]
 Arguments = Annotated[
     tuple[Text, ...],
     BeforeValidator(_arguments, json_schema_input_type=list[_Scalar] | dict[str, _Scalar | None]),

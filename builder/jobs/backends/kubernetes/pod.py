@@ -271,7 +271,7 @@ def _tolerated(key: str, value: str | None, effect: str | None) -> dict[str, Any
 
 
 def resources(role: Role) -> dict[str, Any]:
-    """Return what a pod asks for: its accelerators, the disk that the job names, and on GKE most of
+    """Return what a pod asks for: its accelerators, what the job writes, and else on GKE most of
     the machine."""
     requests: dict[str, str] = {}
     placement, disk = role.placement, role.ready.job.disk.size_gb
@@ -282,5 +282,9 @@ def resources(role: Role) -> dict[str, Any]:
         requests["memory"] = f"{round(memory * SHARE * 1024)}Mi"
     if disk:
         requests["ephemeral-storage"] = f"{disk}G"
-    count = placement.chips if placement.on_tpu else placement.count
-    return given(requests=requests, limits={role.resource: str(count)} if role.resource else None)
+    options, limits = section.of(role.ready.job), dict[str, str]()
+    for amounts, written in ((requests, options.requests), (limits, options.limits)):
+        amounts |= written.model_dump(exclude_none=True) if written else {}
+    if role.resource:
+        limits[role.resource] = str(placement.chips if placement.on_tpu else placement.count)
+    return given(requests=requests, limits=limits)

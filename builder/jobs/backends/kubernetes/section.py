@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from builder.jobs.description.job import Job
-from builder.jobs.description.values import Duration, Text, WrittenModel
+from builder.jobs.description.values import Cpu, Duration, Kept, Memory, Text, WrittenModel
 
 
 class Toleration(WrittenModel):
@@ -35,18 +35,35 @@ class Topology(WrittenModel):
     """All within one domain of this level where there is one."""
 
 
+class Amounts(WrittenModel):
+    """CPU and memory of a pod, as Kubernetes writes quantities."""
+
+    cpu: Cpu | None = Field(None, examples=["4"])
+    """Processors: 4, 0.5 or 500m."""
+
+    memory: Memory | None = Field(None, examples=["16Gi"])
+    """Memory: 16Gi or 512Mi."""
+
+
 class Kubernetes(WrittenModel):
     """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
 
     priority: Text | None = Field(None, examples=["high"])
     """A PriorityClass of the cluster."""
 
-    ttl: Duration | None = Field(None, examples=["7d"])
-    """How long the ended job stays there, with its logs; by default until it is deleted."""
+    ttl: Kept | None = Field(None, examples=["7d"])
+    """How long the ended job stays there, with its logs, at least 5m; by default until it is
+    deleted."""
 
     grace: Duration | None = Field(None, examples=["5m"])
     """How long a pod may take to end after SIGTERM: as long as a checkpoint takes; by default 30s.
     GKE grants a spot machine 25s."""
+
+    requests: Amounts | None = Field(None, examples=[{"cpu": "4", "memory": "16Gi"}])
+    """What each pod asks for; by default most of its machine on GKE, else nothing."""
+
+    limits: Amounts | None = Field(None, examples=[{"memory": "32Gi"}])
+    """What each pod may use at most, where a quota asks for that; by default no limit."""
 
     node_selector: dict[str, Text] = Field({}, examples=[{"pool": "gpus"}])
     """Labels that a node has to have, besides those that the machine asks for."""
