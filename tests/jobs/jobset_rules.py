@@ -17,6 +17,7 @@ from typing import Any, Final
 
 DEFINITIONS = "kubernetes_validate/kubernetes-json-schema/v1.37.0-local-strict/_definitions.json"
 DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_RULE = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 
 
@@ -28,10 +29,24 @@ def _list(items: Any) -> dict[str, Any]:
     return {"type": "array", "items": items}
 
 
+ANYWAY = "RestartJobSetAndIgnoreMaxRestarts"
 _TEXT, _BOOLEAN = {"type": "string"}, {"type": "boolean"}
 SPEC: Final = _fields(
     network=_fields(
         enableDNSHostnames=_BOOLEAN, subdomain=_TEXT, publishNotReadyAddresses=_BOOLEAN
+    ),
+    failurePolicy=_fields(
+        maxRestarts={"type": "integer"},
+        restartStrategy={"enum": ["Recreate", "BlockingRecreate", "InPlaceRestart"]},
+        rules=_list(
+            _fields(
+                name=_TEXT,
+                action={"enum": ["FailJobSet", "RestartJobSet", ANYWAY]},
+                onJobFailureReasons=_list({"enum": ["BackoffLimitExceeded", "PodFailurePolicy"]}),
+                onJobFailureMessagePatterns=_list(_TEXT),
+                targetReplicatedJobs=_list(_TEXT),
+            )
+        ),
     ),
     successPolicy=_fields(operator={"enum": ["All", "Any"]}, targetReplicatedJobs=_list(_TEXT)),
     replicatedJobs=_list(
@@ -84,6 +99,12 @@ def _by_webhook(jobset: Mapping[str, Any]) -> Iterator[str]:
         for child in (job, pod):
             if not _is_label(child):
                 yield f"spec.replicatedJobs: {child}: not a DNS-1035 label of at most 63 characters"
+    rules = (spec.get("failurePolicy") or {}).get("rules") or []
+    if len({rule["name"] for rule in rules}) != len(rules):
+        yield "rule names are not unique"
+    for rule in rules:
+        if not _RULE.fullmatch(rule["name"]):
+            yield f"invalid failure policy rule name '{rule['name']}'"
     for target in (spec.get("successPolicy") or {}).get("targetReplicatedJobs") or []:
         if target not in roles:
             yield f"invalid replicatedJob name '{target}' does not appear in .spec.ReplicatedJobs"

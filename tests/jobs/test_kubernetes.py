@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -163,33 +164,52 @@ def test_attempts_of_a_run_share_a_folder_and_runs_do_not() -> None:
 
 
 def ended(manifest: dict[str, Any], role: str, code: int, disrupted: bool = False) -> str:
-    """Return what happens after a pod's end: the Job ignores it, counts it, or fails with its
-    JobSet. As kubernetes does it (pkg/controller/job/pod_failure_policy.go)."""
-    job = roles(manifest)[role]
+    """Return what happens after a pod's end: its Job ignores it or counts it, all start again, or
+    the JobSet fails. As kubernetes and jobset do it (pod_failure_policy.go, failure_policy.go)."""
+    job, after = roles(manifest)[role], manifest["spec"].get("failurePolicy", {"rules": []})
     for rule in job.get("podFailurePolicy", {"rules": []})["rules"]:
         matched = disrupted if "onPodConditions" in rule else code in rule["onExitCodes"]["values"]
+        message = "Pod a/b has condition DisruptionTarget matching" if disrupted else "Container"
+        if matched and rule["action"] == "Ignore":
+            return "ignore"
         if matched:
-            return "ignore" if rule["action"] == "Ignore" else "fail"
+            actions = [
+                each["action"]
+                for each in after["rules"]
+                for pattern in each.get("onJobFailureMessagePatterns", [""])
+                if re.search(pattern, message)
+            ]
+            return "all" if actions[:1] == ["RestartJobSetAndIgnoreMaxRestarts"] else "fail"
     return "count" if job["backoffLimit"] else "fail"
 
 
-def test_restarts() -> None:
-    for restarts, fault, stopped, disrupted in (
-        ("worker", "fail", "count", "ignore"),
-        ("never", "fail", "fail", "fail"),
-    ):
-        manifest = rendered(DISTRIBUTED + f"scheduling: {{restarts: {restarts}, timeout: 2h}}\n")
-        for role, job in roles(manifest).items():
-            for code in (contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE):
-                assert ended(manifest, role, code) == fault
-            assert ended(manifest, role, contract.RESTART) == stopped
-            assert ended(manifest, role, contract.RESTART, disrupted=True) == disrupted
-            assert ended(manifest, role, contract.FAULT, disrupted=True) == disrupted
-            assert job["activeDeadlineSeconds"] == 7200
-        assert "failurePolicy" not in manifest["spec"]  # a failed Job fails the JobSet
-        assert manifest["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+@pytest.mark.parametrize(
+    ("text", "restarts", "fault", "others", "stopped", "disrupted"),
+    [
+        (CHIEF, "worker", "fail", "fail", "count", "ignore"),
+        (DISTRIBUTED, "worker", "count", "fail", "count", "all"),
+        (DISTRIBUTED, "never", "fail", "fail", "fail", "fail"),
+    ],
+)
+def test_restarts(
+    text: str, restarts: str, fault: str, others: str, stopped: str, disrupted: str
+) -> None:
+    """Among several replicas, who loses a peer may end with 1, as NCCL's errors do."""
+    manifest = rendered(text + f"scheduling: {{restarts: {restarts}, timeout: 2h}}\n")
+    for role, job in roles(manifest).items():
+        assert ended(manifest, role, contract.FAULT) == fault
+        for code in (contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE):
+            assert ended(manifest, role, code) == others
+        assert ended(manifest, role, contract.RESTART) == stopped
+        assert ended(manifest, role, contract.RESTART, disrupted=True) == disrupted
+        assert ended(manifest, role, contract.FAULT, disrupted=True) == disrupted
+        assert job["activeDeadlineSeconds"] == 7200
+    assert manifest["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
+
+
+def test_each_replica_has_five_restarts() -> None:
     limits = {role: job["backoffLimit"] for role, job in roles(rendered(DISTRIBUTED)).items()}
-    assert limits == {"chief": 5, "worker": 10, "ps": 5, "evaluator": 5}  # each has five of its own
+    assert limits == {"chief": 5, "worker": 10, "ps": 5, "evaluator": 5}
 
 
 # --- nodes and rights -----------------------------------------------------------------------------

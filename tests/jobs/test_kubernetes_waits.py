@@ -249,3 +249,33 @@ def test_a_dry_run_names_the_job_that_submit_creates(
         assert f"the cluster takes {named.partition('-a')[0].partition('-r')[0]}" in doctor
         assert run("job", "submit", "cats", *ON, *again)[0] == 0
         assert loopback.jobsets()[-1]["metadata"]["name"] == named
+
+
+# --- losses ---------------------------------------------------------------------------------------
+
+
+def test_a_spot_job_of_several_replicas_outlives_any_number_of_losses(
+    backend: Kubernetes, loopback: server.Cluster, objects: server.Objects, tmp_path: Path
+) -> None:
+    """One worker is preempted; before its grace is over, the others have lost their peer, with 143
+    or with NCCL's 1. Each of these counts, and starts again by itself for the moment."""
+    job = send(backend, ready(CLUSTER + "scheduling: {strategy: spot}\n"), tmp_path).job
+    for number in range(12):
+        chief, *_, worker = objects.list("pods")
+        objects.end(chief, (143, 1)[number % 2])
+        assert backend.get(job.name).replicas[0].restarts == number + 1
+        objects.end(worker, 143, "TerminationByKubelet")
+        assert backend.get(job.name).state == "running"
+        assert len(objects.list("pods")) == 3
+    objects.end(objects.list("pods")[0], 2)  # a fault ends it
+    now = backend.get(job.name)
+    assert (now.state, now.failed_code) == ("failed", 2)
+
+
+def test_a_program_that_always_ends_with_1_is_given_up(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    objects.script = lambda pod: Script(code=1)
+    now = backend.get(send(backend, ready(CLUSTER), tmp_path).job.name)
+    assert (now.state, now.failed_code) == ("failed", 1)
+    assert "specified backoff limit" in now.error

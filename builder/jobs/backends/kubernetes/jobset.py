@@ -99,6 +99,7 @@ def _jobset(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> di
     spec = given(
         network=network,
         successPolicy={"operator": "All", "targetReplicatedJobs": ["chief"]},
+        failurePolicy=_failure_policy(ready),
         ttlSecondsAfterFinished=section.of(ready.job).ttl,
         replicatedJobs=roles,
     )
@@ -142,17 +143,44 @@ def _job(role: Role) -> dict[str, Any]:
 def _failures(ready: Ready, pool: Pool) -> dict[str, Any]:
     """Return how often a Job's pods start again, and after which ends.
 
-    The first rule that matches counts. Other ends, 143 for example, count towards the limit.
+    The first rule that matches counts. Other ends, 143 for example, count towards the limit. A
+    replica that loses its peers ends as it likes, often with 1: among several, 1 is no fault.
     """
     if ready.job.scheduling.restarts == "never":
         return {"backoffLimit": 0}
+    several = _several(ready)
     condition = {"type": "DisruptionTarget", "status": "True"}
-    disrupted = {"action": "Ignore", "onPodConditions": [condition]}
+    disrupted = {"action": "FailJob" if several else "Ignore", "onPodConditions": [condition]}
+    faults = [code for code in _FAULTS if not (several and code == contract.FAULT)]
     fault = {
         "action": "FailJob",
-        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": _FAULTS},
+        "onExitCodes": {"containerName": CONTAINER, "operator": "In", "values": faults},
     }
     return {
         "backoffLimit": RESTARTS * pool.count,
         "podFailurePolicy": {"rules": [disrupted, fault]},
     }
+
+
+def _failure_policy(ready: Ready) -> dict[str, Any] | None:
+    """Return what a Job that failed does to the others; None: the JobSet fails.
+
+    A disruption of one replica is the end of all, who lose a peer. So all start again, as new Jobs
+    whose limits and delays are new, too: the ends of the others count for nothing.
+    Source: JobSet, keps/262-ConfigurableFailurePolicy, onJobFailureMessagePatterns.
+    """
+    if ready.job.scheduling.restarts == "never" or not _several(ready):
+        return None
+    disrupted = {
+        "name": "disrupted",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+        "onJobFailureMessagePatterns": ["has condition DisruptionTarget"],
+    }
+    rules = [disrupted, {"name": "failed", "action": "FailJobSet"}]
+    return {"restartStrategy": "BlockingRecreate", "rules": rules}
+
+
+def _several(ready: Ready) -> bool:
+    """Tell whether the job has several pods, which depend on each other."""
+    return sum(pool.count * placement.hosts for pool, placement in ready.pools) > 1
