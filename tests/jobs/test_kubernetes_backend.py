@@ -221,6 +221,28 @@ def test_a_long_list_is_read_page_by_page_and_another_namespace_has_its_own(
         other.find("cats")
 
 
+def test_a_list_loads_no_pods_of_others(
+    backend: Kubernetes, loopback: server.Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A namespace that others use, too, may hold thousands."""
+    texts = (f"{JOB}environment: {{N: '{n}'}}\n" for n in range(3))
+    names = {send(backend, ready(text), tmp_path).job.display_name for text in texts}
+    foreign = backend.render(ready(JOB))
+    foreign["metadata"] |= {"name": "theirs", "labels": {}}
+    loopback.objects.create("jobsets", "default", foreign)
+    assert len(loopback.objects.list("pods")) == 4
+    answers, items = list[Any](), client.Client.items
+
+    def recorded(self: client.Client, path: str, **query: str) -> list[Any]:
+        answers.extend(items(self, path, **query))
+        return items(self, path, **query)
+
+    monkeypatch.setattr(client.Client, "items", recorded)
+    monkeypatch.setattr("builder.jobs.backends.kubernetes.backend.NAMES", 2)
+    assert {job.display_name for job in backend.list()} == names
+    assert len(answers) == 3 * 3  # JobSets, Jobs and pods
+
+
 # --- one job, whatever breaks ---------------------------------------------------------------------
 
 

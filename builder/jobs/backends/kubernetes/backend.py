@@ -29,6 +29,8 @@ from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
 
 _ByJobSet = defaultdict[str, list[Object]]
 KUEUE: Final = "kueue.x-k8s.io"
+NAMES: Final = 50
+"""JobSets that one request names: an address has some 8,000 characters."""
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
 _UNSEEN: Final = (403, 404)
@@ -222,7 +224,7 @@ class Kubernetes:
         return self._statuses(jobsets[:limit])
 
     def _statuses(self, jobsets: Sequence[Object]) -> tuple[JobStatus, ...]:
-        """Return what the cluster says about JobSets of one namespace, in two requests."""
+        """Return what the cluster says about JobSets of one namespace."""
         if not jobsets:
             return ()
         jobs, pods = self._children(jobsets)
@@ -233,13 +235,16 @@ class Kubernetes:
         """Return the Jobs and the pods of JobSets of one namespace."""
         namespace = jobsets[0]["metadata"]["namespace"]
         names = [item["metadata"]["name"] for item in jobsets]
-        selector = f"{status.JOBSET}={names[0]}" if len(names) == 1 else status.JOBSET
-        paths = (
-            self.client.path(version, resource, namespace=namespace)
-            for version, resource in (("batch/v1", "jobs"), ("v1", "pods"))
-        )
-        jobs, pods = (_by_jobset(self.client.items(path, labelSelector=selector)) for path in paths)
-        return jobs, pods
+        found: list[_ByJobSet] = []
+        for version, resource in (("batch/v1", "jobs"), ("v1", "pods")):
+            path = self.client.path(version, resource, namespace=namespace)
+            grouped: _ByJobSet = defaultdict(list)
+            for first in range(0, len(names), NAMES):
+                some = ",".join(names[first : first + NAMES])
+                for child in self.client.items(path, labelSelector=f"{status.JOBSET} in ({some})"):
+                    grouped[child["metadata"]["labels"][status.JOBSET]].append(child)
+            found.append(grouped)
+        return found[0], found[1]
 
     def _around(self, item: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> Around:
         """Return what else the cluster says of a JobSet."""
@@ -279,14 +284,6 @@ class Kubernetes:
             if error.code not in _UNSEEN:
                 raise
             return []
-
-
-def _by_jobset(objects: Sequence[Object]) -> _ByJobSet:
-    """Return Jobs or pods by the name of their JobSet."""
-    grouped: _ByJobSet = defaultdict(list)
-    for item in objects:
-        grouped[item["metadata"]["labels"][status.JOBSET]].append(item)
-    return grouped
 
 
 # --- checks ---------------------------------------------------------------------------------------
