@@ -207,6 +207,26 @@ def test_restarts(
     assert manifest["spec"]["successPolicy"]["targetReplicatedJobs"] == ["chief"]
 
 
+@pytest.mark.parametrize(
+    ("scheduling", "queue", "deadline", "noted"),
+    [
+        ("timeout: 2h", None, 7200, "timeout: it counts the wait for nodes"),
+        ("timeout: 2h", "gpus", 7200, ""),
+        ("strategy: flex-start, timeout: 2h, max_wait: 1h", None, 10_800, ""),
+        ("strategy: flex-start, timeout: 2h, max_wait: 1h", "gpus", 7200, "scheduling.max_wait"),
+        ("restarts: worker", None, 7 * 24 * 3600, ""),
+    ],
+)
+def test_what_a_job_waits_for_nodes_is_part_of_its_time_without_a_queue(
+    scheduling: str, queue: str | None, deadline: int, noted: str
+) -> None:
+    """A Job's time counts from its creation, and anew from when its queue lets it start."""
+    text, on = CHIEF + f"scheduling: {{{scheduling}}}\n", Cluster(queue=queue)
+    assert roles(rendered(text, on))["chief"]["activeDeadlineSeconds"] == deadline
+    about = [note for note in ready(text, on).notes if "timeout" in note or "max_wait" in note]
+    assert len(about) == bool(noted) and noted in "".join(about)
+
+
 def test_each_replica_has_five_restarts() -> None:
     limits = {role: job["backoffLimit"] for role, job in roles(rendered(DISTRIBUTED)).items()}
     assert limits == {"chief": 5, "worker": 10, "ps": 5, "evaluator": 5}

@@ -325,7 +325,7 @@ def _notes(
         **{name: getattr(job, name) for name in ("network", "tensorboard")},
         **dict.fromkeys(job.elsewhere("kubernetes"), True),
         "disk.type": job.disk.type,
-        "scheduling.max_wait": plan.max_wait,
+        "scheduling.max_wait": plan.max_wait and cluster.queue,
         "service_account": job.service_account and not cluster.service_account,
         f"strategy: {plan.strategy}": any_node and plan.strategy != "standard",
         "kubernetes.reservation": any_node and section.of(job).reservation,
@@ -334,6 +334,8 @@ def _notes(
     notes = [
         f"{name}: not rendered, this cluster has no such thing" for name in unused if unused[name]
     ]
+    if not cluster.queue and {"timeout", "max_wait"} & plan.model_fields_set == {"timeout"}:
+        notes.append("timeout: it counts the wait for nodes, too; with --queue, from the start on")
     if image.accelerator is None:
         notes.append("not an image of ours: it may run as root, and may write anywhere")
     if any(placement.on_tpu for placement in placements) and not (job.command or image.entrypoint):

@@ -131,10 +131,17 @@ def _job(role: Role) -> dict[str, Any]:
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
-        "activeDeadlineSeconds": role.ready.job.scheduling.timeout,
+        "activeDeadlineSeconds": _deadline(role),
         **_failures(role.ready, role.pool),
         "template": pod.template(role),
     }
+
+
+def _deadline(role: Role) -> int:
+    """Return the seconds after which a Job ends. They count from its creation, or from when its
+    queue lets it start: without one, what a job waits for machines is part of them."""
+    plan = role.ready.job.scheduling
+    return plan.timeout + (0 if role.cluster.queue else plan.max_wait or 0)
 
 
 # --- failures -------------------------------------------------------------------------------------
