@@ -51,6 +51,7 @@ def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], 
     each line. pause: waits between two looks.
     """
     log, told, looks = backend.logs(job), "", 0
+    log.hold()
     while True:
         try:
             job = refreshed(backend, job)
@@ -66,7 +67,7 @@ def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], 
             pause()
         pause()
         if not job.active:
-            for line in log.read():
+            for line in log.rest():
                 write(line)
             return job
 

@@ -219,6 +219,9 @@ class Objects:
         space = jobset["metadata"]["namespace"]
         failed = self.get("jobs", space, job)
         self._conclude("jobs", failed, "Failed", reason, message)
+        for pod in self.list("pods", space, f"{JOB}={job}"):
+            if pod["status"]["phase"] in ("Running", "Pending"):
+                del self.known["pods", space, pod["metadata"]["name"]]
         jobset = self.get("jobsets", space, jobset["metadata"]["name"])
         policy, status = jobset["spec"].get("failurePolicy"), jobset.get("status", {})
         if policy is None:
@@ -254,6 +257,20 @@ class Objects:
         condition["lastTransitionTime"] = now()
         status = {**value.get("status", {}), "conditions": [condition]}
         self.put(kind, {**value, "status": status})
+        if kind == "jobsets":
+            self._delete_active(value)
+
+    def _delete_active(self, jobset: Object) -> None:
+        """Delete the Jobs that still run when their JobSet ends: jobset_controller.go."""
+        children = f"{PREFIX}/jobset-name={jobset['metadata']['name']}"
+        for job in self.list("jobs", jobset["metadata"]["namespace"], children):
+            meta = job["metadata"]
+            pods = self.list("pods", meta["namespace"], f"{JOB}={meta['name']}")
+            phases = {pod["status"]["phase"] for pod in pods}
+            if not job.get("status", {}).get("conditions") and phases & {"Running", "Pending"}:
+                del self.known["jobs", meta["namespace"], meta["name"]]
+                for pod in pods:
+                    del self.known["pods", meta["namespace"], pod["metadata"]["name"]]
 
 
 def _ended(pod: Object, code: int, disrupted: str = "") -> Object:

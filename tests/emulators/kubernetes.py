@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -55,6 +56,8 @@ class Faults:
     """How many tokens of lists have expired when they are used."""
     nodes_away: set[str] = field(default_factory=set)
     """Names of pods whose kubelet the API server cannot reach."""
+    closed: threading.Event = field(default_factory=threading.Event)
+    """Set where the test is over: streams end."""
 
 
 @dataclass
@@ -91,6 +94,7 @@ def running(folder: Path) -> Iterator[Cluster]:
     with answering(LoopbackServer(("127.0.0.1", 0), handler)) as server:
         address = f"http://127.0.0.1:{server.server_address[1]}"
         yield Cluster(objects, faults, address, folder)
+        faults.closed.set()
 
 
 class _Handler(QuietHandler):
@@ -190,8 +194,29 @@ class _Handler(QuietHandler):
             self.json({"message": "dial tcp 10.0.0.7:10250: connect: no route to host"}, 502)
             return
         first = datetime.fromisoformat(since) if since else None
+        if self.query.get("follow"):
+            self._stream(pod, first)
+            return
         text = "".join(f"{line}\n" for line in lines if not first or _second(line) >= first)
         self.reply(200, text.encode(), {"Content-Type": "text/plain"})
+
+    def _stream(self, pod: Object, first: datetime | None) -> None:
+        """Send a pod's lines as they come, in chunks, until its container ends or it is gone."""
+        meta, sent = pod["metadata"], 0
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        ends = False
+        while not ends and not self.faults.closed.wait(0.01):
+            now_is = self.objects.known.get(("pods", meta["namespace"], meta["name"]), {})
+            ends = now_is.get("status", {}).get("phase") != "Running"
+            lines = self.objects.logs.get(meta["uid"], [])
+            for line in lines[sent:]:
+                if not first or _second(line) >= first:
+                    data = f"{line}\n".encode()
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            sent = len(lines)
+        self.wfile.write(b"0\r\n\r\n")
 
     def _review(self, review: Object) -> None:
         attributes = review["spec"]["resourceAttributes"]

@@ -11,10 +11,12 @@ import yaml
 
 from builder.core.errors import OutsideError
 from builder.core.settings import KubernetesSettings as Cluster
+from builder.jobs import watch
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.why import diagnose, logs
 from tests.emulators import kubernetes as server
+from tests.emulators.controllers import ROLE
 from tests.emulators.kubernetes import Script
 from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run
@@ -279,3 +281,25 @@ def test_a_program_that_always_ends_with_1_is_given_up(
     now = backend.get(send(backend, ready(CLUSTER), tmp_path).job.name)
     assert (now.state, now.failed_code) == ("failed", 1)
     assert "specified backoff limit" in now.error
+
+
+def test_the_chiefs_last_words_are_kept_when_a_worker_fails(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    """The controller deletes what still runs, and with it the log."""
+    job = send(backend, ready(CLUSTER), tmp_path).job
+    looks, lines = iter(range(100)), list[str]()
+
+    def pause() -> None:
+        number = next(looks)
+        if number < 3:
+            chief, *_, worker = objects.list("pods")
+            objects.say(chief, f"step {number}")
+        if number == 2:
+            objects.say(chief, "worker-1 is lost")
+            objects.end(worker, 2)
+            assert objects.list("pods", selector=f"{ROLE}=chief") == []
+
+    ended = watch.follow(backend, job, lambda line: lines.append(line.text), pause)
+    assert (ended.state, ended.failed_code) == ("failed", 2)
+    assert lines == ["step 0", "step 1", "step 2", "worker-1 is lost"]

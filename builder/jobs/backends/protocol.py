@@ -195,6 +195,14 @@ class LogReader(Protocol):
     def read(self) -> tuple[LogLine, ...]:
         """Return the lines since the last call, by time; the first call returns all."""
 
+    def hold(self) -> None:
+        """Lose no line from now on where the backend deletes what a replica printed."""
+        return
+
+    def rest(self) -> tuple[LogLine, ...]:
+        """Return what is left of an ended job, also what its replicas print while they end."""
+        return self.read()
+
 
 # --- the backend ----------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Jobs in a cluster of Kubernetes: each is one JobSet.
 
 client.py reaches the cluster, jobset.py and pod.py render a job, status.py reads what became of it,
-backend.py is the protocol; settings.py and section.py say what a person may write, doctor.py what a
-job needs.
+waits.py what holds it up, logs.py what it prints; backend.py is the protocol; settings.py and
+section.py say what a person may write, doctor.py what a job needs.
 """
 
 from builder.core.backends import BackendKind, Flag

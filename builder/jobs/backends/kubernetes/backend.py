@@ -17,7 +17,7 @@ from typing import Any, Final
 from builder.core import settings
 from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
-from builder.jobs.backends.kubernetes import client, jobset, pod, section, status
+from builder.jobs.backends.kubernetes import client, jobset, logs, pod, section, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around
@@ -202,7 +202,7 @@ class Kubernetes:
     def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of what the job's pods print, as long as the cluster keeps them."""
         namespace, _, short = job.name.partition("/")
-        return status.JobLog(self.client, namespace, short)
+        return logs.JobLog(self.client, namespace, short)
 
     # --- requests ---------------------------------------------------------------------------------
 

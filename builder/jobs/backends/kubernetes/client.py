@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RETRIES: Final = 3
 """How often a request that changes nothing is repeated, or one that reached no server."""
+STREAMS: Final = 64
+"""Texts that grow, read at once."""
 _BUSY: Final = (429, 500, 502, 503, 504)
 _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-credentials CLUSTER"
 
@@ -165,6 +167,7 @@ class Client:
                 f"context {self.context}: no credentials",
                 f"log in again; kubectl --context {self.context} get pods tries it",
             )
+        configuration.connection_pool_maxsize = STREAMS + web.THREADS
         configuration.retries = Retry(
             RETRIES,
             status_forcelist=_BUSY,
@@ -213,6 +216,19 @@ class Client:
         """Return a text, such as a pod's log."""
         return self._send("GET", path, query).decode(errors="replace")
 
+    def lines(self, path: str, **query: str) -> Iterator[str]:
+        """Yield the lines of a text that grows, until it ends, or nothing comes for a minute."""
+        from urllib3 import exceptions
+
+        answer = self._answer("GET", path, query, whole=False)
+        try:
+            for line in answer:
+                yield line.decode(errors="replace").rstrip("\n")
+        except exceptions.HTTPError:
+            return
+        finally:
+            answer.close()
+
     def create(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         """Create an object; the server refuses a field that it does not know.
 
@@ -240,6 +256,17 @@ class Client:
         body: Mapping[str, Any] | None = None,
     ) -> bytes:
         """Return the answer's body."""
+        return bytes(self._answer(method, path, query, body).data)
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        whole: bool = True,
+    ) -> Any:
+        """Return the answer, whose body is read already where it is wanted whole."""
         from kubernetes.client import ApiException
         from urllib3 import exceptions
 
@@ -247,12 +274,13 @@ class Client:
         connection.update_params_for_auth(login, [], ["BearerToken"])
         headers = {name: value.strip() for name, value in login.items()}  # a file ends with a line
         try:
-            answer = connection.rest_client.request(
+            return connection.rest_client.request(
                 method,
                 f"{self.server}{path}",
                 query_params=query,
                 headers={"Accept": "application/json", **headers},
                 body=body,
+                _preload_content=whole,
                 _request_timeout=(20, 60),
             )
         except ApiException as error:
@@ -269,7 +297,6 @@ class Client:
             )
             kind = UnansweredError if isinstance(cause, unsent) else LostAnswer
             raise self._unreachable(kind, cause) from error
-        return bytes(answer.data)
 
     def _unreachable(self, kind: type[OutsideError], cause: object) -> OutsideError:
         why = str(cause).splitlines()[-1].rpartition(">: ")[2]

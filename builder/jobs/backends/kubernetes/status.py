@@ -1,4 +1,4 @@
-"""What a cluster says about a job: a JobSet, its Jobs and pods as one state; their lines.
+"""What a cluster says about a job: a JobSet, its Jobs and pods as one state.
 
 The controllers' words are those of JobSet 0.12 (pkg/constants) and of batch/v1. Each pod has the
 labels of its JobSet, of its role and of its index.
@@ -6,20 +6,16 @@ labels of its JobSet, of its role and of its index.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from builder.core import web
 from builder.jobs.backends.kubernetes import jobset
-from builder.jobs.backends.kubernetes.client import Client, ClusterRefused
 from builder.jobs.backends.kubernetes.pod import CONTAINER
 from builder.jobs.backends.kubernetes.waits import Around
-from builder.jobs.backends.protocol import JobStatus, LogLine, ReplicaStatus
+from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.machines import Pool, replica_names
 from builder.jobs.ready import RUN_LABEL, number_of
 
@@ -275,73 +271,3 @@ def _replicas(
 
 def _time(text: object) -> datetime | None:
     return datetime.fromisoformat(text) if isinstance(text, str) and text else None
-
-
-# --- what it prints -------------------------------------------------------------------------------
-
-_SECOND: Final = len("2026-11-22T03:52:29")
-_OFFSET: Final = re.compile(r"(Z|[+-]\d\d:\d\d)$")
-"""The end of a stamp: containerd writes the time of its node."""
-
-
-@dataclass
-class JobLog:
-    """What a JobSet's pods print: each line once, with its replica's name.
-
-    The API server returns a log from a whole second on. So each read begins at the second of the
-    last line, whose time has nanoseconds, and skips what stands before it and the line itself. A
-    pod that was deleted takes its log along: lines that were not read before are gone. Of a pod
-    whose node does not answer, that is said once; the others' lines come.
-    """
-
-    client: Client
-    namespace: str
-    name: str
-    _last: dict[str, str] = field(default_factory=dict)
-    _silent: set[str] = field(default_factory=set)
-
-    def read(self) -> tuple[LogLine, ...]:
-        """Return the lines since the last call, by time. Raises OutsideError."""
-        path = self.client.path("v1", "pods", namespace=self.namespace)
-        pods = [
-            pod
-            for pod in self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
-            if PodStatus.read(pod).started
-        ]
-        with ThreadPoolExecutor(web.THREADS) as threads:
-            merged = [line for lines in threads.map(self._of_pod, pods) for line in lines]
-        return tuple(sorted(merged, key=lambda line: line.time))
-
-    def _of_pod(self, pod: Object) -> list[LogLine]:
-        query = {"container": CONTAINER, "timestamps": "true"}
-        uid = pod["metadata"]["uid"]
-        if last := self._last.get(uid):
-            query["sinceTime"] = _second_of(last)
-        name = f"{pod['metadata']['name']}/log"
-        path = self.client.path("v1", "pods", name, self.namespace)
-        try:
-            text = self.client.text(path, **query)
-        except ClusterRefused as error:
-            if error.code in (400, 404):  # it does not run yet, or was deleted meanwhile
-                return []
-            if error.code < 500:
-                raise
-            said = uid in self._silent
-            self._silent.add(uid)
-            text = f"its log cannot be read now: {error.message}"
-            replica = PodStatus.read(pod).replica
-            return [] if said else [LogLine(datetime.now(UTC), replica, "WARNING", text)]
-        self._silent.discard(uid)
-        lines = [line for line in text.split("\n") if line]
-        if last in lines:
-            lines = lines[lines.index(last) + 1 :]
-        if lines:
-            self._last[uid] = lines[-1]
-        return list(LogLine.stamped(lines, PodStatus.read(pod).replica))
-
-
-def _second_of(line: str) -> str:
-    """Return the whole second of a line's stamp, with the offset of its node's clock."""
-    stamp = line.partition(" ")[0]
-    offset = _OFFSET.search(stamp)
-    return f"{stamp[:_SECOND]}{offset[1] if offset else 'Z'}"

@@ -96,7 +96,7 @@ class ThisMachine:
 
 
 @dataclass
-class LocalLog:
+class LocalLog(LogReader):
     """The lines of a job's replicas and of its runner."""
 
     folder: Path

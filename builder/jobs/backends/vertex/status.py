@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
-from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, TrialStatus
+from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, LogReader, TrialStatus
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.machines import Pool, role_of
 from builder.jobs.ready import RUN_LABEL, number_of
@@ -107,7 +107,7 @@ def _time(value: Any) -> datetime | None:
 
 
 @dataclass(frozen=True)
-class CloudLog:
+class CloudLog(LogReader):
     """One job's log in Cloud Logging. Filter and labels are those of
     `gcloud ai custom-jobs stream-logs`."""
 

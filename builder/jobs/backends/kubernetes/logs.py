@@ -1,0 +1,135 @@
+"""What a JobSet's pods print: each line once, with its replica's name.
+
+The API server returns a log from a whole second on. So each read begins at the second of the last
+line, whose time has nanoseconds, and skips what stands before it and the line itself. A pod that is
+deleted takes its log along, and the controllers delete those that still run when a job ends. So who
+follows a job holds a stream of each running pod, which ends when its container has.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from threading import Thread
+from typing import Final
+
+from builder.core import web
+from builder.core.errors import OutsideError
+from builder.jobs.backends.kubernetes.client import STREAMS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.pod import CONTAINER
+from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
+from builder.jobs.backends.protocol import LogLine, LogReader
+
+_SECOND: Final = len("2026-11-22T03:52:29")
+_OFFSET: Final = re.compile(r"(Z|[+-]\d\d:\d\d)$")
+"""The end of a stamp: containerd writes the time of its node."""
+LAST: Final = 60.0
+"""Seconds that an ended job's pods have for their last lines: Kubernetes' grace is 30 s."""
+
+
+@dataclass
+class JobLog(LogReader):
+    """The lines of one JobSet. Of a pod whose node does not answer, that is said once; the others'
+    lines come."""
+
+    client: Client
+    namespace: str
+    name: str
+    _last: dict[str, str] = field(default_factory=dict)
+    _silent: set[str] = field(default_factory=set)
+    _streams: dict[str, Thread] = field(default_factory=dict)
+    _streamed: deque[LogLine] = field(default_factory=deque)
+    _holds: bool = False
+
+    def hold(self) -> None:
+        """Take the lines of running pods as they come, from the next read on."""
+        self._holds = True
+
+    def read(self) -> tuple[LogLine, ...]:
+        """Return the lines since the last call, by time. Raises OutsideError."""
+        path = self.client.path("v1", "pods", namespace=self.namespace)
+        listed = self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
+        self._streams = {uid: one for uid, one in self._streams.items() if one.is_alive()}
+        pods = [
+            pod
+            for pod in listed
+            if PodStatus.read(pod).started and pod["metadata"]["uid"] not in self._streams
+        ]
+        with ThreadPoolExecutor(web.THREADS) as threads:
+            merged = [line for lines in threads.map(self._of_pod, pods) for line in lines]
+        for pod in pods if self._holds else ():
+            if PodStatus.read(pod).end is None and len(self._streams) < STREAMS:
+                stream = Thread(target=self._stream, args=(pod,), daemon=True)
+                self._streams[pod["metadata"]["uid"]] = stream
+                stream.start()
+        merged += [self._streamed.popleft() for _ in range(len(self._streamed))]
+        return tuple(sorted(merged, key=lambda line: line.time))
+
+    def rest(self) -> tuple[LogLine, ...]:
+        """Return what is left of an ended job: what its pods print while they end, too."""
+        until = time.monotonic() + LAST
+        for stream in self._streams.values():
+            stream.join(max(0.0, until - time.monotonic()))
+        return self.read()
+
+    def _of_pod(self, pod: Object) -> list[LogLine]:
+        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        try:
+            text = self.client.text(self._path(pod), **self._query(uid))
+        except ClusterRefused as error:
+            if error.code in (400, 404):  # it does not run yet, or was deleted meanwhile
+                return []
+            if error.code < 500:
+                raise
+            said = uid in self._silent
+            self._silent.add(uid)
+            text = f"its log cannot be read now: {error.message}"
+            return [] if said else [LogLine(datetime.now(UTC), replica, "WARNING", text)]
+        self._silent.discard(uid)
+        return list(self._new(text.split("\n"), uid, replica))
+
+    def _stream(self, pod: Object) -> None:
+        """Take a pod's lines as they come, until its container ends or the connection does."""
+        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        try:
+            lines = self.client.lines(self._path(pod), **self._query(uid), follow="true")
+            for line in self._new(lines, uid, replica):
+                self._streamed.append(line)
+        except OutsideError:
+            return  # the next read asks, and says what is wrong
+
+    def _path(self, pod: Object) -> str:
+        return self.client.path("v1", "pods", f"{pod['metadata']['name']}/log", self.namespace)
+
+    def _query(self, uid: str) -> dict[str, str]:
+        since = {"sinceTime": _second_of(self._last[uid])} if uid in self._last else {}
+        return {"container": CONTAINER, "timestamps": "true", **since}
+
+    def _new(self, lines: Iterable[str], uid: str, replica: str) -> Iterator[LogLine]:
+        """Yield the lines behind the last one that was read."""
+        last = self._last.get(uid, "")
+        behind = not last
+        for line in filter(None, lines):
+            if behind or _time(line) > _time(last):
+                behind, self._last[uid] = True, line
+                yield from LogLine.stamped([line], replica)
+            behind = behind or line == last
+
+
+def _time(line: str) -> datetime:
+    try:
+        return datetime.fromisoformat(line.partition(" ")[0])
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _second_of(line: str) -> str:
+    """Return the whole second of a line's stamp, with the offset of its node's clock."""
+    stamp = line.partition(" ")[0]
+    offset = _OFFSET.search(stamp)
+    return f"{stamp[:_SECOND]}{offset[1] if offset else 'Z'}"
