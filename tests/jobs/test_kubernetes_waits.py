@@ -303,3 +303,17 @@ def test_the_chiefs_last_words_are_kept_when_a_worker_fails(
     ended = watch.follow(backend, job, lambda line: lines.append(line.text), pause)
     assert (ended.state, ended.failed_code) == ("failed", 2)
     assert lines == ["step 0", "step 1", "step 2", "worker-1 is lost"]
+
+
+def test_who_follows_a_job_that_somebody_deletes_ends_as_cancelled(
+    backend: Kubernetes, objects: server.Objects, tmp_path: Path
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    looks = iter(range(100))
+
+    def pause() -> None:
+        if next(looks) == 1:  # as kubectl delete jobset
+            objects.remove("jobsets", "default", job.display_name)
+
+    ended = watch.follow(backend, job, lambda line: None, pause)
+    assert (ended.state, ended.exit_code, ended.error) == ("cancelled", 143, "somebody deleted it")

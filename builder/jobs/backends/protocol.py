@@ -39,6 +39,10 @@ class LostAnswer(UnansweredError):
     """The connection broke during `submit`: the job may exist, or not."""
 
 
+class GoneError(OutsideError):
+    """The job that is asked for is not there, or not any more."""
+
+
 class AlreadySubmitted(Exception):
     """`submit` met the same job, which another command has created. job: as it is now."""
 
@@ -282,9 +286,12 @@ class RemoteBackend(Backend, Protocol):
 
 
 def refreshed(backend: Backend, job: JobStatus) -> JobStatus:
-    """Return the job as it is now. One that is gone after somebody cancelled it is cancelled."""
+    """Return the job as it is now. One that was there, and is gone, somebody has cancelled."""
     try:
         return backend.get(job.name)
+    except GoneError:
+        error = job.error if job.state == "cancelling" else "somebody deleted it"
+        return replace(job, state="cancelled", error=error)
     except OutsideError:
         if job.state not in ("cancelling", "cancelled"):
             raise

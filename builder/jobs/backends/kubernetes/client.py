@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from builder.core import web
 from builder.core.errors import InputError, OutsideError
-from builder.jobs.backends.protocol import LostAnswer, UnansweredError
+from builder.jobs.backends.protocol import GoneError, LostAnswer, UnansweredError
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, ApiException, Configuration
@@ -125,6 +125,10 @@ class ClusterRefused(OutsideError):
     def __init__(self, message: str, fix: str, code: int, reason: str) -> None:
         super().__init__(message, fix)
         self.code, self.reason = code, reason
+
+
+class NotThere(ClusterRefused, GoneError):
+    """The API server knows no object of this name."""
 
 
 class ClusterBusy(ClusterRefused, UnansweredError):
@@ -328,6 +332,8 @@ class Client:
         fix = fix.format(kubectl=self._kubectl, namespace=self.namespace)
         reason = str(status.get("reason") or "")
         kind = ClusterBusy if answer.status in _BUSY else ClusterRefused
+        if answer.status == 404 and not unknown:
+            kind = NotThere
         return kind(f"{what}: {words}", fix, answer.status, reason)
 
 
