@@ -148,6 +148,21 @@ def test_a_fallback_to_the_cpu_is_the_cause_of_a_timeout_that_follows() -> None:
         ("Error 803: system has unsupported display driver", "driver-mismatch"),
         ("insufficient unused quota for nvidia.com/gpu in flavor a, 1 more needed", "quota"),
         (
+            "couldn't assign flavors to pod set main: resource memory unavailable in ClusterQueue",
+            "queue-unfit",
+        ),
+        (
+            "couldn't assign flavors to pod set a: untolerated taint {x true NoSchedule} in flavor "
+            "spot, insufficient unused quota for nvidia.com/gpu in flavor a100, 2 more needed",
+            "quota",
+        ),
+        ("Can't admit new workloads: references missing ResourceFlavor(s): a100.", "queue-unfit"),
+        ("no topology domains at level: cloud.google.com/gce-topology-block", "queue-unfit"),
+        ('pod set main: topology "default" allows to fit only 3 out of 8 pod(s)', "queue-full"),
+        ("Evicted: Exceeded the PodsReady timeout default/jobset-cats-1a2b3", "queue-evicted"),
+        ("Preempted to accommodate a workload (UID: a) in the ClusterQueue", "preempted"),
+        ('pods "a-0-0-" is forbidden: no PriorityClass with name high was found', "pod-refused"),
+        (
             "docker: OCI runtime create failed: runc create failed: error running hook #0\n"
             "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8",
             "driver-too-old",
