@@ -53,9 +53,10 @@ def _show(job: "JobStatus") -> None:
         with_ = f" with {pool.accelerators} x {pool.accelerator}" if pool.accelerator else ""
         say(f"  {pool.count} x {pool.role}: {pool.machine}{with_}".rstrip(": "))
     for replica in job.replicas:
-        if replica.exit_code or replica.restarts:
-            end = "" if replica.exit_code is None else f", exit code {replica.exit_code}"
-            say(f"  {replica.name}: {replica.state}{end}, {replica.restarts} restarts")
+        if replica.exit_code or replica.restarts or replica.uses:
+            end = "" if replica.exit_code is None else f"exit code {replica.exit_code}"
+            words = (replica.state, replica.uses, end, f"{replica.restarts} restarts")
+            say(f"  {replica.name}: {', '.join(filter(None, words))}")
     if job.output not in ("", job.name):
         say(f"  writes to {job.output}")
     for trial in job.trials:

@@ -142,7 +142,8 @@ def page(
         cells = (shown.get(name, "") for name in ("loss", "examples_per_second"))
         steps = shown.get("step", "") + shown.get("steps", "")
         restarts = str(replica.restarts or "")
-        table.add_row(replica.name, replica.state, steps, *cells, left, restarts)
+        state = ", ".join(filter(None, (replica.state, replica.uses)))
+        table.add_row(replica.name, state, steps, *cells, left, restarts)
     return Group(head, table, *(Text(line, style="dim") for line in latest))
 
 

@@ -18,12 +18,15 @@ from tests.jobs import jobset_rules
 
 __all__ = ["Cluster", "Faults", "Object", "Objects", "Script", "now", "running"]
 
+METRICS = "metrics.k8s.io/v1beta1"
+"""What metrics-server serves, as objects of the kind `podmetrics`."""
 JOBSETS, KUEUE = "jobset.x-k8s.io/v1alpha2", "kueue.x-k8s.io/v1beta1"
 SERVED: dict[str, tuple[str, ...]] = {
     "v1": ("pods", "namespaces", "secrets", "serviceaccounts", "events", "nodes"),
     "batch/v1": ("jobs",),
     JOBSETS: ("jobsets",),
     KUEUE: ("localqueues", "workloads"),
+    METRICS: ("pods",),
     "authorization.k8s.io/v1": ("selfsubjectaccessreviews",),
 }
 """What is served: group and version -> resources."""
@@ -140,7 +143,8 @@ class _Handler(QuietHandler):
             self.reply(404, b"404 page not found\n", {"Content-Type": "text/plain"})
         else:
             names = match["ns"] or "", match["name"] or ""
-            self._answer(match["kind"], *names, match["sub"] or "", body)
+            kind = "podmetrics" if version == METRICS else match["kind"]
+            self._answer(kind, *names, match["sub"] or "", body)
 
     def _answer(self, kind: str, namespace: str, name: str, sub: str, body: Object) -> None:
         if self.command == "GET" and sub:

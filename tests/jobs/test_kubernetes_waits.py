@@ -317,3 +317,51 @@ def test_who_follows_a_job_that_somebody_deletes_ends_as_cancelled(
 
     ended = watch.follow(backend, job, lambda line: None, pause)
     assert (ended.state, ended.exit_code, ended.error) == ("cancelled", 143, "somebody deleted it")
+
+
+# --- nodes on their way, and what is used ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "words", "ending"),
+    [
+        ("TriggeredScaleUp", "pod triggered scale-up: [{pool-a 1->2 (max: 2)}]", "waiting"),
+        ("NotTriggerScaleUp", "pod didn't trigger scale-up: 1 max size reached", "unschedulable"),
+    ],
+)
+def test_a_pod_without_a_node_says_whether_one_is_on_its_way(
+    reason: str,
+    words: str,
+    ending: str,
+    backend: Kubernetes,
+    objects: server.Objects,
+    tmp_path: Path,
+) -> None:
+    job = send(backend, ready(JOB), tmp_path).job
+    (pod,) = objects.list("pods")
+    no = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector."
+    condition = {"type": "PodScheduled", "status": "False", "message": no}
+    objects.put("pods", {**pod, "status": {"phase": "Pending", "conditions": [condition]}})
+    objects.event("Pod", pod, "Normal", reason, words)
+    assert backend.get(job.name).error == f"chief-0 finds no node: {no}; {words}"
+    assert why(backend, job).ending == ending
+
+
+def test_status_shows_what_replicas_use_where_the_cluster_measures_it(
+    run: Run,
+    cats: Path,  # noqa: F811
+    loopback: server.Cluster,
+    objects: server.Objects,
+) -> None:
+    assert run("job", "submit", "cats", *ON)[0] == 0
+    (pod,) = objects.list("pods")
+    meta = {name: pod["metadata"][name] for name in ("name", "namespace", "labels")}
+    usage = {"cpu": "3243694900n", "memory": "3846476Ki"}
+    containers = [{"name": "trainer", "usage": usage}]
+    objects.put("podmetrics", {"metadata": meta, "containers": containers})
+    assert "chief-0: running, 3.2 CPUs, 3.7 GiB, 0 restarts" in run("job", "status", "cats", *ON)[2]
+    loopback.faults.bursts = [("GET .*metrics.k8s.io", 503, 99)]  # metrics-server is down
+    code, _, err = run("job", "status", "cats", *ON)
+    assert code == 0 and "running" in err and "CPUs" not in err
+    loopback.faults.missing = {server.METRICS}
+    assert run("job", "status", "cats", *ON)[0] == 0

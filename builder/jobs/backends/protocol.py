@@ -65,6 +65,17 @@ class ReplicaStatus:
     restarts: int = 0
     seconds: float = 0.0
     """How long it ran."""
+    cpu: float | None = None
+    """The processors that it uses; None where that is not known."""
+    memory: int | None = None
+    """The bytes that it uses; None where that is not known."""
+
+    @property
+    def uses(self) -> str:
+        """Return what it uses, in words; "" where that is not known."""
+        if self.cpu is None or self.memory is None:
+            return ""
+        return f"{self.cpu:.1f} CPUs, {self.memory / 2**30:.1f} GiB"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,13 @@ from builder.jobs.backends.kubernetes import client, jobset, logs, pod, section,
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around
-from builder.jobs.backends.protocol import AlreadySubmitted, JobStatus, LogReader, refreshed
+from builder.jobs.backends.protocol import (
+    AlreadySubmitted,
+    JobStatus,
+    LogReader,
+    UnansweredError,
+    refreshed,
+)
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
@@ -31,6 +37,7 @@ _ByJobSet = defaultdict[str, list[Object]]
 KUEUE: Final = "kueue.x-k8s.io"
 NAMES: Final = 50
 """JobSets that one request names: an address has some 8,000 characters."""
+METRICS: Final = "metrics.k8s.io/v1beta1"
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
 _UNSEEN: Final = (403, 404)
@@ -250,7 +257,7 @@ class Kubernetes:
         """Return what else the cluster says of a JobSet."""
         now, namespace = status.read(item, jobs, pods), item["metadata"]["namespace"]
         known = [status.PodStatus.read(pod) for pod in pods]
-        waits = next((pod.name for pod in known if pod.waits), "")
+        waits = next((pod.name for pod in known if pod.waits or (pod.stuck and not pod.node)), "")
         about = ["involvedObject.kind=Job"]
         if now.state == "expired":
             about.append("involvedObject.kind=Pod")
@@ -264,7 +271,18 @@ class Kubernetes:
             for name in sorted(doubtful)[: NODES if now.active else 0]
             for node in self._seen(f"/api/v1/nodes/{name}")
         }
-        return Around(events, nodes, self._workload(item) if now.state == "queued" else {})
+        workload = self._workload(item) if now.state == "queued" else {}
+        runs = any(pod.started and pod.end is None for pod in known)
+        return Around(events, nodes, workload, self._metrics(item) if runs and now.active else ())
+
+    def _metrics(self, item: Object) -> Sequence[Object]:
+        """Return what the pods of a JobSet use; () where nobody measures it."""
+        namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
+        path = self.client.path(METRICS, "pods", namespace=namespace)
+        try:
+            return self._seen(path, labelSelector=f"{status.JOBSET}={name}")
+        except UnansweredError:
+            return ()  # of an addition to the API server, which is down by itself
 
     def _workload(self, item: Object) -> Object:
         """Return what Kueue has made of a JobSet; {} where there is none."""

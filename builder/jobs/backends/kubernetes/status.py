@@ -131,7 +131,7 @@ def read(
         image=chief["containers"][0]["image"],
         output=str((meta.get("annotations") or {}).get(jobset.OUTPUT, "")),
         pools=pools,
-        replicas=_replicas(pools, known, bool(last), _starts(obj, jobs, known, around)),
+        replicas=_replicas(pools, known, bool(last), _starts(obj, jobs, known, around), around),
         run=number_of(labels, RUN_LABEL),
         attempt=number_of(labels, jobset.ATTEMPT_LABEL),
         failed_code=culprit.code if culprit and state == "failed" else None,
@@ -191,7 +191,8 @@ def _holds(
             yield f"{pod.replica}: its node {pod.node} does not answer: {away}"
         if pod.leaves:
             yield f"{pod.replica}: its node {pod.node} gives it up: {pod.leaves}"
-    yield from (pod.stuck for pod in pods)
+    for pod in pods:
+        yield "; ".join(filter(None, (pod.stuck, pod.stuck and around.scaling(pod.name))))
     for job in jobs:
         name, spec = job["metadata"]["name"], job["spec"]
         there = sum(pod.job == name and not pod.ended for pod in pods)
@@ -252,7 +253,11 @@ def _starts(
 
 
 def _replicas(
-    pools: Iterable[Pool], pods: Sequence[PodStatus], ended: bool, starts: Counter[str]
+    pools: Iterable[Pool],
+    pods: Sequence[PodStatus],
+    ended: bool,
+    starts: Counter[str],
+    around: Around,
 ) -> tuple[ReplicaStatus, ...]:
     """Return each replica as its newest pod is."""
     newest, now = {pod.replica: pod for pod in pods}, datetime.now(UTC)
@@ -265,7 +270,8 @@ def _replicas(
             continue
         seconds = ((pod.end or now) - pod.started).total_seconds() if pod.started else 0.0
         state = _PHASES.get(pod.phase, "running")
-        replicas.append(ReplicaStatus(name, state, pod.code, restarts, seconds))
+        used = around.used(pod.name, CONTAINER)
+        replicas.append(ReplicaStatus(name, state, pod.code, restarts, seconds, *used))
     return tuple(replicas)
 
 

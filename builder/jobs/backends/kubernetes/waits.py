@@ -2,7 +2,8 @@
 
 None of it is needed to run a job, so what may not be read is left out. Sources of the words:
 kubernetes, pkg/controller (SuccessfulCreate, FailedCreate), pkg/scheduler (FailedScheduling) and
-pkg/controller/nodelifecycle; jobset, pkg/constants; kueue, apis/kueue, workload_types.go.
+pkg/controller/nodelifecycle; autoscaler, cluster-autoscaler/processors/status; jobset,
+pkg/constants; kueue, apis/kueue, workload_types.go; metrics, pkg/apis/metrics/v1beta1.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ WORKLOAD_OF: Final = "kueue.x-k8s.io/job-uid"
 """The label of a Workload with the uid of its JobSet."""
 _CREATED: Final = "Created pod: "
 _NOT_MADE: Final = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
+_SCALING: Final = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")
+USED: Final = ("cpu", "memory")
 _NO_NODE: Final = "FailedScheduling"
 
 
@@ -24,12 +27,13 @@ class Around:
     """What a cluster says beside a JobSet, its Jobs and pods.
 
     events: of the JobSet, of its Jobs and pods. nodes: by name, those that a pod may have lost.
-    workload: Kueue's, {} for none.
+    workload: Kueue's, {} for none. metrics: what its pods use, of metrics.k8s.io.
     """
 
     events: Sequence[Object] = ()
     nodes: Mapping[str, Object] = field(default_factory=dict)
     workload: Object = field(default_factory=dict)
+    metrics: Sequence[Object] = ()
 
     def created(self, job: Object) -> set[str]:
         """Return the names of the pods that a Job has created, as far as its Events tell."""
@@ -50,6 +54,22 @@ class Around:
         events = (event for event in self._about(pod) if event.get("type") == "Warning")
         event = _newest(events)
         return f"{event['reason']}: {event['message']}" if event else ""
+
+    def scaling(self, pod: str) -> str:
+        """Return what the cluster's autoscaler does about a pod that finds no node."""
+        events = (event for event in self._about(pod) if event["reason"] in _SCALING)
+        return str(_newest(events).get("message", ""))
+
+    def used(self, pod: str, container: str) -> tuple[float | None, int | None]:
+        """Return the processors and the bytes of memory that a container uses; None: not known."""
+        from kubernetes.utils import parse_quantity
+
+        for item in self.metrics:
+            for each in item.get("containers") or () if item["metadata"]["name"] == pod else ():
+                if each["name"] == container:
+                    cpu, memory = (parse_quantity(each["usage"][kind]) for kind in USED)
+                    return float(cpu), int(memory)
+        return None, None
 
     def never_placed(self, job: str) -> tuple[str, str]:
         """Return the pod of a Job, and why it found no node to its end; ("", "") for none."""
