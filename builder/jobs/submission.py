@@ -87,13 +87,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a submission does. job: the one that it takes, None where it creates the attempt of this
-    run. known: the jobs with the same key."""
+    """What a submission does."""
 
     run: int
     attempt: int
     job: JobStatus | None
+    """The one that it takes, None where it creates the attempt of this run."""
     known: tuple[JobStatus, ...]
+    """The jobs with the same key."""
 
 
 def plan(backend: RemoteBackend, ready: Ready, memory: Memory, *, again: bool = False) -> Plan:

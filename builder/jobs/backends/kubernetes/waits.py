@@ -24,16 +24,16 @@ _NO_NODE: Final = "FailedScheduling"
 
 @dataclass(frozen=True)
 class Around:
-    """What a cluster says beside a JobSet, its Jobs and pods.
-
-    events: of the JobSet, of its Jobs and pods. nodes: by name, those that a pod may have lost.
-    workload: Kueue's, {} for none. metrics: what its pods use, of metrics.k8s.io.
-    """
+    """What a cluster says beside a JobSet, its Jobs and pods."""
 
     events: Sequence[Object] = ()
+    """Of the JobSet, of its Jobs and pods."""
     nodes: Mapping[str, Object] = field(default_factory=dict)
+    """By name, those that a pod may have lost."""
     workload: Object = field(default_factory=dict)
+    """Kueue's, {} for none."""
     metrics: Sequence[Object] = ()
+    """What its pods use, of metrics.k8s.io."""
 
     def created(self, job: Object) -> set[str]:
         """Return the names of the pods that a Job has created, as far as its Events tell."""
