@@ -265,7 +265,7 @@ class Kubernetes:
             about.append(f"involvedObject.name={waits or item['metadata']['name']}")
         path = self.client.path("v1", "events", namespace=namespace)
         events = [event for fields in about for event in self._seen(path, fieldSelector=fields)]
-        doubtful = {pod.node for pod in known if pod.node and (pod.leaves or not pod.ready)}
+        doubtful = {pod.node for pod in known if pod.node and pod.doubtful}
         nodes = {
             name: node
             for name in sorted(doubtful)[: NODES if now.active else 0]

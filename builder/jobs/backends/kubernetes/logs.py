@@ -63,10 +63,10 @@ class JobLog(LogReader):
         with ThreadPoolExecutor(web.THREADS) as threads:
             merged = [line for lines in threads.map(self._of_pod, pods) for line in lines]
         for pod in pods if self._holds else ():
-            if PodStatus.read(pod).end is None and len(self._streams) < STREAMS:
-                stream = Thread(target=self._stream, args=(pod,), daemon=True)
-                self._streams[pod["metadata"]["uid"]] = stream
-                stream.start()
+            uid, ended = pod["metadata"]["uid"], PodStatus.read(pod).end is not None
+            if not (ended or uid in self._silent) and len(self._streams) < STREAMS:
+                self._streams[uid] = Thread(target=self._stream, args=(pod,), daemon=True)
+                self._streams[uid].start()
         merged += [self._streamed.popleft() for _ in range(len(self._streamed))]
         return tuple(sorted(merged, key=lambda line: line.time))
 

@@ -59,6 +59,11 @@ class PodStatus:
         return bool(self.code or (self.ended and self.code is None))
 
     @property
+    def doubtful(self) -> bool:
+        """Whether its node may be lost."""
+        return self.phase == "Running" and bool(self.leaves or not self.ready)
+
+    @property
     def waits(self) -> bool:
         """Whether it has a node and no container: an image, a volume or a network is missing."""
         return self.phase == "Pending" and not self.stuck
@@ -186,7 +191,7 @@ def _holds(
     obj: Object, jobs: Sequence[Object], pods: Sequence[PodStatus], around: Around
 ) -> Iterator[str]:
     """Yield what holds an active job up, the most telling first; "" for nothing."""
-    for pod in pods:
+    for pod in (each for each in pods if each.doubtful):
         if away := around.away(pod.node):
             yield f"{pod.replica}: its node {pod.node} does not answer: {away}"
         if pod.leaves:
