@@ -281,6 +281,38 @@ def follow(
     threading.Thread(target=read, daemon=True).start()
 
 
+def measure(container: Container, on_sample: Callable[[float, int], bool]) -> None:
+    """Hand over what a running container uses, once a second, in a thread: processors and bytes of
+    memory. It ends with the container, or where `on_sample` returns False."""
+
+    def read() -> None:
+        with contextlib.suppress(Exception):  # the numbers are no part of a run
+            samples: Any = container.stats(stream=True, decode=True)
+            for used in filter(None, map(used_of, samples)):
+                if not on_sample(*used):
+                    return
+
+    threading.Thread(target=read, daemon=True).start()
+
+
+def used_of(sample: Mapping[str, Any]) -> tuple[float, int] | None:
+    """Return the processors and the bytes of a sample of the engine's statistics, as `docker stats`
+    shows them; None for the first, which has nothing to compare with, and after the end.
+
+    Source: docker/cli, cli/command/container/stats_helpers.go.
+    """
+    now, before = sample.get("cpu_stats") or {}, sample.get("precpu_stats") or {}
+    memory = sample.get("memory_stats") or {}
+    if not (before.get("system_cpu_usage") and memory.get("usage")):
+        return None
+    busy = now["cpu_usage"]["total_usage"] - before["cpu_usage"]["total_usage"]
+    system = now["system_cpu_usage"] - before["system_cpu_usage"]
+    each = now.get("online_cpus") or len(now["cpu_usage"].get("percpu_usage") or ()) or 1
+    files = memory.get("stats") or {}
+    cached = files.get("total_inactive_file", files.get("inactive_file", 0))
+    return (busy / system * each if system > 0 else 0.0), max(memory["usage"] - cached, 0)
+
+
 def _pieces(line: bytes) -> list[bytes]:
     return [line[at : at + LONGEST] for at in range(0, len(line), LONGEST)] or [b""]
 

@@ -173,3 +173,21 @@ def test_labels_that_a_persons_image_carries_make_nothing_ours(
         for image in (name, temporary):
             with contextlib.suppress(NotFound):
                 api.remove_image(image, force=True)
+
+
+def test_what_a_sample_says_is_what_docker_stats_shows() -> None:
+    """moby's statistics of one second, on cgroup v2; v1 calls the cache total_inactive_file."""
+    sample = {
+        "precpu_stats": {"cpu_usage": {"total_usage": 10**9}, "system_cpu_usage": 10**10},
+        "cpu_stats": {
+            "cpu_usage": {"total_usage": 10**9 + 15 * 10**8},
+            "system_cpu_usage": 10**10 + 2 * 10**9,
+            "online_cpus": 2,
+        },
+        "memory_stats": {"usage": 1000, "stats": {"inactive_file": 300}},
+    }
+    assert containers.used_of(sample) == (1.5, 700)
+    older = {"usage": 1000, "stats": {"total_inactive_file": 400, "inactive_file": 1}}
+    assert containers.used_of({**sample, "memory_stats": older}) == (1.5, 600)
+    assert containers.used_of({**sample, "precpu_stats": {"cpu_usage": {}}}) is None
+    assert containers.used_of({**sample, "memory_stats": {}}) is None

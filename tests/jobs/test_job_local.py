@@ -17,6 +17,7 @@ import pytest
 from builder.core.errors import InputError, OutsideError
 from builder.engine import Engine, containers
 from builder.jobs import description
+from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
@@ -102,6 +103,29 @@ def test_what_a_container_may_read_and_write_and_what_stays(
     assert (local_job.folder / "local/chief-0.log").read_text().endswith(" said\n")
     ended = ThisMachine(ROOT).find(str(local_job.folder))
     assert (ended.state, ended.exit_code) == ("succeeded", 0)
+
+
+def test_status_shows_what_a_running_replica_uses(
+    engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "MEASURED", 0.0)
+    busy = job("trap 'exit 0' TERM; while :; do :; done")
+    stop, seen = Stop(), list[str]()
+    thread = threading.Thread(target=local.run, args=(engine, busy), kwargs={"stop": stop})
+    thread.start()
+
+    def measured() -> bool:
+        now = backend.read(busy.folder)
+        seen.extend(each.uses for each in (now.replicas if now else ()) if each.uses)
+        return any(float(uses.partition(" ")[0]) > 0.2 for uses in seen)  # it never rests
+
+    try:
+        until(measured)
+    finally:
+        stop.request()
+        thread.join()
+    assert seen[0].endswith(" GiB")
+    assert ThisMachine(ROOT).find(str(busy.folder)).replicas[0].uses == ""  # it has ended
 
 
 # --- restarts -------------------------------------------------------------------------------------
@@ -219,6 +243,7 @@ signal.signal(signal.SIGTERM, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from builder.engine import discovery
+from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.machines import Pool

@@ -57,6 +57,8 @@ CHIEF = "chief"
 RESTARTS = 5
 """How often a replica is started again."""
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
+MEASURED = 5.0
+"""Seconds between two writes of what replicas use."""
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -165,6 +167,7 @@ class _Running:
     began: float = 0.0
     seconds: float = 0.0
     last: str = ""
+    used: tuple[float | None, int | None] = (None, None)
 
     @property
     def name(self) -> str:
@@ -173,7 +176,8 @@ class _Running:
     def status(self) -> ReplicaStatus:
         now = time.monotonic() - self.began if self.state == "running" else 0.0
         again, seconds = max(0, self.attempt - 1), round(self.seconds + now, 1)
-        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds)
+        used = self.used if self.state == "running" else (None, None)
+        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds, *used)
 
 
 @dataclass
@@ -196,6 +200,8 @@ class _Cluster:
     failed: _Running | None = None
     grace_ends: float = 0.0
     """When replicas that were told to end are killed; a second request takes the grace away."""
+    written: float = 0.0
+    """When what the replicas use was written last."""
 
     def run(self) -> JobStatus:
         own = self.job.folder / LOCAL
@@ -317,7 +323,19 @@ class _Cluster:
         )
         replica.container.start()
         replica.began, replica.state = time.monotonic(), "running"
+        containers.measure(replica.container, functools.partial(self._measured, replica))
         self.write()
+
+    def _measured(self, replica: _Running, cpu: float, memory: int) -> bool:
+        """Hand over what a replica uses, and tell whether it still runs."""
+        self.queue.put(functools.partial(self._uses, replica, cpu, memory))
+        return replica.state == "running"
+
+    def _uses(self, replica: _Running, cpu: float, memory: int) -> None:
+        replica.used = cpu, memory
+        if time.monotonic() - self.written > MEASURED:
+            self.written = time.monotonic()
+            self.write()
 
     @property
     def _network(self) -> str:
