@@ -50,8 +50,11 @@ def test_pods_that_cannot_be_created_say_why_and_what_to_do(
         f'the pods of chief cannot be created: pods "{job.display_name}-chief-0-0-" is forbidden: '
         f"{reason}"
     )
+    many = f"(combined from similar events): Error creating: pods is forbidden: {reason}"
+    objects.event("Job", objects.list("jobs")[0], "Warning", "FailedCreate", many)
     answer = why(backend, job)
     assert (answer.ending, answer.certainty, answer.again) == ("pod-refused", "certain", "no")
+    assert "combined" not in answer.evidence[0].text
     assert reason in answer.evidence[0].text
     objects.denied = lambda pod: ""
     objects.add_pod(objects.list("jobs")[0], 0)  # as soon as the reason is gone
@@ -198,7 +201,8 @@ def test_a_queued_job_says_what_kueue_says(
     check = {"name": "dws", "state": "Pending", "message": "Waiting for resources."}
     workload["status"]["admissionChecks"] = [check]
     loopback.objects.put("workloads", workload)
-    assert queued.find("cats").error == "waits in the queue gpus: dws: Waiting for resources."
+    said = "; ".join(filter(None, (words, "dws: Waiting for resources.")))
+    assert queued.find("cats").error == f"waits in the queue gpus: {said}"
     for gone in ([("workloads", "default", meta["name"])], []):
         for key in gone:
             del loopback.objects.known[key]

@@ -15,7 +15,8 @@ from typing import Any, Final
 Object = Mapping[str, Any]
 WORKLOAD_OF: Final = "kueue.x-k8s.io/job-uid"
 """The label of a Workload with the uid of its JobSet."""
-_CREATED: Final = "Created pod: "
+_CREATED, _REFUSED = "Created pod: ", "Error creating: "
+"""Of more than ten alike, client-go writes "(combined from similar events): " before the last."""
 _NOT_MADE: Final = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
 _SCALING: Final = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")
 USED: Final = ("cpu", "memory")
@@ -38,16 +39,17 @@ class Around:
     def created(self, job: Object) -> set[str]:
         """Return the names of the pods that a Job has created, as far as its Events tell."""
         return {
-            event["message"].removeprefix(_CREATED)
+            event["message"].partition(_CREATED)[2]
             for event in self._about(job["metadata"]["name"])
-            if event["message"].startswith(_CREATED)
+            if _CREATED in event["message"]
             and event["involvedObject"].get("uid") == job["metadata"].get("uid")
         }
 
     def not_made(self, name: str) -> str:
         """Return why the pods of a Job, or the Jobs of a JobSet, cannot be created."""
         events = (event for event in self._about(name) if event["reason"] in _NOT_MADE)
-        return str(_newest(events).get("message", "")).removeprefix("Error creating: ")
+        message = str(_newest(events).get("message", ""))
+        return message.partition(_REFUSED)[2] or message
 
     def held(self, pod: str) -> str:
         """Return the newest warning about a pod: a volume that cannot be mounted, for example."""
@@ -91,17 +93,16 @@ class Around:
         return "" if ready.get("status", "True") == "True" else str(ready.get("message", ""))
 
     def queue(self) -> str:
-        """Return why Kueue has not admitted the job."""
+        """Return why Kueue has not admitted the job: for want of quota, else by a check."""
         status = self.workload.get("status") or {}
-        for check in status.get("admissionChecks") or ():
-            if check.get("state") != "Ready" and check.get("message"):
-                return f"{check['name']}: {check['message']}"
         conditions = {item["type"]: item for item in status.get("conditions") or ()}
         words = [
-            str(conditions[kind]["message"])
+            conditions[kind]["message"]
             for kind, waits in (("QuotaReserved", "False"), ("Evicted", "True"))
             if conditions.get(kind, {}).get("status") == waits
         ]
+        checks = (each for each in status.get("admissionChecks") or () if each["state"] != "Ready")
+        words += [f"{each['name']}: {each['message']}" for each in checks if each.get("message")]
         return "; ".join(filter(None, words))
 
     def _about(self, name: str) -> Iterator[Object]:
