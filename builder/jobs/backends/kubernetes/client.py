@@ -29,6 +29,8 @@ RETRIES: Final = 3
 """How often a request that changes nothing is repeated, or one that reached no server."""
 STREAMS: Final = 64
 """Texts that grow, read at once."""
+QUIET: Final = 60.0
+"""Seconds after which a connection without a word is given up."""
 _BUSY: Final = (429, 500, 502, 503, 504)
 _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-credentials CLUSTER"
 
@@ -221,7 +223,7 @@ class Client:
         return self._send("GET", path, query).decode(errors="replace")
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
-        """Yield the lines of a text that grows, until it ends, or nothing comes for a minute."""
+        """Yield the lines of a text that grows, until its end or QUIET seconds without one."""
         from urllib3 import exceptions
 
         answer = self._answer("GET", path, query, whole=False)
@@ -285,7 +287,7 @@ class Client:
                 headers={"Accept": "application/json", **headers},
                 body=body,
                 _preload_content=whole,
-                _request_timeout=(20, 60),
+                _request_timeout=(20, QUIET),
             )
         except ApiException as error:
             if error.status:

@@ -8,6 +8,7 @@ follows a job holds a stream of each running pod, which ends when its container 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from typing import Final
 
 from builder.core import web
 from builder.core.errors import OutsideError
-from builder.jobs.backends.kubernetes.client import STREAMS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.client import QUIET, STREAMS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.pod import CONTAINER
 from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
 from builder.jobs.backends.protocol import LogLine, LogReader
@@ -94,14 +95,18 @@ class JobLog(LogReader):
         return list(self._new(text.split("\n"), uid, replica))
 
     def _stream(self, pod: Object) -> None:
-        """Take a pod's lines as they come, until its container ends or the connection does."""
+        """Take a pod's lines as they come, until its container ends or the connection does. One
+        that is given up because nothing came is opened again."""
         uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
-        try:
-            lines = self.client.lines(self._path(pod), **self._query(uid), follow="true")
-            for line in self._new(lines, uid, replica):
-                self._streamed.append(line)
-        except OutsideError:
-            return  # the next read asks, and says what is wrong
+        quiet = QUIET
+        with contextlib.suppress(OutsideError):  # the next read asks, and says what is wrong
+            while quiet >= QUIET:
+                heard = time.monotonic()
+                lines = self.client.lines(self._path(pod), **self._query(uid), follow="true")
+                for line in self._new(lines, uid, replica):
+                    self._streamed.append(line)
+                    heard = time.monotonic()
+                quiet = time.monotonic() - heard
 
     def _path(self, pod: Object) -> str:
         return self.client.path("v1", "pods", f"{pod['metadata']['name']}/log", self.namespace)
