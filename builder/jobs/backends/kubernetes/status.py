@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.pod import CONTAINER
-from builder.jobs.backends.kubernetes.waits import Around
+from builder.jobs.backends.kubernetes.waits import Around, unplaced_because
 from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.machines import Pool, replica_names
 from builder.jobs.ready import RUN_LABEL, number_of
@@ -89,7 +89,8 @@ class PodStatus:
         if terminated.get("reason") == "OOMKilled":
             how = f"{replica} ran out of memory"
         unscheduled = _condition(obj, "PodScheduled", "False")
-        stuck = f"{replica} finds no node: {unscheduled.get('message', '')}" if unscheduled else ""
+        why = unplaced_because(unscheduled.get("message", ""))
+        stuck = f"{replica} finds no node: {why}" if unscheduled else ""
         if waiting.get("reason", _STARTING[0]) not in _STARTING:
             stuck = f"{replica}: {waiting['reason']}: {waiting.get('message', '')}"
         taken = _condition(obj, "DisruptionTarget") if code is None else {}

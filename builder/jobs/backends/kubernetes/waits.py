@@ -8,6 +8,7 @@ pkg/constants; kueue, apis/kueue, workload_types.go; metrics, pkg/apis/metrics/v
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -49,7 +50,7 @@ class Around:
         """Return why the pods of a Job, or the Jobs of a JobSet, cannot be created."""
         events = (event for event in self._about(name) if event["reason"] in _NOT_MADE)
         message = str(_newest(events).get("message", ""))
-        return message.partition(_REFUSED)[2] or message
+        return refusal(message.partition(_REFUSED)[2] or message)
 
     def held(self, pod: str) -> str:
         """Return the newest warning about a pod: a volume that cannot be mounted, for example."""
@@ -84,7 +85,7 @@ class Around:
         if not unplaced or len(unplaced) < len(last):
             return "", ""
         name, event = next(iter(unplaced.items()))
-        return name, str(event["message"])
+        return name, unplaced_because(event["message"])
 
     def away(self, node: str) -> str:
         """Return what is known of a node that does not answer; "" for one that does."""
@@ -107,6 +108,16 @@ class Around:
 
     def _about(self, name: str) -> Iterator[Object]:
         return (event for event in self.events if event["involvedObject"].get("name") == name)
+
+
+def refusal(message: str) -> str:
+    """Return why an object is refused, without its name."""
+    return message.partition(" is forbidden: ")[2] or message
+
+
+def unplaced_because(message: str) -> str:
+    """Return the scheduler's reason without what it says of preemption: framework/types.go."""
+    return re.split(r"[., ]+(?:no new claims to deallocate, )?preemption: ", message)[0]
 
 
 def _time(event: Object) -> str:
