@@ -168,11 +168,10 @@ def explain(target: str = TARGET, as_json: bool = JSON) -> None:
 
     spec = image_yaml.load(root(), target)
     facts = (*compatibility.resolve(spec).facts, *device_code.explain(root(), spec))
-    lines = (
-        f"{fact.statement}: {fact.value}{'' if fact.verified else '  (not verified)'}\n"
-        f"    {fact.source}"
-        for fact in facts
-    )
+    lines: list[str] = []
+    for fact in facts:
+        doubt = "" if fact.verified else "  (not verified)"
+        lines += [f"{fact.statement}: {fact.value}{doubt}", f"    {fact.source}"]
     results(as_json, [asdict(fact) for fact in facts], lines)
 
 

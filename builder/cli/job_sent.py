@@ -165,7 +165,9 @@ def submit(
     asked = request.Request(root(), job, where.flags, settings(registry, engine), *own)
     with reporter() as shown:
         if dry_run:
-            sys.stdout.write(request.taken(asked, again=again, on_note=note, on_event=shown.on_event))
+            sys.stdout.write(
+                request.taken(asked, again=again, on_note=note, on_event=shown.on_event)
+            )
             return
         backend, sent = request.submit(asked, again=again, on_note=note, on_event=shown.on_event)
     if not sent.created:

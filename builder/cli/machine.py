@@ -53,11 +53,10 @@ def doctor(
         findings += _jobs(job, chosen, where)
     if not (cloud or job or where.backend):
         findings += examine(machine.Machine(chosen))
-    lines = (
-        f"{finding.severity:<8} {finding.name}: {finding.message}"
-        + (f"\n         {finding.remedy}" if finding.remedy else "")
-        for finding in findings
-    )
+    lines: list[str] = []
+    for finding in findings:
+        lines.append(f"{finding.severity:<8} {finding.name}: {finding.message}")
+        lines += [f"         {finding.remedy}"] if finding.remedy else []
     results(as_json, [asdict(finding) for finding in findings], lines)
     errors = [finding for finding in findings if finding.severity == "error"]
     if errors:

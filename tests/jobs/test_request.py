@@ -41,9 +41,9 @@ class Toy:
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
         self.asked.append("preflight")
-        return {}
         if self.refuses:
             raise OutsideError("no room", "make some")
+        return {}
 
     def key(self, ready: Ready) -> str:
         return "0123456789ab"
