@@ -28,6 +28,9 @@ EXCEPT = {
     "jobs/tensorboard.py": "TensorBoard asks for it by name",
     "prove/checks/loader.py": "how compiled modules are called, of which some are jaxlib's",
     "prove/checks/environment.py": "variables, each of which one framework reads",
+    "prove/checks/installed.py": "a package that compiles when it runs",
+    "prove/checks/shadows.py": "variables, each of which one framework reads",
+    "prove/commands.py": "a launcher of processes",
     "image/start/training_contract.py": "the variables by which a process knows its rank",
     "trust/sbom.py": "who makes a package",
 }

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from builder.core.errors import OutsideError
-from builder.core.settings import KubernetesSettings as Cluster
 from builder.jobs import watch
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.why import diagnose, logs
 from tests.emulators import kubernetes as server

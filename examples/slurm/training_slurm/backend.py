@@ -220,7 +220,7 @@ def _time(text: str) -> datetime | None:
 
 
 @dataclass
-class JobFiles(LogReader):
+class JobFiles(protocol.LogReader):
     """What a job's replicas and its script (service.log) print, each into a file."""
 
     folder: Path
