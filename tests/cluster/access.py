@@ -14,8 +14,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kubernetes import client, config
 
+from builder.core.settings import KubernetesSettings
+from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.protocol import JobStatus
 from tests.commands import COMMAND, environment
 
 SECONDS = 120.0
@@ -96,56 +100,50 @@ class Access:
             text=True,
         )
 
-    def run(self, verb: str, *words: str) -> tuple[int, str, str]:
-        """Run it to its end: exit code, stdout, stderr."""
-        process = self.start(verb, *words)
-        out, err = process.communicate(timeout=600)
-        return process.returncode, out, err
+    def run(self, verb: str, *words: str) -> tuple[int, str]:
+        """Run it to its end: its exit code, and what it shows."""
+        return ended(self.start(verb, *words))
 
-    def status(self, job: str) -> dict[str, Any]:
-        """Return what `builder job status` says."""
-        code, out, err = self.run("status", job, "--json")
-        assert code == 0, err
-        return dict(json.loads(out))
+    @cached_property
+    def backend(self) -> Kubernetes:
+        """What the commands ask, in this process."""
+        named = KubernetesSettings(namespace=self.namespace, nodes="any")
+        backend = Kubernetes(named)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("KUBECONFIG", self.kubeconfig)
+            assert backend.client
+        return backend
 
-    def until(self, job: str, fits: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-        """Ask for a job's status until it fits, and return it."""
-        deadline, now = time.monotonic() + SECONDS, self.status(job)
-        while not fits(now):
+    def until(self, job: str, fits: Callable[[JobStatus], object]) -> JobStatus:
+        """Ask for a job's status until it is there and fits, and return it."""
+        deadline = time.monotonic() + SECONDS
+        while not (now := self.backend.list(job, limit=1)) or not fits(now[0]):
             assert time.monotonic() < deadline, now
-            time.sleep(0.5)
-            now = self.status(job)
-        return now
+            time.sleep(0.3)
+        return now[0]
+
+    def follow(self, job: str) -> subprocess.Popen[str]:
+        """Submit a job, follow it, and wait until it runs."""
+        following = self.start("submit", job, "--logs", "--poll", "0.5")
+        self.until(job, lambda now: now.state == "running")
+        return following
 
     # --- servers ----------------------------------------------------------------------------------
 
     @contextmanager
-    def without(self, *words: str) -> Iterator[None]:
-        """Stop each server of this cluster whose command has these words, for a while."""
-        stopped = _servers(words)
-        assert stopped, words
-        for number in stopped:
-            os.kill(number, signal.SIGSTOP)
+    def away(self, server: str) -> Iterator[None]:
+        """Kill a server of the tests' own cluster, or a node, and start it again afterwards."""
+        folder = Path(self.kubeconfig).parent
+        mark = folder / f"{server}.away"
+        mark.touch()
+        os.kill(int((folder / f"{server}.pid").read_text()), signal.SIGKILL)
         try:
             yield
         finally:
-            for number in stopped:
-                os.kill(number, signal.SIGCONT)
-
-    def kill(self, *words: str) -> None:
-        """Kill each server whose command has these words; its keeper starts it again."""
-        for number in _servers(words):
-            os.kill(number, signal.SIGKILL)
+            mark.unlink()
 
 
-def _servers(words: tuple[str, ...]) -> list[int]:
-    from builder.engine.private import daemon
-    from builder.engine.private.instance import load
-    from tests.cluster.keeper import folder
-
-    found = []
-    for number, _ in daemon.processes(load(folder())):
-        line = (Path("/proc") / str(number) / "cmdline").read_bytes().decode().split("\0")
-        if line[0] != "sh" and set(words) <= set(line):
-            found.append(number)
-    return found
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for a command's end: its exit code, and what it shows."""
+    out, err = process.communicate(timeout=600)
+    return process.returncode, out + err

@@ -11,7 +11,20 @@ from tests.devicecode.packing import digest, tar
 from tests.prove.reading import layer
 from tests.registry.server import skopeo
 
-_PROGRAMS = ("sh", "cat", "date", "echo", "false", "hostname", "kill", "nslookup", "seq", "sleep")
+_PROGRAMS = (
+    "sh",
+    "cat",
+    "date",
+    "echo",
+    "false",
+    "grep",
+    "hostname",
+    "kill",
+    "nslookup",
+    "seq",
+    "sleep",
+    "tr",
+)
 PAUSE = {"Entrypoint": ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 3600 & wait; done"]}
 """What holds a pod's network."""
 

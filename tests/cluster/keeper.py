@@ -28,6 +28,7 @@ from typing import IO, Any
 from builder.core import files
 from builder.engine.private import daemon, lifecycle, network, programs
 from builder.engine.private.instance import data_home, load
+from builder.jobs.backends.kubernetes import jobset
 from tests.cluster import configuration, names
 from tests.cluster.configuration import Cluster
 from tests.cluster.programs import programs as built
@@ -120,6 +121,7 @@ class Keeper:
         for item in configuration.installed(self.cluster, authority):
             group, kind = item["apiVersion"], _PLURALS[item["kind"]]
             self._ask(f"/apis/{group}/{kind}", item)
+        self._wait(lambda: self._ask(f"/apis/{jobset.API}/jobsets"))
         for name in self.commands:
             if name not in self.running:
                 self._launch(name)
@@ -134,10 +136,11 @@ class Keeper:
         self._wait(self._nodes_ready)
 
     def keep(self, stop: IO[str]) -> None:
-        """Start again what ends, until `stop` ends."""
+        """Start again what ends, until `stop` ends. A test keeps a server away with a file."""
         while not select.select([stop], [], [], 0.5)[0]:
             for name, process in list(self.running.items()):
-                if process.poll() is not None:
+                away = (self.cluster.folder / f"{name}.away").exists()
+                if process.poll() is not None and not away:
                     self._launch(name)
 
     def _launch(self, name: str) -> None:
@@ -157,6 +160,7 @@ class Keeper:
                 env=environment,
                 start_new_session=True,
             )
+        files.write(path.with_suffix(".pid"), str(self.running[name].pid))
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> bytes:
         request = urllib.request.Request(
