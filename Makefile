@@ -16,9 +16,9 @@ $(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(findstring comman
     $(error $(name) is none of make's variables here; known: $(VARIABLES))))
 
 .DEFAULT_GOAL := help
-.PHONY: help image images push test test-fast test-long check format lock requirements bench dist clean
+.PHONY: help image images push test test-fast test-long test-cluster check format lock requirements bench dist clean
 
-test test-fast test-long: export PYTHONDONTWRITEBYTECODE =  # each process would compile every test
+test test-fast test-long test-cluster: export PYTHONDONTWRITEBYTECODE =  # each process would compile every test
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-fast: $(VENV)/.test  ## run the tests that need no engine, network or Tenso
 test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each, FUZZ_FIRST=1
 	@grep -rl --include="test_*.py" "mark.long" tests packages | xargs -r $(PYTHON) -m pytest -m long
 	@$(PYTHON) -m tests.fuzz --first $(FUZZ_FIRST) --seconds $(LONG_SECONDS)
+
+test-cluster: $(VENV)/.test  ## run jobs in Kubernetes: KUBECONFIG's with REGISTRY=host/path, else one made here
+	@REGISTRY=$(REGISTRY) $(PYTHON) -m pytest -m long tests/cluster
 
 check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, locks, Dockerfiles
 	@$(PYTHON) -m ruff format --check --quiet .

@@ -70,6 +70,10 @@ FIRST_PLATFORM = (
 )
 """Debian on x86-64, as the documents name it. What a test needs there, the lock brings."""
 
+NO_CLUSTER = "Skipped: no cluster"
+"""How the one reason begins that counts everywhere: Kubernetes is built from Go's modules, or is
+somebody else's."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -84,7 +88,7 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
 
 
 def _not_skipped(report: Report) -> Report:
-    if FIRST_PLATFORM and report.skipped:
+    if FIRST_PLATFORM and report.skipped and NO_CLUSTER not in str(report.longrepr):
         report.outcome = "failed"
         report.longrepr = f"{report.nodeid}: on Debian no test is skipped: {report.longrepr}"
     return report

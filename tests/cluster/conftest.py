@@ -26,7 +26,7 @@ def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
         yield from _namespace(Access(os.environ["KUBECONFIG"], os.environ["REGISTRY"]), folder)
         return
     if os.geteuid() != 0:
-        pytest.skip("a cluster on this machine needs root; KUBECONFIG and REGISTRY name another")
+        pytest.skip("no cluster can be made here without root; KUBECONFIG and REGISTRY name one")
     try:
         programs.programs()
     except programs.NotBuilt as missing:
@@ -62,7 +62,7 @@ def _namespace(access: Access, folder: Path) -> Iterator[Access]:
 def own(access: Access) -> Access:
     """A cluster whose machines and servers a test may stop."""
     if not access.own:
-        pytest.skip("this stops servers of the cluster: only of one on this machine")
+        pytest.skip("no cluster whose servers a test may stop")
     return access
 
 

@@ -34,8 +34,8 @@ def test_replicas_find_each_other_by_name_and_all_lines_arrive(
     """TF_CONFIG has the index of each pod, and names that the cluster's DNS knows."""
     shell = (
         'for host in $(echo "$TF_CONFIG" | tr , "\\n" | grep -o "job-[a-z0-9.-]*"); do'
-        f" until nslookup $host.{access.namespace}.svc.cluster.local >/dev/null; do sleep 0.3; done;"
-        " echo found ${host%%.*}; done; sleep 3;"
+        f" until nslookup $host.{access.namespace}.svc.cluster.local >/dev/null; do"
+        " sleep 0.3; done; echo found ${host%%.*}; done; sleep 3;"
         " echo \"${TF_CONFIG##*task}\" $JOB_COMPLETION_INDEX '$(HOME)'"
     )
     name = project(shell, "replicas: {workers: 2}\n")
@@ -84,7 +84,7 @@ def test_no_line_is_lost_whatever_the_nodes_time(
 ) -> None:
     """Of 20 lines one was shown, with exit code 0, where containerd stamps them at +09:00."""
     if where and not access.own:
-        pytest.skip("no node of this cluster is known to be in Tokyo")
+        pytest.skip("no cluster with a node in Tokyo")
     code, shown = access.run("submit", project(TWENTY, where), "--logs", *POLL)
     assert code == 0 and len(lines(shown)["chief-0"]) == 20, shown
 
