@@ -115,7 +115,8 @@ def _image_of_program(
         checks = ", ".join(check.name for check in built.receipt.checks)
         say(f"{built.target}: {built.record.reference}, {state} ({checks})")
         say(f"  {built.record.image_id}")
-        say(f"  {suites.unproven(built.receipt)}")
+        for line in suites.beside(built.receipt):
+            say(f"  {line}")
     for image in pushed:
         say(f"{image.reference}: {'already there' if image.unchanged else 'pushed'}")
     if as_json:
@@ -261,14 +262,14 @@ def show_image(record: "ImageRecord") -> None:
 
 
 def show_receipt(receipt: "Receipt") -> None:
-    """Show what a receipt proves, and what its suite did not ask."""
+    """Show what a receipt proves, and what stands beside it."""
     from builder.prove import suites
 
     took = sum(check.seconds for check in receipt.checks)
     checks = ", ".join(check.name for check in receipt.checks)
     say(f"{receipt.target}: {receipt.verdict} in {duration(took)}: {checks}")
-    if beside := suites.unproven(receipt):
-        say(f"  {beside}")
+    for line in suites.beside(receipt):
+        say(f"  {line}")
 
 
 def image_json(record: "ImageRecord", receipt: "Receipt | None" = None) -> dict[str, Any]:

@@ -22,17 +22,17 @@ GIB: Final = 2**30
 
 @dataclass(frozen=True)
 class Capability:
-    """What GPUs of one compute capability have in common.
-
-    Of a multiprocessor: threads, 32-bit units, bytes of shared memory, bytes of it for one block.
-    taken: MiB that the driver and CUDA's libraries take of the memory.
-    """
+    """What GPUs of one compute capability have in common."""
 
     threads: int
     units: int
+    """32-bit units of a multiprocessor."""
     shared: int
+    """Bytes of shared memory of a multiprocessor."""
     block: int
+    """Bytes of shared memory that a block may ask for."""
     taken: int
+    """MiB that the driver and CUDA's libraries take of the memory."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +47,27 @@ class TypeSince:
 
 @dataclass(frozen=True)
 class Device:
-    """One device.
-
-    memory: bytes that programs may take; of a TPU what libtpu itself takes is left out already.
-    bandwidth: bytes a second. flops: operations a second, by type. cores, clock (GHz), cache
-    (bytes): of a GPU. topology: of a TPU, libtpu's name of the smallest slice of a whole host;
-    chip: its chip_config_name. source, rates: keys of the table's sources.
-    """
+    """One device."""
 
     name: str
     accelerator: str
     memory: int
+    """Bytes. What libtpu takes itself is left out already."""
     bandwidth: float
+    """Bytes a second."""
     flops: Mapping[str, float]
+    """Operations a second, by type."""
     source: str
-    rates: str
+    rates_source: str
+    """Keys of the table's sources."""
     cores: int = 0
     clock: float = 0.0
     cache: int = 0
+    """Of a GPU: multiprocessors, GHz, bytes of L2."""
     topology: str = ""
+    """Of a TPU: libtpu's name of the smallest slice of a whole host."""
     chip: str = ""
+    """Of a TPU: chip_config_name, where it is not libtpu's default."""
 
     @property
     def is_gpu(self) -> bool:

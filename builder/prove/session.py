@@ -33,6 +33,7 @@ from builder.prove.audit import Gpu
 from builder.prove.image import Image, Subject
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
+from builder.registry import manifests
 
 if TYPE_CHECKING:
     import docker
@@ -77,6 +78,7 @@ class Limits:
     processes: int = 4096
     probe_seconds: float = 600.0
     training_seconds: float = 900.0
+    compile_seconds: float = 120.0
     grace_seconds: float = 30.0
     """How long it may take to end after SIGTERM (Kubernetes' default)."""
 
@@ -168,6 +170,28 @@ class Sandbox:
         environment = {"PYTHONUNBUFFERED": "1"}
         with self.container(arguments, environment, entrypoint) as container:
             return self._run(container, seconds, stop, steps, stop_signal)
+
+    def start_with(
+        self,
+        hook: str,
+        variable: str,
+        request: Mapping[str, Any],
+        arguments: Sequence[str],
+        entrypoint: Sequence[str] | None = None,
+    ) -> Run:
+        """Run the image as a job would, with a module of the factory that Python imports before
+        anything else, as its sitecustomize. variable: the name of the variable with its request."""
+        folder = f"{PROBES}/hook"
+        paths = (folder, manifests.environment(self.config).get("PYTHONPATH", ""))
+        environment = {
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": ":".join(filter(None, paths)),
+            variable: json.dumps(request),
+        }
+        files = {"hook/sitecustomize.py": _source(hook)}
+        with self.container(arguments, environment, entrypoint) as container:
+            container.put_archive(PROBES, containers.archive(files, folders={"hook": 0o755}))
+            return self._run(container, self.limits.compile_seconds)
 
     @contextlib.contextmanager
     def container(
@@ -288,13 +312,8 @@ class Session(Sandbox):
     ) -> Run:
         """Train into a job folder with the options of builder/contract.py. every: steps between two
         checkpoints, where the workload's are not meant; more: see `start`."""
-        arguments = [
-            f"{contract.RECORDS}={records}",
-            f"{contract.JOB_DIR}={job}",
-            f"{contract.STEPS}={steps}",
-            f"{contract.BATCH}={self.workload.batch}",
-            f"{contract.CHECKPOINT_EVERY}={every or self.workload.checkpoint_every}",
-        ]
+        every = every or self.workload.checkpoint_every
+        arguments = options(job, steps, self.workload.batch, every, records)
         return self.start(arguments, self.limits.training_seconds, steps, **more)
 
     @cached_property
@@ -307,6 +326,17 @@ class Session(Sandbox):
         content = audit.of_engine(self.client, str(self.image.id), self.subject.layers)
         self.ledger.read(content)
         return Image(content, gpu or None, self.subject)
+
+
+def options(job: str, steps: int, batch: int, every: int, records: str = RECORDS) -> list[str]:
+    """Return the options of builder/contract.py. every: steps between two checkpoints."""
+    return [
+        f"{contract.RECORDS}={records}",
+        f"{contract.JOB_DIR}={job}",
+        f"{contract.STEPS}={steps}",
+        f"{contract.BATCH}={batch}",
+        f"{contract.CHECKPOINT_EVERY}={every}",
+    ]
 
 
 def _discard(container: Container) -> None:

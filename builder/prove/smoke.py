@@ -79,7 +79,8 @@ def smoke(
 
 
 def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
-    """Run the checks, and return the results of those that could run, in their order."""
+    """Run the checks, and return the results of those that could run or may remain unanswered, in
+    their order."""
     results = []
     for check in checks:
         with step(f"{session.subject.target}: {check.name}", session.on_event) as running:
@@ -87,7 +88,7 @@ def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:
             result = check.ask(session)
             running.error = result.problems[0].message if result.problems else None
             running.detail = "nothing to look at" if result.not_there else result.note
-        if not result.not_there:
+        if not result.not_there or check.may_be_unanswered:
             results.append(result)
     return results
 

@@ -45,6 +45,8 @@ class Check:
     kinds: frozenset[Kind] = EVERY_KIND
     """The kinds of accelerator whose images the question is asked of."""
     rule: Rule | None = None
+    may_be_unanswered: bool = False
+    """Whether a receipt holds an answer "not there", which no earlier check is to blame for."""
 
     @classmethod
     def of(cls, name: str, version: int, rule: Rule, kinds: frozenset[Kind] = EVERY_KIND) -> Check:

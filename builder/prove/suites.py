@@ -8,7 +8,7 @@ into images of any other program (builder/jobs/package.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Final
 
@@ -37,6 +37,7 @@ from builder.prove.checks import (
     stopping,
     training,
 )
+from builder.prove.checks import compile as compiling
 from builder.prove.checks import loader as linked
 from builder.prove.image import NotThereError
 from builder.prove.receipts import Receipt
@@ -122,42 +123,49 @@ def imports(proven_elsewhere: Sequence[str]) -> Check:
 @cache
 def both(name: str, modules: tuple[str, ...], version: int, *own: str) -> Mapping[str, Suite]:
     """Return the suites of one of our frameworks, by `suite` of image.yaml. modules: those that its
-    check `loader` loads; version, own: of that check."""
+    check `loader` loads; version, own: of that check. A framework with a hook that compiles a
+    program's step is asked for that, too."""
     check = loader(name, version, *own)
+    last = (compiling.CHECK,) if compiling.hook(name) else ()
     return {
-        receipts.TRAINER: trainer(name, check, outputs(name)),
-        receipts.PROGRAM: program(name, check, modules),
+        receipts.TRAINER: trainer(name, check, outputs(name), last),
+        receipts.PROGRAM: program(name, check, modules, last),
     }
 
 
-def trainer(name: str, loader: Check, outputs: Check) -> Suite:
+def trainer(name: str, loader: Check, outputs: Check, last: tuple[Check, ...] = ()) -> Suite:
     """Return the suite of an image whose program trains, checkpoints and resumes
     (builder/contract.py).
 
     name: the framework's. loader: asks whether it finds its libraries. outputs: asks whether what
-    it wrote can be used.
+    it wrote can be used. last: what more is asked.
     """
     checks = (
         *(size.CHECK, *OF_ANY, loader, contents.CHECK),
-        *(training.CHECK, outputs, stopping.CHECK),
+        *(training.CHECK, outputs, stopping.CHECK, *last),
     )
     return Suite(_named(name, receipts.TRAINER), checks)
 
 
-def program(name: str, loader: Check, modules: Sequence[str]) -> Suite:
+def program(
+    name: str, loader: Check, modules: Sequence[str], last: tuple[Check, ...] = ()
+) -> Suite:
     """Return the suite of an image with any other program. Its options are unknown, so nothing can
-    be trained. modules: those that `loader` loads."""
-    checks = (*OF_ANY, loader, contents.CHECK, imports(modules), starts.CHECK)
+    be trained. modules: those that `loader` loads. last: what more is asked."""
+    checks = (*OF_ANY, loader, contents.CHECK, imports(modules), starts.CHECK, *last)
     return Suite(_named(name, receipts.PROGRAM), checks)
 
 
-def unproven(receipt: Receipt) -> str:
-    """Return what an image with this receipt could prove beside that; "" for nothing."""
+def beside(receipt: Receipt) -> Iterator[str]:
+    """Yield what a person should read beside the names of the checks: what the program needs on its
+    accelerator, and what an image with this receipt could prove beside that."""
+    yield from (check.note for check in receipt.checks if check.name == compiling.NAME)
     if not receipt.suite.endswith(receipts.PROGRAM):
-        return ""
+        return
     if receipt.ended:
-        return "not seen: a run that ends well (name a tiny one in image.yaml: smoke: [arguments])"
-    return "not asked: steps, checkpoints, a saved result (suite: trainer, docs/your-program.md)"
+        yield "not seen: a run that ends well (name a tiny one in image.yaml: smoke: [arguments])"
+    else:
+        yield "not asked: steps, checkpoints, a saved result (suite: trainer, docs/your-program.md)"
 
 
 def _named(framework: str, suite: str) -> str:

@@ -12,7 +12,7 @@ def test_every_row_names_an_accelerator_and_its_sources() -> None:
     known, sources = accelerators.accelerators(), devices.sources()
     for name, device in devices.devices().items():
         assert known[device.accelerator].kind == ("gpu" if device.is_gpu else "tpu"), name
-        assert {device.source, device.rates} <= set(sources), name
+        assert {device.source, device.rates_source} <= set(sources), name
         assert device.memory > 7 * devices.GIB and device.flops and device.bandwidth > 1e11, name
         assert device.is_gpu == bool(device.cores and device.clock and device.cache), name
 

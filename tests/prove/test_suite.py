@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from builder.core.errors import CheckFailed, InputError
+from builder.facts import frameworks
 from builder.pipeline.push import LocalImage
 from builder.prove import checks, suites
 from builder.prove.checks import size
@@ -19,6 +20,8 @@ from tests.prove.reading import PROGRAM, TRAINER, layer, plain, read
 
 IMAGE = suites.IMAGE
 
+COMPILED = tuple(frameworks.of("jax").suites()[name] for name in ("trainer", "program"))
+"""The suites of a framework whose programs are compiled."""
 DIGEST, OTHER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
 
@@ -34,8 +37,8 @@ def test_every_check_that_there_is_stands_in_a_suite() -> None:
         assert isinstance(module.CHECK, Check)
         assert module.CHECK.name == path.stem.replace("_", "-")
         written.add(module.CHECK.name)
-    every = {check.name for suite in (TRAINER, PROGRAM, IMAGE) for check in suite.checks}
-    assert every == written
+    every = (TRAINER, PROGRAM, IMAGE, *COMPILED)
+    assert {check.name for suite in every for check in suite.checks} == written
 
 
 def test_builder_prove_asks_whatever_an_image_answers_by_its_layers() -> None:
@@ -51,7 +54,7 @@ def test_the_document_says_which_checks_an_image_needs() -> None:
     said = re.search(r"checks above, but (.*?) only `trainer`, and(.*?) only `program`", text, re.S)
     assert said
     of_trainer, of_program = (set(re.findall(r"`([\w-]+)`", part)) for part in said.groups())
-    for suite, others in ((TRAINER, of_program), (PROGRAM, of_trainer)):
+    for suite, others in zip(COMPILED, (of_program, of_trainer), strict=True):
         assert {check.name for check in suite.checks} == explained - others
 
 

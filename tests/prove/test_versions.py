@@ -47,6 +47,7 @@ TABLE = {
     "torch outputs": (1, "83018841bf"),
     "jax loader": (3, "fe43b6058e"),
     "jax outputs": (1, "3210cee5cf"),
+    "jax compile": (1, "43e24e86ed"),
 }
 """Check -> its version, and the hash of its code. A framework's own checks have its name before
 theirs."""
@@ -64,7 +65,7 @@ def asked() -> dict[str, set[Check]]:
     found: dict[str, set[Check]] = {}
     for framework, suite in every():
         for check in suite.checks:
-            own = framework and check.name in ("loader", "outputs")
+            own = framework and check.name in ("loader", "outputs", "compile")
             found.setdefault(f"{framework} {check.name}" if own else check.name, set()).add(check)
     return found
 

@@ -72,6 +72,16 @@ class Job:
                 sys.exit(RESTART)
         self._say("done", f"finished at step {self.step}", step=self.step)
 
+    def compile(self, function: Callable[..., Any], *examples: Any) -> Callable[..., Any]:
+        """Name the function that takes a step, with arguments as it gets them, or their shapes.
+
+        In the proof it is compiled for the accelerator, and the program ends here. Otherwise the
+        function is returned.
+        """
+        if compiler := sys.modules.get("training_image_compile"):
+            compiler.take(function, examples)
+        return function
+
     def report(self, loss: float, **more: float) -> None:
         """Say how a step went. Ends the program where the loss is not finite."""
         loss = float(loss)

@@ -1,0 +1,356 @@
+"""Compiles a program's step for an accelerator that is not here, with the image's own compiler.
+
+Python imports this file first (as sitecustomize) when the image's entry point starts. The program
+runs on the CPU with as many devices as the accelerator has, so that its mesh is the real one. What
+it gives to `jax.jit` is noted; at its end, the step is lowered for the accelerator and compiled:
+by libtpu for a topology, by XLA and ptxas for a description of a GPU. Nothing is executed there.
+
+Request, in the variable TRAINING_COMPILE:
+    {"platform": "tpu" | "cuda", "topology": "v5e:2x2", "options": {...}, "batch": 48,
+     "memory": bytes of the device, "taken": bytes that libraries take, "seconds": 60}
+Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `compiled`.
+"""
+
+# Paths are text here, as in the other probes. A finder's arguments are given.
+# ruff: noqa: PTH100, PTH120, ARG002
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import re
+import sys
+import threading
+import time
+import types
+from importlib import import_module, util
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+VARIABLE = "TRAINING_COMPILE"
+NAME = "training_image_compile"
+"""This module, for `Job.compile` (builder/image/start/training_contract.py)."""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+CANDIDATES = 8
+"""So many functions are lowered to find the one that computes the most."""
+TRIES, SEARCH, MOST = 4, 20.0, 2**16
+"""So many batches are compiled to find the largest that fits, the last one begun after so many
+seconds at most, and none with more examples: a larger one is of no use to anybody."""
+
+REFUSES = re.compile(
+    "RESOURCE_EXHAUSTED|UNIMPLEMENTED|INVALID_ARGUMENT|MLIR translation rule .* not found"
+)
+"""How the words begin by which XLA, libtpu or JAX refuses a program. Anything else may be a gap of
+ours: Pallas, for one, wants to see the GPU."""
+FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+MORE = "set XLA_CLIENT_MEM_FRACTION=.9 in the image"
+SMALLER = "take a smaller batch, recompute (jax.checkpoint)"
+KINDS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)\b.*: \(tensor<([^>]*)>")
+_DEFINED = re.compile(r"%?([\w.-]+) = \(?(\w+)\[")
+_CALL = re.compile(r'custom-call(?:-start)?\(([^)]*)\).*custom_call_target="(__cu[^"]*)"')
+
+
+class Watched:
+    """A function that a program has jitted: how often it was called, and with what at first."""
+
+    def __init__(self, jitted: Any, work: Work) -> None:
+        functools.update_wrapper(self, jitted)
+        self.jitted, self.work = jitted, work
+        self.calls = 0
+        self.traced: Any = None
+        self.given: Any = ((), {})
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        with contextlib.suppress(Exception):
+            self.note(arguments, named)
+        return self.jitted(*arguments, **named)
+
+    def trace(self, *arguments: Any, **named: Any) -> Any:
+        """Trace it, as jax.stages.Wrapped says."""
+        return self.jitted.trace(*arguments, **named)
+
+    def lower(self, *arguments: Any, **named: Any) -> Any:
+        """Lower it, as jax.stages.Wrapped says."""
+        return self.jitted.lower(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.jitted, name)
+
+    def __get__(self, owner: Any, _kind: Any = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def note(self, arguments: Any, named: Any) -> None:
+        """Keep the shapes of the first call, and what JAX traces of it. A call inside of another
+        jitted function is a part of that one."""
+        jax = sys.modules["jax"]
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
+            return
+        self.calls += 1
+        if self.traced is None:
+            self.given = jax.tree.map(shape_of, (arguments, named))
+            self.traced = self.jitted.trace(*arguments, **named)
+            self.work.seen.append(self)
+
+
+class Work:
+    """What is asked, and the functions that the program has called."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.request = request
+        self.seen: list[Watched] = []
+        self.lock = threading.Lock()
+
+    def begin(self, jax: Any) -> None:
+        """Set up JAX, which was imported just now: devices, the watch on jit, the end."""
+        topologies, asked = import_module("jax.experimental.topologies"), self.request
+        self.topology = topologies.get_topology_desc(
+            platform=asked["platform"], topology_name=asked["topology"], **asked["options"]
+        )
+        jax.config.update("jax_platforms", "cpu")
+        jax.config.update("jax_num_cpu_devices", len(self.topology.devices))
+        original = jax.jit
+
+        @functools.wraps(original)
+        def jit(*arguments: Any, **options: Any) -> Any:
+            made = original(*arguments, **options)
+            if hasattr(made, "trace"):
+                return Watched(made, self)
+            return lambda function: Watched(made(function), self)
+
+        jax.jit = jit
+        atexit.register(self.end)
+        limit = threading.Timer(asked["seconds"], self.end_early)
+        limit.daemon = True
+        limit.start()
+
+    def end_early(self) -> None:
+        """Compile what has been seen, and end the program, if it has not come to its end itself."""
+        if self.end():
+            os._exit(0)
+
+    def take(self, function: Any, examples: Any) -> None:
+        """Compile the function that the program names itself, and end the program."""
+        step = function if isinstance(function, Watched) else sys.modules["jax"].jit(function)
+        step.note(examples, {})
+        self.seen = [step]
+        self.end()
+        os._exit(0)
+
+    def end(self) -> bool:
+        """Compile the step and answer, once; return whether this call did."""
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            if step := the_step(self.seen, self.request["platform"]):
+                result = self.compiled(step)
+                answer(result)
+                if "arguments" in result:
+                    self.enlarge(step, result)
+        except Exception as error:
+            answer({"step": "", "failed": f"{type(error).__name__}: {error}"[:500]})
+        return True
+
+    def compiled(self, step: Watched, traced: Any = None) -> dict[str, Any]:
+        """Return what the compiler says of a step: bytes of each kind on one device, operations of
+        one device, the types of its products, and the calls of libraries with the types that they
+        get; `refused` where the program is to blame that it does not compile, else `failed`."""
+        began = time.monotonic()
+        result = {"step": step.__name__, "room": self.room, "smaller": SMALLER, "more": MORE}
+        try:
+            lowered = (traced or step.traced).lower(lowering_platforms=(self.request["platform"],))
+            result.update(self.build(lowered))
+        except Exception as error:
+            words = str(error) or type(error).__name__
+            result["refused" if REFUSES.match(words) else "failed"] = words[:2000]
+        return {**result, "seconds": round(time.monotonic() - began, 2)}
+
+    @property
+    def room(self) -> int:
+        """The bytes that a step may take. Of a GPU, JAX gives three quarters to its programs, or
+        the part that a variable names (docs.jax.dev, GPU memory allocation)."""
+        memory, given = self.request["memory"], ""
+        if self.request["platform"] == "tpu":
+            return int(memory)
+        for name in FRACTIONS:
+            given = given or os.environ.get(name, "")
+        fraction = float(given) if re.match(r"\d*\.?\d+$", given) else 0.75
+        return int(min(memory * fraction, memory - self.request["taken"]))
+
+    def build(self, lowered: Any) -> dict[str, Any]:
+        """Compile a lowered program for the topology's first devices."""
+        numpy, compiler = import_module("numpy"), import_module("jax._src.compiler")
+        xla_client = import_module("jax._src.lib").xla_client
+        count = lowered._lowering.compile_args["num_devices"]
+        devices = self.topology.devices[:count]
+        module, client = lowered.compiler_ir("stablehlo"), devices[0].client
+        flags = {"xla_gpu_autotune_level": "0"} if self.request["platform"] == "cuda" else None
+        options = compiler.get_compile_options(
+            num_replicas=1,
+            num_partitions=count,
+            device_assignment=numpy.array([[each.id for each in devices]]),
+            env_options_overrides=flags,
+            backend=client,
+        )
+        built = client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+        memory = built.get_compiled_memory_stats()
+        text = built.hlo_modules()[0].to_string()
+        return {
+            "devices": count,
+            "of": len(self.topology.devices),
+            "arguments": memory.argument_size_in_bytes,
+            "outputs": memory.output_size_in_bytes,
+            "temporaries": memory.temp_size_in_bytes,
+            "aliased": memory.alias_size_in_bytes,
+            "code": memory.generated_code_size_in_bytes,
+            "flops": (lowered.cost_analysis() or {}).get("flops", 0.0) / count,
+            "types": sorted({kind_of(each) for each in _PRODUCT.findall(str(module))}),
+            "calls": library_calls(text),
+        }
+
+    def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
+        """Look for the largest batch that fits, and answer with each one that does.
+
+        A batch is the first number of an argument's shape that the program was started with. The
+        memory of a step grows with it nearly linearly, so two sizes say where to look.
+        """
+        jax, batch, most = sys.modules["jax"], self.request["batch"], self.room
+        if not batch or not any(
+            map(functools.partial(is_batch, batch), jax.tree.leaves(step.given))
+        ):
+            return
+        known, too_large, until = [(0, 0), (1, needs(result))], 0, time.monotonic() + SEARCH
+        result["batch"] = batch
+        for _ in range(TRIES):
+            (lower, little), (upper, much) = known[-2:]
+            slope = max((much - little) / (upper - lower), 1)
+            times = int(upper + (most - much) / slope)
+            if too_large:
+                times = min(times, (upper + too_large) // 2)
+            times = min(times, MOST // batch)
+            if times <= upper or time.monotonic() > until:
+                return
+            scaled = jax.tree.map(functools.partial(larger, batch, times), step.given)
+            tried = self.compiled(step, step.jitted.trace(*scaled[0], **scaled[1]))
+            if "arguments" not in tried or needs(tried) > most:
+                too_large = times
+                continue
+            known.append((times, needs(tried)))
+            result["largest_batch"] = times * batch
+            answer(result)
+
+
+def the_step(seen: list[Watched], platform: str) -> Watched | None:
+    """Return the function that computes the most, of those that were called again and again."""
+    often = max((each.calls for each in seen), default=0)
+    again = [each for each in seen if each.calls > 1] if often > 1 else seen
+    if len(again) < 2:
+        return again[0] if again else None
+
+    def flops(each: Watched) -> float:
+        with contextlib.suppress(Exception):
+            lowered = each.traced.lower(lowering_platforms=(platform,))
+            return float((lowered.cost_analysis() or {}).get("flops", 0.0))
+        return 0.0
+
+    return max(again[:CANDIDATES], key=flops)
+
+
+def needs(result: dict[str, Any]) -> int:
+    """Return the bytes that a step needs of one device (builder/prove/checks/compile.py)."""
+    kept = result["arguments"] + result["outputs"] - result["aliased"]
+    return int(kept + result["temporaries"] + result["code"])
+
+
+def shape_of(leaf: Any) -> Any:
+    """Return the shape, type and sharding of an array, and anything else as it is."""
+    if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+        return leaf
+    sharding = leaf.sharding if getattr(leaf, "committed", False) else None
+    return sys.modules["jax"].ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def is_batch(batch: int, leaf: Any) -> bool:
+    """Tell whether an argument holds a batch."""
+    return bool(getattr(leaf, "shape", ()) and leaf.shape[0] == batch)
+
+
+def larger(batch: int, times: int, leaf: Any) -> Any:
+    """Return an argument's shape for a batch that is so many times larger."""
+    if not is_batch(batch, leaf):
+        return leaf
+    shape = (batch * times, *leaf.shape[1:])
+    return sys.modules["jax"].ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def kind_of(tensor: str) -> str:
+    """Return the type of "8x4xbf16" as our tables call it."""
+    name = tensor.rpartition("x")[2]
+    return "float8" if name.startswith("f8") else KINDS.get(name, name)
+
+
+def library_calls(text: str) -> dict[str, dict[str, int]]:
+    """Return how often a compiled program calls each library of NVIDIA's, by the type that it
+    calculates in: {"__cudnn$convForward": {"bfloat16": 2}}."""
+    types = dict(_DEFINED.findall(text))
+    calls: dict[str, dict[str, int]] = {}
+    for operands, target in _CALL.findall(text):
+        first = operands.split(",")[0].split("%")[-1].strip()
+        kind, of_target = kind_of(types.get(first, "")), calls.setdefault(target, {})
+        of_target[kind] = of_target.get(kind, 0) + 1
+    return calls
+
+
+def answer(result: dict[str, Any]) -> None:
+    """Write a line that builder/prove/session.py reads."""
+    sys.stdout.flush()
+    sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
+    sys.stdout.flush()
+
+
+class Finder:
+    """A finder that finds JAX alone, and lets the work begin when it is loaded."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "jax":
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_begin(module: Any) -> None:
+            load(module)
+            try:
+                self.work.begin(module)
+            except Exception as error:
+                answer({"step": "", "failed": f"{type(error).__name__}: {error}"[:500]})
+                os._exit(0)
+
+        spec.loader.exec_module = load_and_begin  # type: ignore[method-assign]
+        return spec
+
+
+def start() -> None:
+    """Begin, and run the sitecustomize that this one hides: that of the image."""
+    os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # it asks the driver, which is not here
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+    work = Work(json.loads(os.environ[VARIABLE]))
+    here: Any = types.ModuleType(NAME)
+    here.take = work.take
+    sys.modules[NAME] = here
+    sys.meta_path.insert(0, Finder(work))
+    found = PathFinder.find_spec("sitecustomize")
+    if found is not None and found.loader is not None:
+        found.loader.exec_module(util.module_from_spec(found))
+
+
+if VARIABLE in os.environ:
+    start()

@@ -1,0 +1,206 @@
+"""Does the program's step compile for the image's accelerator, and fit? There is none here.
+
+The image's own entry point runs three steps on the CPU, with a hook of its framework that compiles
+what it runs (builder/frameworks/*/probes/compile.py). The compiler refuses by itself what it cannot
+compile, and on a TPU what does not fit. On a GPU the arithmetic is ours. What nobody could find out
+is said, and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from importlib import util
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+from builder.facts import devices
+from builder.facts.devices import GIB, Device
+from builder.prove.checks.starts import last_traceback
+from builder.prove.image import NotThereError
+from builder.prove.judge import Run
+from builder.prove.receipts import Defect
+from builder.prove.session import JOB, Session, options
+from builder.prove.suite import Answer, Check
+
+NAME: Final = "compile"
+VARIABLE: Final = "TRAINING_COMPILE"
+STEPS: Final = 3
+BATCH: Final = 48
+"""Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
+network has anywhere else."""
+SECONDS: Final = 60
+"""How long the program may run until its step has been seen."""
+
+_NOT_COUNTED: Final = (
+    "what else the program keeps on the device",
+    "workspaces that libraries choose at run time",
+    "buffers of NCCL",
+    "fragmentation",
+)
+_SHOWN_SECONDS: Final = 1e-5
+"""A bound below this says nothing: a call alone takes longer."""
+_SIZES: Final = re.compile(r"total memory required for ([\w ]+?) \(([\d.]+[KMGT]?)\) exceeds")
+_LINE: Final = re.compile(r"^\s*(/[^:\n]+):(\d+):\d+ \[", re.MULTILINE)
+_SHARDING: Final = re.compile(r"divisible|evenly|sharding|mesh", re.IGNORECASE)
+
+
+def hook(framework: str) -> str:
+    """Return the module that compiles a framework's programs, "" for none."""
+    name = f"builder.frameworks.{framework}.probes.{NAME}"
+    return name if util.find_spec(name) else ""
+
+
+def run(session: Session) -> Answer:
+    """Compile the step of the image's program for the accelerator that the image is made for."""
+    subject = session.subject
+    device = devices.of(subject.stack.accelerator)
+    if device is None:
+        name = subject.spec.accelerator
+        raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
+    request = request_for(device, subject.stack.cudnn or "")
+    arguments = subject.spec.smoke or options(f"{JOB}/{NAME}", STEPS, BATCH, 10**6)
+    compiler = hook(subject.spec.framework)
+    return judge(session.start_with(compiler, VARIABLE, request, arguments), device)
+
+
+def request_for(device: Device, cudnn: str, topology: str = "") -> dict[str, Any]:
+    """Return what the hook is asked. cudnn: the image's, "" for none. topology: of a TPU, in place
+    of the device's own."""
+    target = {"target_config": device.target(cudnn), "topology": "1x1x1"} if device.is_gpu else {}
+    chip = {"chip_config_name": device.chip} if device.chip else {}
+    return {
+        "platform": "cuda" if device.is_gpu else "tpu",
+        "topology": topology or device.topology,
+        "options": {**target, **chip},
+        "batch": BATCH,
+        "memory": device.memory,
+        "taken": device.taken,
+        "seconds": SECONDS,
+    }
+
+
+def judge(run: Run, device: Device, topology: str = "") -> Answer:
+    """Return what the compiler said, and what follows for a device.
+
+    Raises NotThereError where nobody could find out.
+    """
+    found = (run.answer or {}).get("compile")
+    if not isinstance(found, Mapping) or not found.get("step"):
+        return _not_found(run, device, found if isinstance(found, Mapping) else {})
+    where = _where(device, topology)
+    seen = {**found, "device": device.name, "topology": topology or device.topology}
+    step = found["step"]
+    if words := found.get("refused"):
+        return [_refused(step, str(words), where, found["smaller"])], seen
+    if words := found.get("failed"):
+        raise NotThereError(f"not known: {step} could not be compiled here: {_first(str(words))}")
+    limit = found["room"]
+    needed = found["arguments"] + found["outputs"] - found["aliased"]
+    needed += found["temporaries"] + found["code"]
+    moved = found["arguments"] + found["outputs"]
+    least = device.seconds(found["flops"], moved, frozenset(found["types"]))
+    seen |= {"needs": needed, "least_seconds": least}
+    seen |= {"not_counted": list(_NOT_COUNTED)}
+    defects = [*_too_large(found, needed, device), *_no_such_type(step, found, device)]
+    bound = f"; a step is at least {least * 1e3:.2g} ms" if least > _SHOWN_SECONDS else ""
+    note = (
+        f"{step} compiles for {where}; needs {_gib(needed)} of {_gib(limit)} GiB"
+        f"{'' if device.is_gpu else ' a device'}{bound}{_batch(found)}{_idle(found)}"
+    )
+    return defects, {"note": "" if defects else note, **seen}
+
+
+def _not_found(run: Run, device: Device, found: Mapping[str, Any]) -> Answer:
+    """Say why no step was seen. A mesh that the accelerator's devices cannot divide is a defect."""
+    traceback = last_traceback(run.tail)
+    if run.exit_code and _SHARDING.search(traceback.raised) and not run.timed_out:
+        at = f" ({traceback.own})" if traceback.own else ""
+        defect = Defect(
+            f"on the devices of {_where(device)} the program ends: {traceback.raised[:300]}{at}",
+            "let the batch and the mesh follow the number of devices",
+        )
+        return [defect], {"device": device.name, "exit_code": run.exit_code}
+    if words := found.get("failed"):
+        raise NotThereError(f"not known: {_first(str(words))}")
+    if run.timed_out:
+        raise NotThereError(f"not known: it took longer than {run.seconds:.0f} s")
+    if run.exit_code:
+        raise NotThereError(f"not known: the program ended before a step: {run.last}")
+    raise NotThereError(
+        "not asked: the program compiles no step; job.compile(function, *examples) names one"
+    )
+
+
+def _refused(step: str, words: str, where: str, smaller: str) -> Defect:
+    """Return the compiler's refusal, in our words where it is about memory. smaller: what makes a
+    step smaller."""
+    available = re.search(r"available HBM \(([\d.]+[KMGT]?)\)", words)
+    if (size := _SIZES.search(words)) and available:
+        return Defect(
+            f"{step} does not fit {where}: {size[1]} need {size[2]}iB of {available[1]}iB",
+            f"{smaller}, or shard it over more devices",
+        )
+    return Defect(
+        f"{step} does not compile for {where}: {_program_line(words)}{_first(words)}",
+        "change what it names, or take an accelerator that has it",
+    )
+
+
+def _too_large(found: Mapping[str, Any], needed: int, device: Device) -> list[Defect]:
+    """Return why a step does not fit, by the bytes that XLA counted: for a GPU it refuses none."""
+    if needed <= found["room"]:
+        return []
+    has = f"{_gib(device.memory)} GiB, of which a program gets {_gib(found['room'])}"
+    raised = needed <= device.memory - device.taken
+    fix = f"{found['more']}, or {found['smaller']}" if raised else found["smaller"]
+    what = f"{found['step']} does not fit {device.name}: it needs {_gib(needed)} of {has}"
+    return [Defect(what, fix)]
+
+
+def _no_such_type(step: str, found: Mapping[str, Any], device: Device) -> list[Defect]:
+    """Return the calls of libraries in a type that these have not for a device."""
+    defects = []
+    for target, kinds in found["calls"].items():
+        for kind in kinds:
+            library = "cudnn" if "cudnn" in target else "cublas"
+            if lacks := device.lacks(library, kind):
+                what = f"{step} calls {target} in {kind}, which {library} has from {lacks.since} on"
+                fix = f"calculate in a type that {device.name} has, such as float16"
+                defects.append(Defect(f"{what}: {device.name} is {device.capability}", fix))
+    return defects
+
+
+def _where(device: Device, topology: str = "") -> str:
+    shape = (topology or device.topology).partition(":")[2]
+    return f"{device.name} {shape}".strip()
+
+
+def _batch(found: Mapping[str, Any]) -> str:
+    if "batch" not in found:
+        return ""
+    return f"; a batch of {found.get('largest_batch', found['batch']):,} fits"
+
+
+def _idle(found: Mapping[str, Any]) -> str:
+    if found["devices"] == found["of"]:
+        return ""
+    return f"; it uses {found['devices']} of the {found['of']} devices"
+
+
+def _program_line(words: str) -> str:
+    """Return the innermost line that a compiler names and that is of no package: "train.py:6: ", ""
+    for none."""
+    lines = (match for match in _LINE.finditer(words) if "-packages/" not in match[1])
+    return next((f"{PurePosixPath(match[1]).name}:{match[2]}: " for match in lines), "")
+
+
+def _first(words: str) -> str:
+    return " ".join(words.split("\n")[0].split())[:300]
+
+
+def _gib(count: float) -> str:
+    return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
+
+
+CHECK = Check(NAME, 1, run, frozenset({"gpu", "tpu"}), may_be_unanswered=True)

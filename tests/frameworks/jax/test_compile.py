@@ -1,0 +1,195 @@
+"""Programs that are compiled in the real images for accelerators that are not here: by libtpu for
+topologies, by XLA and ptxas for descriptions of GPUs. What a compiler refuses is the program's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from builder.engine import Engine
+from builder.facts import devices
+from builder.prove import smoke
+from builder.prove.checks import compile as compiling
+from builder.prove.image import NotThereError
+from builder.prove.session import JOB, Sandbox, options
+from tests import commands
+
+pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
+
+HOOK = "builder.frameworks.jax.probes.compile"
+Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
+
+SGD = """
+import sys
+import jax, jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda w: loss(w, x))(w)
+
+def train(w, x, function=None):
+    function = function or jax.jit(step)
+    for _ in range(3):
+        w = function(w, x)
+    w.block_until_ready()
+
+"""
+TYPE = """
+def loss(w, x):
+    return lax.dot_general(
+        x, w, (((1,), (0,)), ((), ())), precision=lax.DotAlgorithmPreset.BF16_BF16_F32
+    ).sum()
+train(jnp.ones((256, 256)), jnp.ones((48, 256)))
+"""
+TOO_LARGE = """
+def loss(w, x):
+    return jnp.sin(jnp.sin(x.T @ x) @ w).sum()
+from training_image_compile import take
+take(jax.jit(step), (jax.ShapeDtypeStruct((131072, 8), "float32"),
+                     jax.ShapeDtypeStruct((48, 131072), "float32")))
+"""
+SHARDING = """
+def loss(w, x):
+    return (x @ w).sum()
+mesh = Mesh(jax.devices(), "batch")
+rows = jax.device_put(jnp.ones((6, 256)), NamedSharding(mesh, PartitionSpec("batch")))
+train(jnp.ones((256, 256)), rows)
+"""
+NO_STEP = "print(jnp.ones(3).sum())"
+SEVERAL = """
+def loss(w, x):
+    return ((x @ w) ** 2).mean()
+@jax.jit
+def normalize(x):
+    return x / 255
+evaluate = jax.jit(loss)
+x, w = jnp.ones((48, 256)), jnp.ones((256, 256))
+for _ in range(4):
+    x = normalize(x)
+    evaluate(w, x)
+train(w, x)
+"""
+
+
+@pytest.fixture(scope="module", params=["tpu-jax", "v100-jax"])
+def sandbox(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Sandbox]:
+    """Containers of a target's image."""
+    commands.builder("build", request.param, check=True)
+    image = engine.client.images.get(f"training:{request.param}")
+    with Sandbox(engine.client, image) as sandbox:
+        sandbox.fill(smoke.RECORDS)
+        yield sandbox
+
+
+@pytest.fixture
+def compiled(sandbox: Sandbox) -> Compile:
+    """Compiles a program, else the image's own: the problems, and what was seen. search: whether
+    the largest batch is asked for."""
+
+    def run(device: str, program: str = "", topology: str = "", search: bool = False) -> Any:
+        chosen, cudnn = devices.devices()[device], "9.10.2"
+        request = compiling.request_for(chosen, cudnn, topology)
+        request["batch"] = compiling.BATCH if search else 0
+        folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
+        arguments = options(folder, compiling.STEPS, compiling.BATCH, 10**6)
+        entrypoint = ["python", "-c", SGD + program] if program else None
+        done = sandbox.start_with(HOOK, compiling.VARIABLE, request, arguments, entrypoint)
+        problems, seen = compiling.judge(done, chosen, topology)
+        return [problem.message for problem in problems], seen
+
+    return run
+
+
+ON_TPU = pytest.mark.parametrize("sandbox", ["tpu-jax"], indirect=True)
+ON_GPU = pytest.mark.parametrize("sandbox", ["v100-jax"], indirect=True)
+
+
+@ON_TPU
+@pytest.mark.parametrize(
+    ("device", "topology", "chips"),
+    [
+        ("TPU-v5e", "v5e:1x1", 1),
+        ("TPU-v5e", "v5e:2x2", 4),
+        ("TPU-v5e", "v5e:4x4", 16),
+        ("TPU-v6e", "v6e:2x2", 4),
+        ("TPU-v4", "v4:2x2x1", 4),
+        ("TPU7x", "tpu7x:2x2x1", 8),
+    ],
+)
+def test_the_digits_compile_for_a_slice(
+    compiled: Compile, device: str, topology: str, chips: int
+) -> None:
+    problems, seen = compiled(device, topology=topology)
+    assert problems == []
+    assert (seen["step"], seen["devices"], seen["of"]) == ("train", chips, chips)
+    assert 0 < seen["needs"] < seen["room"] and seen["flops"] > 1e5
+    assert seen["note"].startswith(f"train compiles for {device} {topology.partition(':')[2]}; ")
+
+
+@ON_GPU
+@pytest.mark.parametrize("device", ["V100", "T4", "H100"])
+def test_the_digits_compile_for_a_gpu(compiled: Compile, device: str) -> None:
+    problems, seen = compiled(device, search=device == "T4")
+    assert problems == []
+    assert sum(seen["calls"]["__cudnn$convBackwardFilter"].values()) == 1, "one layer convolves"
+    assert seen["types"] == ["float32"] and seen["flops"] > 1e6
+    assert (seen.get("largest_batch", 0) > 48) == (device == "T4")
+
+
+@ON_TPU
+def test_libtpu_refuses_what_does_not_fit(compiled: Compile) -> None:
+    (problem,), _ = compiled("TPU-v5e", TOO_LARGE)
+    assert problem.startswith("step does not fit TPU-v5e 2x2: HLO temporaries need ")
+    assert problem.endswith(" of 15.75GiB")
+
+
+@ON_GPU
+def test_a_gpu_gives_three_quarters_or_what_a_variable_says(compiled: Compile) -> None:
+    memory = devices.devices()["V100"].memory
+    assert compiled("V100", SEVERAL)[1]["room"] == memory * 3 // 4
+    half = "import os\nos.environ['XLA_PYTHON_CLIENT_MEM_FRACTION'] = '.5'\n"
+    assert compiled("V100", half + SEVERAL)[1]["room"] == memory // 2
+    most = half.replace(".5", ".99")
+    assert compiled("V100", most + SEVERAL)[1]["room"] == memory - 1050 * 2**20
+
+
+@ON_GPU
+def test_our_arithmetic_refuses_what_xla_compiles(compiled: Compile) -> None:
+    (problem,), seen = compiled("V100", TOO_LARGE)
+    assert "step does not fit V100: it needs" in problem
+    assert "of 15.8 GiB, of which a program gets 11.8" in problem
+    assert seen["needs"] > seen["room"]
+
+
+@ON_GPU
+def test_a_type_that_the_card_has_not_is_refused_at_the_programs_own_line(
+    compiled: Compile,
+) -> None:
+    (problem,), _ = compiled("V100", TYPE)
+    assert "does not compile for V100: " in problem and "ALG_DOT_BF16_BF16_F32" in problem
+    problems, _ = compiled("H100", TYPE)
+    assert problems == []
+
+
+@ON_TPU
+def test_a_batch_that_four_chips_cannot_divide(compiled: Compile) -> None:
+    (problem,), _ = compiled("TPU-v5e", SHARDING)
+    assert "on the devices of TPU-v5e 2x2 the program ends: " in problem
+    assert "divisible" in problem
+    assert compiled("TPU-v5e", SHARDING, "v5e:1x1")[0] == []
+
+
+@ON_TPU
+def test_the_step_is_what_computes_the_most_and_uses_one_chip(compiled: Compile) -> None:
+    _, seen = compiled("TPU-v5e", SEVERAL)
+    assert seen["step"] == "step"
+    assert "; it uses 1 of the 4 devices" in seen["note"]
+
+
+@ON_TPU
+def test_a_program_without_a_step_was_not_asked(compiled: Compile) -> None:
+    with pytest.raises(NotThereError, match="not asked: "):
+        compiled("TPU-v5e", NO_STEP)

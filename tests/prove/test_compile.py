@@ -1,0 +1,131 @@
+"""The check `compile`: what follows from what a compiler said. tests/frameworks/jax/test_compile.py
+asks the compilers themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builder.facts import devices
+from builder.facts.devices import GIB
+from builder.prove import suites
+from builder.prove.checks import compile as compiling
+from builder.prove.image import NotThereError
+from builder.prove.judge import Run
+from builder.prove.suite import Check
+
+FOUND: dict[str, Any] = {
+    "step": "train",
+    "devices": 1,
+    "of": 1,
+    "arguments": 2 * GIB,
+    "outputs": 2 * GIB,
+    "temporaries": 3 * GIB,
+    "aliased": 2 * GIB,
+    "code": 0,
+    "flops": 1.57e12,
+    "types": ["float32"],
+    "calls": {"__cudnn$convForward": {"float32": 4}},
+    "room": 12 * GIB,
+    "smaller": "take a smaller batch",
+    "more": "set a variable",
+    "batch": 48,
+    "largest_batch": 192,
+}
+V100, TPU = devices.devices()["V100"], devices.devices()["TPU-v5e"]
+
+
+def said(run: Run | dict[str, Any], device: devices.Device = V100) -> list[str]:
+    """The note, else the problems of what a compiler said."""
+    run = Run(0, 9.0, answer={"compile": {**FOUND, **run}}) if isinstance(run, dict) else run
+    problems, seen = compiling.judge(run, device)
+    assert all(problem.fix for problem in problems)
+    return [problem.message for problem in problems] or [seen["note"]]
+
+
+def test_what_fits_is_said_in_one_line() -> None:
+    (line,) = said({})
+    assert line == (
+        "train compiles for V100; needs 5.0 of 12.0 GiB; a step is at least 1e+02 ms;"
+        " a batch of 192 fits"
+    )
+    (line,) = said({"of": 4, "room": TPU.memory}, TPU)
+    assert line.startswith("train compiles for TPU-v5e 2x2; needs 5.0 of 15.8 GiB a device; ")
+    assert line.endswith("; it uses 1 of the 4 devices")
+
+
+def test_what_does_not_fit_a_gpu_is_refused_by_our_arithmetic() -> None:
+    (line,) = said({"temporaries": 12 * GIB})
+    assert line == (
+        "train does not fit V100: it needs 14.0 of 15.8 GiB, of which a program gets 12.0"
+    )
+    (problem,), _ = compiling.judge(Run(0, 1.0, answer={"compile": FOUND | {"room": GIB}}), V100)
+    assert problem.fix == "set a variable, or take a smaller batch", "the card has room for it"
+
+
+def test_libtpu_refuses_by_itself() -> None:
+    words = (
+        "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
+        "required for HLO temporaries (899.73G) exceeds available HBM (15.75G). HLO module: x.\nSee"
+    )
+    (line,) = said({"refused": words}, TPU)
+    assert line == "train does not fit TPU-v5e 2x2: HLO temporaries need 899.73GiB of 15.75GiB"
+
+
+def test_a_refusal_names_the_programs_own_line() -> None:
+    words = (
+        "UNIMPLEMENTED: Unsupported algorithm on the current device(s): ALG_DOT_BF16_BF16_F32\n\t\n"
+        "Suspected Python Code Location:\n"
+        "  /opt/venv/lib/python3.13/site-packages/flax/nn.py:7:1 [dense]\n"
+        "  /app/train.py:16:10 [loss]\n  /app/train.py:20:17 [step]"
+    )
+    (line,) = said({"refused": words})
+    assert line.startswith("train does not compile for V100: train.py:16: UNIMPLEMENTED: Unsupp")
+    assert line.endswith("ALG_DOT_BF16_BF16_F32")
+
+
+def test_a_library_that_has_not_the_type_is_refused() -> None:
+    (line,) = said({"calls": {"__cudnn$convForward": {"bfloat16": 2}}})
+    assert line == (
+        "train calls __cudnn$convForward in bfloat16, which cudnn has from 8.0 on: V100 is 7.0"
+    )
+    assert "compiles" in said({"calls": {"__cublas$lt$matmul": {"bfloat16": 2}}})[0]
+
+
+def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
+    traceback = (
+        "Traceback (most recent call last):",
+        '  File "/app/train.py", line 31, in main',
+        '  File "/opt/venv/lib/python3.13/site-packages/jax/api.py", line 2, in device_put',
+        "ValueError: dimension 0 of size 6 should be divisible by 4",
+    )
+    (line,) = said(Run(1, 3.0, tail=traceback), TPU)
+    assert line == (
+        "on the devices of TPU-v5e 2x2 the program ends: "
+        "ValueError: dimension 0 of size 6 should be divisible by 4 (train.py:31)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (Run(0, 3.0), "not asked: the program compiles no step"),
+        (Run(2, 3.0, tail=("train: unknown option",)), "not known: .*: train: unknown option"),
+        (Run(137, 120.0, timed_out=True), "not known: it took longer than 120 s"),
+        ({"step": "", "failed": "NotImplementedError: topology"}, "not known: NotImplementedError"),
+        ({"failed": "No supported GPU devices found"}, "not known: train could not be compiled"),
+    ],
+)
+def test_what_nobody_could_find_out_refuses_nothing(run: Run | dict[str, Any], why: str) -> None:
+    with pytest.raises(NotThereError, match=why):
+        said(run)
+
+
+def test_a_receipt_holds_without_an_answer_but_not_without_the_question() -> None:
+    suite = suites.of_image({"training-image-factory.framework": "jax"})
+    (check,) = (check for check in suite.checks if check.name == "compile")
+    assert isinstance(check, Check) and check.may_be_unanswered
+    assert "compile" in suite.required("V100") and "compile" in suite.required("TPU")
+    assert "compile" not in suite.required("CPU")
+    assert "compile" not in suites.of_image({}).required("V100"), "no hook"
