@@ -149,10 +149,12 @@ class Lock:
 
 
 def configuration(spec: ImageSpec) -> dict[str, Any]:
-    """Return the fields of image.yaml that a lock depends on, with defaults filled in."""
+    """Return the fields of image.yaml that a lock depends on, with defaults filled in; `apt` with
+    what the framework asks for."""
     values = spec.model_dump(mode="json", include=set(CONFIGURATION))
     names = (spec.framework if name == "release" else name for name in CONFIGURATION)
     values[spec.framework] = values["release"]
+    values["apt"] = [*frameworks.of(spec.framework).apt, *values["apt"]]
     configured = {name: values[name] for name in names}
     if spec.trainer_folder.requirements:
         configured[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]

@@ -313,6 +313,11 @@ class _Resolver:
     """Variables for uv."""
 
     @property
+    def wanted(self) -> tuple[str, ...]:
+        """The framework, and what it uses without saying so."""
+        return (self.stack.requirement, *frameworks.of(self.stack.spec.framework).beside)
+
+    @property
     def requirements(self) -> tuple[str, ...]:
         """The requirements of image.yaml and of the trainer's requirements.txt."""
         spec = self.stack.spec
@@ -337,7 +342,7 @@ class _Resolver:
         """Return the framework and all that it needs."""
         stack, spec = self.stack, self.stack.spec
         try:
-            return self.resolve([stack.requirement], versions, stack.constraints)
+            return self.resolve(self.wanted, versions, stack.constraints)
         except NoSolution as error:
             raise InputError(
                 f"{image_yaml.where(spec, spec.framework)}: {stack.requirement} cannot be "
@@ -366,8 +371,7 @@ class _Resolver:
             return base
 
         def resolve(*requirements: str) -> dict[str, Pin]:
-            wanted = [self.stack.requirement, *requirements]
-            return self.resolve(wanted, versions, self.fixed(base))
+            return self.resolve([*self.wanted, *requirements], versions, self.fixed(base))
 
         spec, distribution = self.stack.spec, self.stack.distribution
         try:

@@ -75,6 +75,10 @@ class Framework:
     """Returns the Suite of an image by `suite` of image.yaml."""
     needed_by: frozenset[str] = frozenset()
     """Packages that say that a program uses it."""
+    apt: tuple[str, ...] = ()
+    """Debian's packages that each of its bases has."""
+    beside: tuple[str, ...] = ()
+    """PyPI's packages that it uses, and does not ask for."""
     exclude_nvidia: tuple[Exclude, ...] = ()
     exclude: tuple[Exclude, ...] = ()
     """`exclude_nvidia` and `exclude`: the rules for NVIDIA's wheels, and for its own."""

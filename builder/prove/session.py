@@ -140,17 +140,18 @@ class Sandbox:
         program: str,
         request: Mapping[str, Any],
         imports: Sequence[str] = (),
+        user: str = "",
     ) -> Run:
         """Run a probe with the Python that the image's program runs with.
 
         program: a module of the factory, which is copied into the container (see
         builder/prove/probes/__init__.py for what such a program is held to). imports: modules that
-        it imports.
+        it imports. user: a number, where it is not the image's own.
         """
         name, files = program_files(program, imports)
         folders = dict.fromkeys(sorted({str(Path(path).parent) for path in files} - {"."}), 0o755)
         command = ["-B", f"{PROBES}/{name}", json.dumps(request)]
-        with self.container(command, {}, [self.python]) as container:
+        with self.container(command, {}, [self.python], user) as container:
             container.put_archive(PROBES, containers.archive(files, folders=folders))
             return self._run(container, self.limits.probe_seconds)
 
@@ -199,6 +200,7 @@ class Sandbox:
         command: Sequence[str],
         environment: Mapping[str, str],
         entrypoint: Sequence[str] | None = None,
+        user: str = "",
     ) -> Iterator[Container]:
         """Create a container, which is removed at the end of the block."""
         from docker.types import LogConfig, Mount
@@ -206,6 +208,8 @@ class Sandbox:
         options: dict[str, Any] = {}
         if entrypoint is not None:
             options["entrypoint"] = list(entrypoint)
+        if user:
+            options["user"] = user
         container = self.client.containers.create(
             self.image.id,
             list(command),

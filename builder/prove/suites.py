@@ -47,6 +47,9 @@ from builder.prove.suite import Answer, Check, Suite, probed
 LABEL: Final = "training-image-factory.suite"
 """The label of an image that names its suite; those with the trainer's have none."""
 
+UNKNOWN_USER: Final = "12345"
+"""A user without an account in any image, as platforms choose one."""
+
 OF_ANY: Final = (
     device_code.CHECK,
     combinations.CHECK,
@@ -92,6 +95,18 @@ def loader(name: str, version: int, *own: str) -> Check:
     return Check("loader", version, run)
 
 
+def compiler(name: str) -> Check:
+    """Return the check whether a framework that compiles while a job runs can do so in the image,
+    for its GPU, as whatever user the job has. Its probe is the framework's."""
+
+    def run(session: Session) -> Answer:
+        request = {"capability": session.subject.stack.compute_capability}
+        probe, shared = f"builder.frameworks.{name}.probes.compiler", "builder.frameworks.libraries"
+        return probed(session.probe(probe, request, imports=(shared,), user=UNKNOWN_USER))
+
+    return Check("compiler", 1, run, frozenset({"gpu"}))
+
+
 def outputs(name: str) -> Check:
     """Return the check whether somebody can use what a training run wrote, by the probe of a
     framework. Without a run that ended well it has nothing to look at."""
@@ -121,38 +136,45 @@ def imports(proven_elsewhere: Sequence[str]) -> Check:
 
 
 @cache
-def both(name: str, modules: tuple[str, ...], version: int, *own: str) -> Mapping[str, Suite]:
+def both(
+    name: str, modules: tuple[str, ...], version: int, *own: str, compiles: bool = False
+) -> Mapping[str, Suite]:
     """Return the suites of one of our frameworks, by `suite` of image.yaml. modules: those that its
-    check `loader` loads; version, own: of that check. A framework with a hook that compiles a
-    program's step is asked for that, too."""
-    check = loader(name, version, *own)
+    check `loader` loads; version, own: of that check. compiles: whether it has a `compiler`. A
+    framework with a hook that compiles a program's step is asked for that, last."""
+    check, more = loader(name, version, *own), (compiler(name),) if compiles else ()
     last = (compiling.CHECK,) if compiling.hook(name) else ()
     return {
-        receipts.TRAINER: trainer(name, check, outputs(name), last),
-        receipts.PROGRAM: program(name, check, modules, last),
+        receipts.TRAINER: trainer(name, check, outputs(name), more, last),
+        receipts.PROGRAM: program(name, check, modules, more, last),
     }
 
 
-def trainer(name: str, loader: Check, outputs: Check, last: tuple[Check, ...] = ()) -> Suite:
+Checks = tuple[Check, ...]
+
+
+def trainer(
+    name: str, loader: Check, outputs: Check, more: Checks = (), last: Checks = ()
+) -> Suite:
     """Return the suite of an image whose program trains, checkpoints and resumes
     (builder/contract.py).
 
     name: the framework's. loader: asks whether it finds its libraries. outputs: asks whether what
-    it wrote can be used. last: what more is asked.
+    it wrote can be used. more, last: what else is asked, beside the loader and at the end.
     """
     checks = (
-        *(size.CHECK, *OF_ANY, loader, contents.CHECK),
+        *(size.CHECK, *OF_ANY, loader, *more, contents.CHECK),
         *(training.CHECK, outputs, stopping.CHECK, *last),
     )
     return Suite(_named(name, receipts.TRAINER), checks)
 
 
 def program(
-    name: str, loader: Check, modules: Sequence[str], last: tuple[Check, ...] = ()
+    name: str, loader: Check, modules: Sequence[str], more: Checks = (), last: Checks = ()
 ) -> Suite:
     """Return the suite of an image with any other program. Its options are unknown, so nothing can
-    be trained. modules: those that `loader` loads. last: what more is asked."""
-    checks = (*OF_ANY, loader, contents.CHECK, imports(modules), starts.CHECK, *last)
+    be trained. modules: those that `loader` loads; more, last: as for `trainer`."""
+    checks = (*OF_ANY, loader, *more, contents.CHECK, imports(modules), starts.CHECK, *last)
     return Suite(_named(name, receipts.PROGRAM), checks)
 
 

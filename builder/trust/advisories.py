@@ -28,6 +28,9 @@ ADDRESS: Final = "https://api.osv.dev"
 RELEASES: Final = {"bullseye": "11", "bookworm": "12", "trixie": "13", "forky": "14"}
 """The number of a Debian release, by the name of its suite."""
 
+HEADERS: Final = "linux-libc-dev"
+"""Debian's package of the kernel's headers: source code of the kernel, and no kernel."""
+
 DEBIAN: Final = "DEBIAN-"
 """The prefix of Debian's id for a CVE, at OSV."""
 
@@ -74,7 +77,8 @@ CANARIES: Final = {
 
 
 def package_versions(purls: Iterable[PackageURL]) -> frozenset[PackageVersion]:
-    """Return what OSV calls these packages; what is neither PyPI's nor Debian's is left out.
+    """Return what OSV calls these packages; what is neither PyPI's nor Debian's is left out, and
+    HEADERS, whose advisories are those of the kernel, which is the host's.
 
     A binary package of Debian that was only built again (+b1) has the version of its source. Raises
     InputError for a Debian release without a number.
@@ -84,7 +88,7 @@ def package_versions(purls: Iterable[PackageURL]) -> frozenset[PackageVersion]:
         if purl.type == "pypi":
             name = canonicalize_name(purl.name)
             versions.add(PackageVersion("PyPI", name, str(purl.version)))
-        elif purl.type == "deb":
+        elif purl.type == "deb" and purl.name != HEADERS:
             suite, source = (str(purl.qualifiers.get(key, "")) for key in ("distro", "upstream"))
             if suite not in RELEASES:
                 raise InputError(

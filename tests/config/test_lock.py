@@ -355,6 +355,7 @@ CUDA_BUILDS = {
     ("torch", "2.15.0"): ("nvidia-cudnn-cu13==9.26.0.51",),
     ("nvidia-cudnn-cu13", "9.26.0.51"): (),
     ("torchvision", "0.30.0"): ("torch==2.15.0",),
+    ("setuptools", "84.2.1"): (),
 }
 
 
@@ -376,11 +377,14 @@ def test_a_build_for_another_device_is_refused_with_its_index_and_the_variable(
     (copy / "trainer/requirements.txt").unlink()
     spec, stack = target(copy, "t4", text)
     monkeypatch.setenv("UV_CACHE_DIR", str(copy / "cache"))
-    answers = simple("/simple", CUDA_BUILDS) | simple("/other", {offered: ()})
+    other = {offered: (), ("setuptools", "84.2.1"): ()}
+    answers = simple("/simple", CUDA_BUILDS) | simple("/other", other)
     with serving(answers) as server:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.address}/simple/")
         pins = locking._wheels(stack, network.discover(), (), {})[0]
         assert [pin.name for pin in pins[lockfile.CUDA]] == ["nvidia-cudnn-cu13"]
+        beside = [pin.name for pin in pins["torch.lock"]]
+        assert beside == ["setuptools", "torch"], "PyTorch's compiler needs it, its wheel does not"
         monkeypatch.setenv(variable, f"{server.address}/other")
         with pytest.raises(InputError, match=said) as refused:
             lock(copy, spec, stack)
@@ -388,8 +392,8 @@ def test_a_build_for_another_device_is_refused_with_its_index_and_the_variable(
         assert f"{server.address}/other, which {variable} names" in message, message
         assert variable in refused.value.fix
     no_gpu = target(copy, "cpu")[1]  # there, such a build is right
-    other = {"torch": Pin("torch", "2.15.0+cpu", "0" * 64)}
-    locking._check_builds(no_gpu, other, network.BuildNetwork())
+    cpu = {"torch": Pin("torch", "2.15.0+cpu", "0" * 64)}
+    locking._check_builds(no_gpu, cpu, network.BuildNetwork())
 
 
 @pytest.mark.network

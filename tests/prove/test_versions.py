@@ -44,10 +44,11 @@ TABLE = {
     "imports": (2, "52451ae2fa"),
     "starts": (3, "ea028b865f"),
     "torch loader": (2, "83e7978718"),
+    "torch compiler": (1, "9df0615c12"),
     "torch outputs": (1, "83018841bf"),
     "jax loader": (3, "fe43b6058e"),
     "jax outputs": (1, "3210cee5cf"),
-    "jax compile": (1, "43e24e86ed"),
+    "compile": (1, "45499efc62"),
 }
 """Check -> its version, and the hash of its code. A framework's own checks have its name before
 theirs."""
@@ -65,7 +66,7 @@ def asked() -> dict[str, set[Check]]:
     found: dict[str, set[Check]] = {}
     for framework, suite in every():
         for check in suite.checks:
-            own = framework and check.name in ("loader", "outputs", "compile")
+            own = framework and check.name in ("loader", "compiler", "outputs")
             found.setdefault(f"{framework} {check.name}" if own else check.name, set()).add(check)
     return found
 

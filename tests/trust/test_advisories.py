@@ -54,6 +54,14 @@ def test_every_locked_package_is_looked_up(osv: Osv, root: Path) -> None:
     assert not any(version.endswith("+b1") for _, _, version in osv.looked_up)
 
 
+def test_headers_of_the_kernel_have_none_of_its_advisories(root: Path) -> None:
+    lock = lockfile.read(root, "v100-torch")
+    locked = {deb.name for packages in lock.apt.values() for deb in packages}
+    versions = advisories.package_versions(each.purl for each in sbom.locked(lock) if each.purl)
+    names = {version.name for version in versions}
+    assert "linux-libc-dev" in locked and "linux" not in names and "gcc-12" in names
+
+
 def test_a_service_without_data_or_network_is_a_failure(osv: Osv) -> None:
     """A mirror that answers and knows nothing would call everything clean."""
     for missing in (("PyPI", "jinja2", "2.10"), ("Debian:12", "openssl", "3.0.0-1")):

@@ -19,8 +19,16 @@ FRAMEWORK: Final = Framework(
     distributions=frozenset({"torch"}),
     releases=partial(later("builder.devicecode.gpu_support:versions"), "PyTorch"),
     resolve=later("builder.frameworks.torch.stack:resolve"),
-    suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2),
+    suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2, compiles=True),
     opened=later("builder.frameworks.torch.opened:missing"),
+    # torch.compile and Triton compile C and C++, against Python's headers too, while a job runs
+    apt=("g++", "libpython3-dev"),
+    beside=("setuptools",),  # torch.utils.cpp_extension
+    environment=lambda _packages, _site: {
+        "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+        "TRITON_CACHE_DIR": "/tmp/triton",  # else in HOME, which is / for a user without an account
+        "USER": "trainer",  # torch.compile asks getpass, and that else /etc/passwd
+    },
     needed_by=frozenset(
         {"torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics", "accelerate"}
         | {"lightning", "pytorch-lightning", "timm", "axolotl", "deepspeed", "xformers", "peft"}
@@ -61,8 +69,5 @@ FRAMEWORK: Final = Framework(
         Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), "cuFFT as FFTW"),
         Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), "cuBLAS as BLAS"),
     ),
-    exclude=(
-        Exclude("torch", ("torch/include/**",), "headers, to compile extensions"),
-        Exclude("torch", ("torch/lib/*.a",), "static libraries, for linkers"),
-    ),
+    exclude=(Exclude("torch", ("torch/lib/*.a",), "static libraries, for linkers"),),
 )
