@@ -107,6 +107,15 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             "two copies of PyTorch",
         ),
         _without("no PyTorch", "torch", "finds no package torch"),
+        Breakage("no gcc", "RUN rm /usr/bin/gcc", "Triton cannot start kernels", "compiler"),
+        Breakage("no g++", "RUN rm /usr/bin/g++", "InvalidCxxCompiler", "compiler"),
+        Breakage(
+            "no headers of Python's",
+            "RUN rm -r /usr/include/python3.11",
+            "Triton cannot start kernels",
+            "compiler",
+        ),
+        Breakage("a cache in HOME", "ENV TRITON_CACHE_DIR=", "system: '/.triton'", "compiler"),
         Breakage("an image for a B200", "", "the lock says 13.2", judged_as="b200-torch"),
         Breakage("kernels without the GPU", "", CUDA, "device-code", "b200-torch"),
     ),
@@ -192,7 +201,7 @@ def problems(
 
 
 def test_the_good_image_stays_green(engine: Engine, good: str, tmp_path: Path) -> None:
-    checks = ("loader", "device-code", "environment", "machine")
+    checks = ("loader", "compiler", "device-code", "environment", "machine")
     assert problems(engine, f"training:{good}", tmp_path, good, checks) == []
 
 
