@@ -1,0 +1,285 @@
+"""Counts the memory that a program's step takes of a GPU that is not here.
+
+Python imports this file first (as sitecustomize) when the image's entry point starts. The program
+runs on the CPU until it names its step: `job.compile(function, *examples)`. The step then runs with
+tensors that have a shape and no content (FakeTensorMode), the second time with all that the first
+one leaves behind. Each storage goes through a model of PyTorch's caching allocator. The optimizer
+takes the way that it takes on a GPU, in which it handles all tensors at once.
+
+Request, in the variable TRAINING_COMPILE:
+    {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48, ...}
+Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `measured`.
+"""
+
+# Paths are text here, as in the other probes
+# ruff: noqa: PTH100, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import types
+import weakref
+from dataclasses import dataclass
+from importlib import import_module, util
+from importlib.machinery import PathFinder
+from typing import Any
+
+VARIABLE = "TRAINING_COMPILE"
+NAME = "training_image_compile"
+"""This module, for `Job.compile` (builder/image/start/training_contract.py)."""
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+SMALLER = "take a smaller batch, recompute (torch.utils.checkpoint)"
+TRIES, MOST = 4, 2**16
+"""So many batches are tried to find the largest that fits, and none with more examples."""
+
+MIB = 2**20
+
+
+@dataclass(eq=False)
+class Block:
+    """A piece of a segment: its bytes, and the pieces beside it."""
+
+    size: int
+    small: bool
+    used: bool = False
+    before: Block | None = None
+    after: Block | None = None
+
+
+class Allocator:
+    """PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), without the GPU.
+
+    It rounds to 512 bytes. Up to 1 MiB is cut from segments of 2 MiB, what is below 10 MiB from
+    segments of 20 MiB, and a larger one has a segment of its own, rounded to 2 MiB. It takes the
+    smallest free piece that is large enough. Where the device has no more, it gives back segments
+    that are free as a whole.
+
+    room: bytes of the device. reserved: bytes of segments now; peak: at the most.
+    """
+
+    def __init__(self, room: int) -> None:
+        self.room, self.reserved, self.peak = room, 0, 0
+        self.free: list[Block] = []
+
+    def take(self, size: int) -> Block:
+        """Return a piece for so many bytes."""
+        size = max(rounded(size, 512), 512)
+        small = size <= MIB
+        fit = [each for each in self.free if each.small == small and each.size >= size]
+        block = min(fit, key=lambda each: each.size) if fit else self.segment(size, small)
+        self.free.remove(block)
+        block.used = True
+        if block.size - size >= 512 if small else block.size - size > MIB:
+            rest = Block(block.size - size, small, before=block, after=block.after)
+            if rest.after:
+                rest.after.before = rest
+            block.size, block.after = size, rest
+            self.free.append(rest)
+        return block
+
+    def segment(self, size: int, small: bool) -> Block:
+        """Return a new segment, which is free."""
+        large = 20 * MIB if size < 10 * MIB else rounded(size, 2 * MIB)
+        block = Block(2 * MIB if small else large, small)
+        if self.reserved + block.size > self.room:
+            for each in [each for each in self.free if not each.before and not each.after]:
+                self.free.remove(each)
+                self.reserved -= each.size
+        self.reserved += block.size
+        self.peak = max(self.peak, self.reserved)
+        self.free.append(block)
+        return block
+
+    def give(self, block: Block) -> None:
+        """Take a piece back, and join it with free ones beside it."""
+        block.used = False
+        if block.after and not block.after.used:
+            self.free.remove(block.after)
+            block.size, block.after = block.size + block.after.size, block.after.after
+        if block.before and not block.before.used:
+            self.free.remove(block.before)
+            block.size, block.before = block.size + block.before.size, block.before.before
+        if block.after:
+            block.after.before = block
+        if block.before:
+            block.before.after = block
+        self.free.append(block)
+
+
+def rounded(size: int, to: int) -> int:
+    """Return the next multiple."""
+    return -(-size // to) * to
+
+
+class Work:
+    """What is asked about the program's step."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.batch = request["batch"]
+        self.room = request["memory"] - request["taken"]
+
+    def take(self, function: Any, examples: Any) -> None:
+        """Count the step that the program names, and end the program."""
+        step = {"step": getattr(function, "__name__", "step")}
+        try:
+            found = {**step, **self.measured(function, examples)}
+            answer(found)
+            self.enlarge(function, examples, found)
+        except Exception as error:
+            answer({**step, "failed": f"{type(error).__name__}: {error}"[:500]})
+        sys.stdout.flush()
+        os._exit(0)
+
+    def measured(self, function: Any, examples: Any, times: int = 1) -> dict[str, Any]:
+        """Return what a step needs. arguments: bytes that are there between two steps, of weights,
+        gradients, the optimizer and the examples. temporaries: what the allocator takes beside
+        them, its rounding and its cut segments with it. flops, types: of products.
+
+        times: how many batches of examples are one.
+        """
+        began = time.monotonic()
+        torch: Any = import_module("torch")
+        counter: Any = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+        as_on_a_gpu()
+        fakes: Any = import_module("torch._subclasses.fake_tensor")
+        mode: Any = fakes.FakeTensorMode(allow_non_fake_inputs=True)
+        watch, allocator = watching(torch, mode, Allocator(self.room))
+        with mode:
+            given = torch.utils._pytree.tree_map_only(
+                torch.Tensor, lambda each: larger(each, self.batch, times), examples
+            )
+            with watch:
+                function(*given)
+                between = sum(block.size for block in watch.live.values())
+                with counter:
+                    function(*given)
+        return {
+            "room": self.room,
+            "smaller": SMALLER,
+            "more": "",
+            **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": {}},
+            "arguments": between,
+            "temporaries": allocator.peak - between,
+            "flops": counter.get_total_flops(),
+            "types": sorted(watch.types),
+            "seconds": round(time.monotonic() - began, 2),
+        }
+
+    def enlarge(self, function: Any, examples: Any, found: dict[str, Any]) -> None:
+        """Look for the largest batch that fits, and answer with it. Memory grows with a batch
+        nearly linearly, so two sizes say where to look."""
+        leaves = import_module("torch.utils._pytree").tree_leaves(examples)
+        if not any(is_batch(each, self.batch) for each in leaves):
+            return
+        first, second = needs(found), needs(self.measured(function, examples, 2))
+        times = int(1 + (self.room - first) / max(second - first, 1))
+        times = min(times, MOST // self.batch)
+        for _ in range(TRIES):
+            if times < 2:
+                break
+            if needs(self.measured(function, examples, times)) <= self.room:
+                found["largest_batch"] = times * self.batch
+                break
+            times = int(times * 0.95)
+        answer({**found, "batch": self.batch})
+
+
+def as_on_a_gpu() -> None:
+    """Let optimizers handle all tensors at once, as on a GPU, and torch.compile compile nothing."""
+    import_module("torch._dynamo").config.disable = True
+    optimizer: Any = import_module("torch.optim.optimizer")
+    with contextlib.suppress(AttributeError):
+        known = optimizer._get_foreach_kernels_supported_devices
+        optimizer._get_foreach_kernels_supported_devices = lambda: [*known(), "cpu"]
+
+
+def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocator]:
+    """Return a mode that lets each new storage go through an allocator.
+
+    Its `live` has the pieces of those that live, its `types` the types that products calculate in.
+    """
+    modes: Any = import_module("torch.utils._python_dispatch")
+    tree: Any = import_module("torch.utils._pytree")
+    products = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
+
+    class Watch(modes.TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.live: dict[int, Block] = {}
+            self.types: set[str] = set()
+            self.kept: dict[int, Any] = {}
+
+        def __torch_dispatch__(
+            self, function: Any, _kinds: Any, arguments: Any = (), named: Any = None
+        ) -> Any:
+            if function is torch.ops.aten._local_scalar_dense.default:
+                return {torch.bool: True}.get(
+                    arguments[0].dtype, 1.0 if arguments[0].is_floating_point() else 1
+                )
+            given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
+            if function.overloadpacket.__name__ in products:
+                self.types.add(str(given[0][-1 if len(given[0]) == 2 else 1].dtype)[6:])
+            made = function(*given[0], **given[1])
+            tree.tree_map_only(torch.Tensor, self.note, made)
+            return made
+
+        def faked(self, tensor: Any) -> Any:
+            """Return a tensor without content for one of the program's, always the same."""
+            if not mode.is_our_fake(tensor):
+                tensor = self.kept.setdefault(id(tensor), (tensor, mode.from_tensor(tensor)))[1]
+            self.note(tensor)
+            return tensor
+
+        def note(self, tensor: Any) -> None:
+            storage = tensor.untyped_storage()
+            key, size = storage._cdata, storage.nbytes()
+            if size and key not in self.live:
+                self.live[key] = allocator.take(size)
+                weakref.finalize(storage, lambda: allocator.give(self.live.pop(key)))
+
+    return Watch(), allocator
+
+
+def needs(found: dict[str, Any]) -> int:
+    """Return the bytes that a step needs (builder/prove/checks/compile.py)."""
+    return int(found["arguments"] + found["temporaries"])
+
+
+def is_batch(leaf: Any, batch: int) -> bool:
+    """Tell whether an example holds a batch."""
+    return bool(batch and getattr(leaf, "shape", ()) and leaf.shape[0] == batch)
+
+
+def larger(example: Any, batch: int, times: int) -> Any:
+    """Return an example's shape for a batch that is so many times larger."""
+    first = example.shape[0] * times if is_batch(example, batch) else None
+    shape = example.shape if first is None else (first, *example.shape[1:])
+    made = example.new_empty(shape)
+    return made.requires_grad_(example.requires_grad)
+
+
+def answer(result: dict[str, Any]) -> None:
+    """Write a line that builder/prove/session.py reads."""
+    sys.stdout.flush()
+    sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
+    sys.stdout.flush()
+
+
+def start() -> None:
+    """Begin, and run the sitecustomize that this one hides: that of the image."""
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
+    here: Any = types.ModuleType(NAME)
+    here.take = Work(json.loads(os.environ[VARIABLE])).take
+    sys.modules[NAME] = here
+    found = PathFinder.find_spec("sitecustomize")
+    if found is not None and found.loader is not None:
+        found.loader.exec_module(util.module_from_spec(found))
+
+
+if VARIABLE in os.environ:
+    start()
