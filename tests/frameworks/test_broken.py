@@ -115,7 +115,7 @@ TABLE: Mapping[str, tuple[Breakage, ...]] = {
             "Triton cannot start kernels",
             "compiler",
         ),
-        Breakage("a cache in HOME", "ENV TRITON_CACHE_DIR=", "system: '/.triton'", "compiler"),
+        Breakage("a cache in HOME", "ENV TRITON_CACHE_DIR=/x", "system: '/x'", "compiler"),
         Breakage("an image for a B200", "", "the lock says 13.2", judged_as="b200-torch"),
         Breakage("kernels without the GPU", "", CUDA, "device-code", "b200-torch"),
     ),
