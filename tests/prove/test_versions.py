@@ -46,9 +46,9 @@ TABLE = {
     "torch loader": (2, "83e7978718"),
     "torch compiler": (1, "9df0615c12"),
     "torch outputs": (1, "83018841bf"),
+    "compile": (1, "45499efc62"),
     "jax loader": (3, "fe43b6058e"),
     "jax outputs": (1, "3210cee5cf"),
-    "compile": (1, "45499efc62"),
 }
 """Check -> its version, and the hash of its code. A framework's own checks have its name before
 theirs."""
