@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from kubernetes import client, config
 
-from builder.core.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.backend import Kubernetes
+from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.protocol import JobStatus
 from tests.commands import COMMAND, environment
 
