@@ -93,6 +93,13 @@ def of(framework: str) -> tuple[Release, ...]:
     return tuple(sorted(map(_release, rows), key=lambda row: (Version(row.version), -row.cuda)))
 
 
+def wheels(name: str, version: str) -> tuple[Wheel, ...]:
+    """Return the wheels of this distribution and version that were read."""
+    rows = (wheel for row in _rows() for wheel in row["wheels"])
+    found = (row for row in rows if (row["name"], row["version"]) == (name, version))
+    return tuple(wheel_from_json(row, row["sha256"]) for row in found)
+
+
 def versions(framework: str) -> tuple[str, ...]:
     """Return the versions of a framework that were read, oldest first."""
     return tuple(dict.fromkeys(row.version for row in of(framework)))

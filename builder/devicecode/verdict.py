@@ -382,6 +382,15 @@ def _judge_section(
     return LibraryVerdict(library, status, found, tuple(sorted(uncompilable)), groups[0].section)
 
 
+def holding(library: Library, device: ComputeCapability) -> int:
+    """Return how many containers hold code that a device takes. Pruning for it keeps them all."""
+    return sum(
+        group.containers
+        for group in library.groups
+        if group.section != LINK_INPUT and _choose(group.targets, device)
+    )
+
+
 def carries(library: Library, section: str = "") -> tuple[str, ...]:
     """Return the targets that a library, or one section, holds code for: "sm_70", "compute_90"."""
     targets = {

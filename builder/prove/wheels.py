@@ -6,6 +6,7 @@ builder/config/device_code.py reads and writes the file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 from builder.config import compatibility, image_yaml, lockfile
@@ -14,13 +15,36 @@ from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import Platform
+from builder.core import project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
-from builder.devicecode import inventory
+from builder.devicecode import gpu_support, inventory
 from builder.devicecode.library import Library, Wheel
 from builder.devicecode.verdict import Audit, Support
 from builder.image import download
 from builder.prove.audit import passes
+
+# --- what is known --------------------------------------------------------------------------------
+
+
+def known(library: Library) -> Library | None:
+    """Return what an installed library is in its wheel; None where that wheel was never read."""
+    wheel = _of(library.package, library.version)
+    return next((each for each in wheel if library.path.endswith(f"/{each.path}")), None)
+
+
+@cache
+def _of(package: str, version: str) -> tuple[Library, ...]:
+    """Return the libraries of a wheel, from device-code.lock or gpu-support.json."""
+    locked = (wheel for wheel in _locked() if (wheel.name, wheel.version) == (package, version))
+    of_frameworks = gpu_support.wheels(package, version) if package else ()
+    return tuple(library for wheel in (*locked, *of_frameworks) for library in wheel.libraries)
+
+
+@cache
+def _locked() -> tuple[Wheel, ...]:
+    return tuple(read(project.factory()).values())
+
 
 # --- judging --------------------------------------------------------------------------------------
 

@@ -28,9 +28,8 @@ EXCEPT = {
     "jobs/tensorboard.py": "TensorBoard asks for it by name",
     "prove/checks/loader.py": "how compiled modules are called, of which some are jaxlib's",
     "prove/checks/environment.py": "variables, each of which one framework reads",
-    "prove/checks/installed.py": "a package that compiles when it runs",
-    "prove/checks/shadows.py": "variables, each of which one framework reads",
-    "prove/commands.py": "a launcher of processes",
+    "prove/checks/shadows.py": "the words by which a program hides the accelerator",
+    "prove/commands.py": "a program that starts one",
     "image/start/training_contract.py": "the variables by which a process knows its rank",
     "trust/sbom.py": "who makes a package",
 }

@@ -12,10 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.group import app
+from builder.devicecode.library import Library
+from builder.devicecode.pruning.rule import compute_capability
+from builder.devicecode.verdict import holding
 from builder.engine import BuildRequest, Engine, buildx
 from builder.frameworks.libraries import CUDNN_PARTS
 from builder.image.plan import HOOK
-from tests.devicecode.writer import Part, container, library, linked, sass
+from builder.prove import wheels
+from tests.devicecode.writer import Part, container, digest, library, linked, sass
 from tests.emulators.answers import serving
 from tests.prove.reading import SITE, Files, archive, layer
 
@@ -139,6 +143,30 @@ def test_the_doubt_of_a_library_that_one_feature_needs_is_a_finding(tmp_path: Pa
             assert found["status"] == status
             assert len(found["findings"]) == (status == "passed")
             assert "65,536 zeros in a row" in str(found)
+
+
+def test_a_half_pruned_library_whose_record_agrees_is_refused(tmp_path: Path) -> None:
+    """What the wheel of this version carries is known."""
+    cublas, name = "nvidia/cublas/lib/libcublas.so.12", "nvidia_cublas_cu12"
+    locked = wheels.known(
+        Library(f"/{cublas}", 0, package="nvidia-cublas-cu12", version="12.9.1.4")
+    )
+    assert locked
+    every = holding(locked, compute_capability("7.0"))
+    assert every > 100
+    for version, containers, message in (
+        ("12.9.1.4", every - 1, f"{every - 1} of {every} containers for 7.0 are there"),
+        ("12.9.1.4", every, ""),
+        ("12.9.1.5", 1, ""),
+    ):
+        pruned = library(*(container(sass(70)) for _ in range(containers)))
+        record = f"{cublas},sha256={digest(pruned)},{len(pruned)}\n".encode()
+        files: Files = {
+            f"{SITE}/{cublas}": (pruned, 0o644, 0),
+            f"{SITE}/{name}-{version}.dist-info/RECORD": (record, 0o644, 0),
+        }
+        found = proven(image(tmp_path, layer(files)), "--gpu", "v100")[1]["device-code"]
+        assert [message in row["message"] for row in found["problems"]] == [True] * bool(message)
 
 
 def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -228,8 +229,12 @@ def judged(root: Path, target: str, libraries: Audit) -> tuple[list[Defect], dic
 def test_a_receipt_says_how_each_library_runs_and_what_spoils(
     root: Path, project: Path, tmp_path: Path, write_target: Callable[..., Path]
 ) -> None:
-    defects, seen = judged(root, "v100", site(tmp_path / "fine"))
+    fine = site(tmp_path / "fine").libraries  # of wheels that nobody has read
+    unread = Audit(tuple(replace(each, version=f"{each.version}.99") for each in fine))
+    defects, seen = judged(root, "v100", unread)
     assert not defects
+    (first, _), _ = judged(root, "v100", Audit(fine))
+    assert "containers for 7.0 are there; nvidia-cudnn-cu12 9.10.2.21 has them all" in first.message
     assert (seen["status"], len(seen["libraries"])) == ("native", 2)
     (defect,), _ = judged(root, "v100", site(tmp_path / "spoiled", cudnn=HOPPER))
     assert "V100 7.0: missing, because of libcudnn_ops.so.9" in defect.message

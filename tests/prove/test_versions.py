@@ -21,15 +21,15 @@ QUESTIONS = re.compile(
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
 TABLE = {
-    "device-code": (3, "d33a935280"),
-    "combinations": (1, "3b96de0f32"),
-    "environment": (6, "8da1faebc2"),
+    "device-code": (3, "36e6416f8c"),
+    "combinations": (1, "fc1a614b61"),
+    "environment": (6, "e0758d2b4a"),
     "machine": (5, "a5ef0459a7"),
     "driver": (1, "c6eb6cbb29"),
+    "shadows": (1, "64910a8469"),
     "permissions": (3, "7b61daa91b"),
-    "shadows": (1, "2d47119825"),
-    "loader": (4, "5e1547e849"),
-    "installed": (2, "3c0e197cbf"),
+    "loader": (4, "9b209b096e"),
+    "installed": (2, "fe454c7b54"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (2, "07d55bfb0a"),
     "secrets": (1, "088098f1f6"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 
-from builder.devicecode.verdict import Audit, Support
+from builder.devicecode.verdict import Audit, Support, Verdict, holding
+from builder.prove import wheels
 from builder.prove.audit import instead, passes
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import Defect, Finding
@@ -34,6 +36,7 @@ def run(image: Image) -> Answer:
         for each in verdict.findings
         if each.library.doubt and each.status == Support.NOT_USED
     ]
+    defects += [] if refused else _gone(verdict)
     with_code = [
         finding for finding in verdict.findings if finding.status != Support.NO_DEVICE_CODE
     ]
@@ -47,6 +50,22 @@ def run(image: Image) -> Answer:
         "without_device_code": len(verdict.findings) - len(with_code),
         "bytes": sum(library.size for library in libraries.libraries if library.groups),
     }
+
+
+def _gone(verdict: Verdict) -> Iterator[Defect]:
+    """Yield the libraries with less code for the GPU than the wheel that they come from: somebody
+    pruned them for another one, and wrote their records anew."""
+    for each in verdict.findings:
+        library, known = each.library, wheels.known(each.library)
+        if not known or each.status in (Support.NOT_USED, Support.NOT_KNOWN, Support.BROKEN):
+            continue
+        there, all_ = holding(library, verdict.device), holding(known, verdict.device)
+        if there < all_:
+            yield Defect(
+                f"{library.path}: {there:,} of {all_:,} containers for {verdict.device} are there; "
+                f"{library.origin} has them all",
+                "install it again, or let the factory prune it for this GPU",
+            )
 
 
 CHECK = Check.of("device-code", 3, run, frozenset({"gpu"}))

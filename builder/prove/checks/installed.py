@@ -36,7 +36,6 @@ _COMPILER: Final = re.compile(r"/(bin/ptxas|nvvm/libdevice/libdevice\.10\.bc)$")
 """What XLA and Triton compile with: as good as a library."""
 _INSTALLERS: Final = ("pip", "uv", "poetry", "pdm", "")
 """What leaves RECORD as the wheel has it; conda's packages have one of a build, split since."""
-_TRITON: Final = ("triton", "pytorch-triton")
 _AGAIN: Final = "install it again (pip install --force-reinstall --no-deps)"
 _LOWER: Final = ("==", "===", "~=", ">=", ">")
 
@@ -169,10 +168,10 @@ def _without_a_compiler(image: Image, found: Iterable[Distribution]) -> Iterator
     compilers = (image.environment.get("CC", "gcc"), "gcc", "clang", "cc")
     lacks = [] if any(image.tree.program(each, search) for each in compilers) else ["a C compiler"]
     lacks += [] if next(image.tree.named("Python.h"), None) else ["Python.h"]
-    if image.gpu and lacks and any(each.name in _TRITON for each in found):
+    if image.gpu and lacks and any(each.name == "triton" for each in found):
         yield Finding(
             f"Triton compiles with the image's own compiler, and {' and '.join(lacks)} is not "
-            "there: torch.compile, and each kernel of Triton, fails",
+            "there: each kernel that it compiles at run time fails",
             "apt-get install gcc libc6-dev python3-dev, where the program compiles",
         )
 

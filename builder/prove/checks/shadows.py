@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from typing import Final
 
-from builder.facts.frameworks import Framework
 from builder.prove import commands
 from builder.prove.image import Image, listed
 from builder.prove.receipts import Defect, Finding
@@ -35,6 +34,7 @@ _LOADED: Final = frozenset({"abc", "codecs", "genericpath", "io", "ntpath", "os"
     *("encodings", "site", "stat", *sys.builtin_module_names)
 }
 """Modules that are loaded before the program's folder is looked into."""
+_ARRAYS: Final = "numpy"
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages$")
 _SYSTEM: Final = re.compile(r"^/(usr/lib|etc)/python3[^/]*/")
 _CUSTOM: Final = ("sitecustomize.py", "usercustomize.py")
@@ -103,7 +103,7 @@ def _beside(image: Image, folder: str) -> Iterator[tuple[str, str]]:
 
 def _modules(image: Image, folders: list[str]) -> Iterator[Defect]:
     """Yield the modules of Python, and of frameworks, that others of their name hide."""
-    known = {module for each in image.frameworks for module in _names(each)}
+    known = {*(each.name for each in image.frameworks), _ARRAYS}
     for folder in folders:
         if _PACKAGES.search(folder):
             continue
@@ -125,13 +125,9 @@ def _modules(image: Image, folders: list[str]) -> Iterator[Defect]:
             yield Finding(f"{listed(rare)}: named as modules of Python's own", "rename them")
 
 
-def _names(framework: Framework) -> tuple[str, ...]:
-    return framework.name, "numpy", *(("keras",) if framework.name == "tensorflow" else ())
-
-
 def _second(image: Image, folders: list[str]) -> Iterator[Defect]:
     """Yield the packages of frameworks that lie before those that were installed for Python."""
-    known = {module for each in image.frameworks for module in _names(each)}
+    known = {*(each.name for each in image.frameworks), _ARRAYS}
     installed = [folder for folder in image.tree.folders if _PACKAGES.search(folder)]
     for folder in folders:
         for name in sorted(known):
