@@ -79,44 +79,47 @@ def audit(
     auditing.require(audited)
 
 
+ALSO_GITHUB = option(
+    "Write annotations for GitHub, too; there it is set by itself.",
+    "--github",
+    default=False,
+    envvar="GITHUB_ACTIONS",
+)
+
+
 def prove(
     image: str = argument(
         "An image (registry, engine, docker save, OCI layout), or a target.", default=...
     ),
     gpu: str | None = option("The GPU to judge it for, such as V100."),
+    nodes: str | None = option("A fleet, such as T4:535,H100:550: each GPU with its driver."),
     run: str | None = option("Start this in a shell of the image, not its own command."),
     html: Path | None = option("Write one page for people, too."),
     push_receipt: bool = flag("--push-receipt", "Attach the receipt to the image."),
     key: str | None = option("Sign the receipt with this key."),
     sarif: bool = flag("--sarif", "Write SARIF, which code scanning reads."),
-    github: bool = option(
-        "Write annotations for GitHub, too; there it is set by itself.",
-        "--github",
-        default=False,
-        envvar="GITHUB_ACTIONS",
-    ),
+    github: bool = ALSO_GITHUB,
     registry: str | None = REGISTRY,
     engine: str | None = ENGINE,
     as_json: bool = JSON,
 ) -> None:
     """Prove an image that anybody made, from its layers; one in the engine is started, too.
 
-    Each check says passed, refused, or that there was nothing to look at; then it says where the
-    bytes go that no container needs. An image in a registry is read there. One in the engine is
-    started with its own user, a root that it cannot write to, and no network.
-
-    --push-receipt puts the receipt of an image that no check refused beside it in its registry;
-    `builder verify REF --suite image` asks for it. Exit code 4: a check refused the image.
+    Each check says passed, refused, or what it could not look at; then it says where the bytes go
+    that no container needs. One in the engine is started with its own user, a root that it cannot
+    write to, and no network. --push-receipt puts the receipt of an image that no check refused
+    beside it in its registry (`builder verify REF --suite image`). Exit code 4: it is refused.
     """
     from builder.pipeline import image_receipt
     from builder.pipeline import report as pages
-    from builder.prove import any_image, suites, waste
+    from builder.prove import any_image, fleet, suites, waste
     from builder.prove import image as images
     from builder.prove.audit import gpu_of
 
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
-    device = gpu_of(project(), image, gpu)
+    machines = fleet.parse(nodes) if nodes else ()
+    device = gpu_of(project(), image, gpu) or next((each.gpu for each in machines), None)
     where = settings(registry, engine, key, anywhere=True)
     with reporter() as shown:
         if push_receipt:
@@ -125,19 +128,24 @@ def prove(
         content, started = _look_into(image, where, run, shown.on_event)
     read = images.Image(content, device, started=started)
     checks = suites.IMAGE.judge(read)
+    judged = (*checks, fleet.judge(read, machines)) if machines else checks
     wasted = waste.of_image(content, device.capability if device else None)
     if sarif:
-        out(any_image.sarif(image, checks))
+        out(any_image.sarif(image, judged))
     else:
-        annotations = any_image.github_lines(checks) if github else ()
-        lines = (*any_image.lines(checks), *waste.lines(wasted), *annotations)
-        results(as_json, any_image.as_dict(image, device, checks, wasted, read.spent), lines)
+        annotations = any_image.github_lines(judged) if github else ()
+        lines = (*any_image.lines(judged), *waste.lines(wasted), *annotations)
+        results(as_json, any_image.as_dict(image, device, judged, wasted, read.spent), lines)
     if html:
-        files.write(html, pages.html(pages.of_results(image, read, checks, wasted)))
-        say(f"wrote {html}")
-    any_image.require(image, checks)
+        _write(html, pages.html(pages.of_results(image, read, judged, wasted)))
+    any_image.require(image, judged)
     if push_receipt:
         say(image_receipt.push(reference, manifest, device, checks, read.spent, where))
+
+
+def _write(page: Path, text: str) -> None:
+    files.write(page, text)
+    say(f"wrote {page}")
 
 
 def _look_into(
@@ -196,7 +204,6 @@ def report(
 
     address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
     page = pages.of_target(root(), target, address, today)
-    files.write(html, pages.html(page))
-    say(f"wrote {html}")
+    _write(html, pages.html(page))
     if page.gap:
         say(f"advisories were not looked up: {page.gap}")

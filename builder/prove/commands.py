@@ -37,6 +37,8 @@ _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
 _EXEC: Final = re.compile(r"^\s*exec\s+(?![<>\d]).+$", re.MULTILINE)
 _UNKNOWN: Final = re.compile(r"[$`*]")
 _DEEPEST: Final = 6
+_LONGEST_WORD: Final = 128 << 10
+"""Linux starts nothing with a longer one (MAX_ARG_STRLEN)."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,8 @@ def _in_shell(
     image: Image, text: str, folder: str, arguments: Sequence[str], depth: int
 ) -> Iterator[Command]:
     """Yield what a line of a shell starts."""
+    if len(text) > _LONGEST_WORD:
+        return
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:

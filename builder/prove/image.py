@@ -107,7 +107,7 @@ class Image:
     @property
     def search_path(self) -> tuple[str, ...]:
         """The folders that a program is looked for in."""
-        return tuple((self.environment.get("PATH") or PATH).split(":"))
+        return tuple(dict.fromkeys((self.environment.get("PATH") or PATH).split(":")))
 
     @property
     def spent(self) -> tuple[Spent, ...]:

@@ -325,6 +325,31 @@ def test_what_uv_links_to_its_cache_is_read_where_it_is_installed(
     assert saved[f"{SITE}/{names[0]}"] == "CUDA in an image for the CPU"
 
 
+def test_a_fleet_gets_an_answer_for_each_gpu_and_its_driver(tmp_path: Path) -> None:
+    cublas: Files = {
+        "usr/lib/libcublas.so.12": (library(container(sass(70), sass(75), sass(90))), 0o644, 0),
+        "usr/lib/libkernels.so": (library(container(sass(70), sass(75), sass(90))), 0o644, 0),
+    }
+    path = image(tmp_path, layer(cublas))
+    code, checks, _ = proven(path, "--nodes", "T4:535,H100:550.54.15")
+    assert (code, checks["nodes"]["status"]) == (0, "passed")
+    assert checks["nodes"]["note"] == "T4 with driver 535: native; H100 with driver 550: native"
+    assert checks["device-code"]["note"].startswith("T4 7.5"), "judged for the first"
+    code, checks, error = proven(path, "--nodes", "T4:470,A100:550", "--gpu", "h100")
+    assert code == 4 and len(checks["nodes"]["problems"]) == 2
+    assert "T4 with driver 470: the image needs driver 525 or newer (CUDA 12" in error
+    assert "A100 with driver 550: 8.0: older minor" not in str(checks["nodes"]["problems"])
+    env = [*CONFIG["Env"], "NVIDIA_REQUIRE_CUDA=cuda>=12.4 brand=tesla,driver>=525,driver<526"]
+    path = image(tmp_path, layer(cublas), Env=env)
+    for node, starts in (("T4:550", True), ("T4:535", False), ("T4:525", True)):
+        problems = proven(path, "--nodes", node)[1]["nodes"]["problems"]
+        assert ["container toolkit does not" in row["message"] for row in problems] == (
+            [] if starts else [True]
+        )
+    assert proven(path, "--nodes", "T4")[0] == 2
+    assert proven(path, "--nodes", "T9:535")[0] == 2
+
+
 def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
     assert "is in no registry" in proven("a.tar", "--push-receipt")[2]
     assert "--key signs a receipt" in proven(image(tmp_path), "--key", "k")[2]

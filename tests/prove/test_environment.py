@@ -318,7 +318,7 @@ RANKS = {"MASTER_ADDR": "10.0.0.2", "RANK": "1", "WORLD_SIZE": "2"}
         ({"TORCH_CUDA_ARCH_LIST": "8.0;9.0"}, {}, "TORCH_CUDA_ARCH_LIST=8.0;9.0 leaves out 7.0"),
         ({"TORCH_CUDA_ARCH_LIST": "5.2 6.0+PTX 8.0"}, {}, ""),
         ({"TORCH_CUDA_ARCH_LIST": "7.0 8.0"}, {}, ""),
-        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, CUBLAS, "NVIDIA_REQUIRE_CUDA=cuda>=12.9 asks for "),
+        ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, CUBLAS, "NVIDIA_REQUIRE_CUDA=cuda>=12.9 keeps ou"),
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9 brand=tesla,driver>=525"}, CUBLAS, ""),
         ({"NVIDIA_REQUIRE_CUDA": "driver>=525"}, CUBLAS, ""),
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, {}, ""),

@@ -14,6 +14,7 @@ tensorflow#96900, keras#21476, pytorch#76034 (docstrings). docs/proof.md names t
 from __future__ import annotations
 
 import difflib
+import operator
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -99,6 +100,7 @@ NEAR: Final = 0.86
 """How alike a name has to be to a known one, its words sorted, to count as a misspelt one."""
 
 _REQUIRED: Final = re.compile(r"(cuda|driver)(>=|>)(\d+(?:\.\d+)?)")
+_CONDITION: Final = re.compile(r"(cuda|driver)(>=|<=|>|<)(\d+(?:\.\d+)?)")
 _HOSTS: Final = re.compile(r"lib(cuda\.so|nvidia-)")
 """Libraries that the driver's package on the machine brings."""
 _ISOLATED: Final = re.compile(r"-[A-Za-z]*[IES][A-Za-z]*")
@@ -244,23 +246,24 @@ def _older_drivers(image: Image) -> Iterator[Finding]:
     text = image.environment.get("NVIDIA_REQUIRE_CUDA", "")
     libraries = Audit(image.content.libraries)
     needed = libraries.verdict(image.gpu.capability).driver if image.gpu else None
-    brings = {float(row.cuda): float(row.driver) for row in cuda.cuda().ptx}
-    asked = [
-        max(
-            min((d for c, d in brings.items() if c >= float(least)), default=0.0)
-            if what == "cuda"
-            else float(least)
-            for what, _, least in found
-        )
-        for word in text.split()
-        if (found := _REQUIRED.findall(word))
-    ]
-    if needed and asked and len(asked) == len(text.split()) and min(asked) > float(needed.driver):
+    if needed and not admits(text, int(needed.driver)):
         yield Finding(
-            f"NVIDIA_REQUIRE_CUDA={text} asks for driver {min(asked):.0f}, and the libraries run "
-            f"with {needed.driver}: the container toolkit starts it on fewer machines",
+            f"NVIDIA_REQUIRE_CUDA={text} keeps out driver {needed.driver}, with which the "
+            "libraries run: the container toolkit starts it on fewer machines",
             f"write driver>={needed.driver}",
         )
+
+
+def admits(text: str, driver: int) -> bool:
+    """Tell whether NVIDIA_REQUIRE_CUDA lets a container start on a machine with a driver. What it
+    says of brands and architectures is taken for granted."""
+    brought = (float(row.cuda) for row in cuda.cuda().ptx if int(row.driver) <= driver)
+    has = {"driver": float(driver), "cuda": max(brought, default=0.0)}
+    holds = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
+    words = (_CONDITION.findall(word) for word in text.split())
+    return not text.strip() or any(
+        all(holds[sign](has[what], float(number)) for what, sign, number in word) for word in words
+    )
 
 
 def _architectures(image: Image) -> Iterator[Finding]:
