@@ -34,7 +34,8 @@ _BUILTIN: Final = frozenset(_SAID.split())
 _DECIDES: Final = frozenset({"case", "for", "function", "if", "until", "while", "{", "[[", "!"})
 _ENDS: Final = frozenset({"(", ")", "|", "&", "||", ">", ">>", "<", ">&", "|&", "&>"})
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
-_EXEC: Final = re.compile(r"^\s*exec\s+(?![<>\d]).+$", re.MULTILINE)
+_EXEC: Final = re.compile(r"^exec\s+(?![<>\d]).+$", re.MULTILINE)
+"""What a script becomes, whatever it decided before."""
 _UNKNOWN: Final = re.compile(r"[$`*]")
 _DEEPEST: Final = 6
 _LONGEST_WORD: Final = 128 << 10
@@ -121,7 +122,8 @@ def _follow(image: Image, command: Command, depth: int) -> Iterator[Command]:
     else:
         script = command.word(at) if command.is_shell else command.word(0)
         rest = command.words[at + 1 :] if command.is_shell else rest
-        file = image.tree.program(script, ":".join(image.search_path), command.folder)
+        search = ":".join((command.folder, *image.search_path))
+        file = image.tree.program(script, search, command.folder)
         lines = _EXEC.findall(texts.get(file or "", ""))
         if lines and _SHELL.search(texts[file or ""].split("\n")[0].strip()):
             yield from _in_shell(image, lines[-1], command.folder, rest, depth)

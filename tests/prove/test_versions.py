@@ -31,7 +31,7 @@ TABLE = {
     "loader": (4, "5e1547e849"),
     "installed": (2, "fe454c7b54"),
     "certificates": (2, "cdd939e4ac"),
-    "entry-point": (2, "07d55bfb0a"),
+    "entry-point": (2, "99e7865e86"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "93914eca14"),

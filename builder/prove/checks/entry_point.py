@@ -142,6 +142,10 @@ def _target(image: Image, command: Command, who: Account | None) -> Iterator[Def
 def _file(image: Image, command: Command, path: str, who: Account | None) -> Iterator[Defect]:
     mounted = image.config.get("Volumes") or {}
     real = image.tree.resolve(path)
+    if real is None and command.is_shell:  # which looks for a name without a folder in PATH, too
+        named, search = command.word(command.target[1]), ":".join(image.search_path)
+        real = None if "/" in named else image.tree.program(named, search)
+        path = real or path
     if real is None:
         if not any(path.startswith(f"{folder.rstrip('/')}/") for folder in mounted):
             message = f"{command.name} runs {path}, which is not there{_near(image, path)}"
