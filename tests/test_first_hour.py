@@ -69,14 +69,15 @@ def run(repository: Path, chosen: tuple[Command, ...]) -> None:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """An empty repository, with the program of the page once its folder is there."""
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    root = tmp_path / "flowers-repository"
+    subprocess.run(["git", "init", "--quiet", root], check=True)
     match = re.search(r"^And a program, .*:\n\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
     assert match
-    run(tmp_path, tuple(commands())[:1])
+    run(root, tuple(commands())[:1])
     program = textwrap.dedent(match[1]).strip()
     assert len(program.splitlines()) <= 60
-    (tmp_path / "flowers/train.py").write_text(program + "\n")
-    return tmp_path
+    (root / "flowers/train.py").write_text(program + "\n")
+    return root
 
 
 def test_every_command_that_needs_no_engine(repository: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,8 @@ IMAGES = "images"
 """The folder with a folder for each target."""
 BUILD = "build"
 """The folder that builds write to; it may be deleted."""
+PACKAGES: Final = f"{BUILD}/packages"
+"""The folder with the projects that are made of a `--program`, each in one of its own."""
 INSTALLED: Final = Path(__file__).parents[2]
 """The folder that the packages `builder` and `trainer` lie in: a checkout, or site-packages."""
 
@@ -41,6 +44,18 @@ def find_root(start: Path | None = None) -> Path:
         f"no {MARKER} in {begin} or in any folder above it",
         f"run this inside a project, or create an empty {MARKER} where the project begins",
     )
+
+
+def owner(root: Path) -> Path:
+    """Return the project that a `--program`'s own project was made in; another one is its own."""
+    return root.parents[2] if root.parent.as_posix().endswith(f"/{PACKAGES}") else root
+
+
+def tag_of(root: Path, target: str) -> str:
+    """Return the tag of a target's image on the engine, which several projects share: it has the
+    name of the project's folder."""
+    folder = re.sub(r"[^a-z0-9_.]+", "-", owner(root).absolute().name.lower()).strip("-._")[:40]
+    return f"{folder}-{target}" if folder else target
 
 
 def templates_of(root: Path) -> Path | None:

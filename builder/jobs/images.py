@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from builder import registry
 from builder.config import compatibility, device_code, image_yaml, lockfile
-from builder.core import filemodel
+from builder.core import filemodel, project
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.settings import Settings
+from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.facts import accelerators, frameworks
 from builder.facts.cuda import OldestDriver
 from builder.jobs import description
@@ -97,7 +97,9 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]
     """
     name = job.image
     if name in image_yaml.targets(root):
-        image = _of_target(root, name, f"{settings.repository}:{name}", settings)
+        here = f"{LOCAL_REPOSITORY}:{project.tag_of(root, name)}"
+        tag = f"{settings.registry}:{name}" if settings.registry else here
+        image = _of_target(root, name, tag, settings)
         push = "" if image.in_registry else f"; builder image {name} --push puts it there"
         return image, (
             f"{name} is a tag: `builder job submit` sends what the registry holds{push}",

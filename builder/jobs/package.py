@@ -31,7 +31,6 @@ from builder.prove import receipts
 from builder.prove.receipts import Receipt
 from builder.trust import rebuilders
 
-PACKAGES = Path("build") / "packages"
 ADDED_SIZE = 4_000_000_000
 """Bytes that a program's requirements may add to the target's size budget."""
 
@@ -76,9 +75,9 @@ class ProvenPackage:
         self, settings: Settings, engine: Engine, on_event: OnEvent = ignore
     ) -> push.PushedImage:
         """Push the image with its base and its receipt. Raises OutsideError, CheckFailed."""
-        project = self.root.parents[len(PACKAGES.parts)]
+        owner = project.owner(self.root)
         return push.push_target(
-            self.root, settings, engine, self.target, on_event=on_event, project=project
+            self.root, settings, engine, self.target, on_event=on_event, project=owner
         )
 
 
@@ -132,7 +131,7 @@ def derive(root: Path, target: str, program: PythonProgram) -> tuple[Path, str]:
     """
     spec = image_yaml.load(root, target)
     name = f"{target}-{program.slug}"
-    home = root / PACKAGES / name
+    home = root / project.PACKAGES / name
     with files.locked(home.parent / f".{name}.lock"):
         _copy_program(program, home)
         _copy_locks(root, target, home, name)

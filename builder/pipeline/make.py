@@ -22,7 +22,7 @@ from builder.core import files
 from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import hash_of
-from builder.core.project import templates_of
+from builder.core.project import tag_of, templates_of
 from builder.core.settings import LOCAL_REPOSITORY, Settings, TrustSettings
 from builder.facts import frameworks
 from builder.image import content_store, dockerfile, layers_lock, program
@@ -340,7 +340,7 @@ def build_image(
 
     began, store = time.monotonic(), content_store.of_this_machine()
     base = bases[target.base.hash] if target.base else None
-    name = f"{LOCAL_REPOSITORY}:{target.name}"
+    name = f"{LOCAL_REPOSITORY}:{tag_of(root, target.name)}"
     events = prefixed(target.name, options.on_event)
     _report_program(root, target, events)
     if base and isinstance(target.image, AssembledPlan):

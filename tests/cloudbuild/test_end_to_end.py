@@ -22,6 +22,7 @@ from builder.cloudbuild import rendered as cloudbuild
 from builder.config import debian, locking
 from builder.core import files, system
 from builder.core.events import ignore
+from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx, discovery
 from builder.image import content_store, loading, rootfs
@@ -233,7 +234,7 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     assert "made from other files" in changed.stderr
 
     digest = pushed[f"{repository}:{TARGET}"]["digest"]
-    for tag in (f"training:{TARGET}", f"{repository}:{TARGET}"):
+    for tag in (f"training:{tag_of(project, TARGET)}", f"{repository}:{TARGET}"):
         if engine.image(tag):
             engine.client.images.remove(tag, force=True)
     engine.client.images.pull(f"{repository}@{digest}")

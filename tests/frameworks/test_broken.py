@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from builder.config import image_yaml, lockfile
+from builder.core.project import tag_of
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image.plan import site_packages
 from builder.prove import suites
@@ -202,7 +203,7 @@ def problems(
 
 def test_the_good_image_stays_green(engine: Engine, good: str, tmp_path: Path) -> None:
     checks = ("loader", "compiler", "device-code", "environment", "machine")
-    assert problems(engine, f"training:{good}", tmp_path, good, checks) == []
+    assert problems(engine, f"training:{tag_of(ROOT, good)}", tmp_path, good, checks) == []
 
 
 ROWS = [(target, row) for target, rows in TABLE.items() for row in rows]
@@ -219,7 +220,9 @@ def test_a_broken_one_is_refused_with_its_cause(
         for name in ("libcudnn.so.9", "libother.so"):
             shared_object(tmp_path / name, {"cudnnGetVersion": number(row.cudnn)})
     lines = row.lines.format(site=site_packages(lockfile.read(ROOT, good).python))
-    (tmp_path / "Dockerfile").write_text(f"FROM training:{good}\nUSER 0\n{lines}\nUSER 1000:1000\n")
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM training:{tag_of(ROOT, good)}\nUSER 0\n{lines}\nUSER 1000:1000\n"
+    )
     buildx.build(engine, BuildRequest(tmp_path / "Dockerfile", tmp_path, (image,)))
     try:
         said = problems(engine, image, tmp_path / "proof", judged_as, (row.check,))

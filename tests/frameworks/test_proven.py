@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from builder.config import image_yaml
+from builder.core.project import tag_of
 from builder.engine import Engine
 from builder.image import content_store, program
 from builder.pipeline.make import prepare
@@ -78,7 +79,7 @@ def test_a_target_is_proven_pushed_and_sent(
         assert code == 0, err
         (manifest,) = kubernetes.jobsets()
     assert f"{registry_server.host}/{repository}@{implied.digest}" in json.dumps(manifest)
-    engine.client.images.remove(f"training:{target}")
+    engine.client.images.remove(f"training:{tag_of(copy, target)}")
 
 
 def checks(receipt: dict[str, Any]) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
     assert "workerPoolSpecs" in (here / "job.json").read_text()
     (here / "builder.toml").write_text("")
     code, out, err = run("job", "render", "cats")
-    assert code == 0 and '"imageUri": "training:v100"' in out and "builder image v100 --push" in err
+    assert code == 0 and "builder image v100 --push" in err
+    uri = f"training:{project.tag_of(here, 'v100')}"
+    assert f'"imageUri": "{uri}"' in out and uri.endswith("-v100")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Jobs as containers: busybox stands for a program that is not ours, training:cpu is ours."""
+"""Jobs as containers: busybox stands for a program that is not ours, that of cpu is ours."""
 
 import os
 import random

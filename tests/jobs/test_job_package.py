@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import verify
@@ -68,7 +69,7 @@ def script(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield folder
     made = home(folder) / "build" / f"cpu-{folder.name}" / "image.json"
     if made.is_file():  # else it failed before there was anything
-        engine.client.images.remove(f"training:cpu-{folder.name}", force=True)
+        engine.client.images.remove(f"training:{tag_of(ROOT, f'cpu-{folder.name}')}", force=True)
         engine.client.images.remove(json.loads(made.read_text())["base"], force=True)
     shutil.rmtree(home(folder), ignore_errors=True)
     (home(folder).parent / f".cpu-{folder.name}.lock").unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def target(request: pytest.FixtureRequest, engine: Engine) -> str:
 
 def cluster(target: str, folder: Path, **fields: object) -> LocalJob:
     """A chief and a worker without a GPU."""
-    pools, image = (Pool("chief"), Pool("worker")), f"training:{target}"
+    pools, image = (Pool("chief"), Pool("worker")), f"training:{project.tag_of(ROOT, target)}"
     return LocalJob("digits", image, folder, pools=pools, shm=1 << 28, **fields)  # type: ignore[arg-type]
 
 

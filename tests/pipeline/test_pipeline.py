@@ -16,6 +16,7 @@ import docker
 import pytest
 
 from builder.core.events import ignore
+from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.image import program
@@ -89,7 +90,9 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     project: Path, made: dict[str, object], engine: Engine, registry: RegistryServer
 ) -> None:
     where = Settings(registry=f"{registry.host}/team/training")
-    before = engine.image(str(made["image_id"])) or engine.image(f"training:{TARGET}")
+    before = engine.image(str(made["image_id"])) or engine.image(
+        f"training:{tag_of(project, TARGET)}"
+    )
     assert before
     builder(project, "push", TARGET, "--registry", str(where.registry), check=True)
     with (project / "trainer" / "task.py").open("a") as file:
@@ -187,7 +190,7 @@ def test_docker_build_makes_the_same_image_of_the_committed_dockerfile(
     names = {kind: f"{registry.host}/team/equal:{kind}" for kind in ("assembled", "built")}
     image(project)
     program.build(engine, target.image, f"training:{TARGET}-equal", "engine", True, ignore)
-    tags = {"assembled": f"training:{TARGET}", "built": f"training:{TARGET}-equal"}
+    tags = {"assembled": f"training:{tag_of(project, TARGET)}", "built": f"training:{TARGET}-equal"}
     for kind, tag in tags.items():
         engine.client.images.get(tag).tag(names[kind])
         engine.client.images.push(names[kind])
