@@ -146,6 +146,12 @@ def text_of(path: Path) -> str | None:
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads text
 
 
+def data_home() -> Path:
+    """Return the folder of what this user's factory keeps: the private engine, and what it made."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
+    return Path(base) / "training-image-factory"
+
+
 def cache_home() -> Path:
     """Return the folder of what the factory can fetch or make again; only this user may enter it.
 

@@ -18,9 +18,10 @@ from typing import Final
 
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
+from builder.core.files import data_home
 from builder.engine import containers, private
 from builder.engine.docker import Engine
-from builder.engine.private.instance import EngineInstance, data_home, load
+from builder.engine.private.instance import EngineInstance, load
 from builder.engine.private.programs import WORKER
 from builder.facts.workers import DEFAULT_MACHINE, MACHINES, SYSTEM_GB
 

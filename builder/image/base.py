@@ -19,7 +19,7 @@ from builder.config.uv import Platform
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
-from builder.image import bytecode, download, loading, registry_layers, rootfs
+from builder.image import bytecode, download, layers_lock, loading, registry_layers, rootfs
 from builder.image.bytecode import Compiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
@@ -42,14 +42,15 @@ def look_up(
 ) -> Availability:
     """Return where the layers of these bases are. Nothing is fetched.
 
-    A layer counts only if it is the one that `lock` has for its key. The store's entries of other
-    keys stay as they are, for the projects that use them. fresh: make every layer, whoever has it.
+    A layer counts only if it is the one that `lock` has for its key, or that this machine is known
+    to have made. The store's entries of other keys stay as they are, for the projects that use
+    them. fresh: make every layer, whoever has it.
     Raises OutsideError.
     """
     missing = {layer.key: layer for plan in plans for layer in plan.layers}
     if fresh:
         return Availability({}, {}, missing, remake=frozenset(missing))
-    known = {key: layer for key in missing if (layer := lock.known(key))}
+    known = {key: layer for key in missing if (layer := lock.found(key))}
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
     remake = frozenset(key for key in missing if key not in stored and store.knows(key))
     refused = tuple(missing[key].name for key in known if key in remake)
@@ -92,20 +93,17 @@ def assemble(
     cannot be, CheckFailed for a layer that is made differently.
     """
     planned = {layer.key: layer for plan in plans for layer in plan.layers}
-    lost = frozenset[str]()
-    if offered := list(available.offered.values()):
-        where = registry.parse(settings.repository)
-        with registry.Registry(where.host) as client:
-            lost = registry_layers.fetch(client, where.repository, offered, store, on_event)
-    missing = lost | available.missing.keys()
-    layers = {**available.stored, **available.offered}
-    layers = {key: layer for key, layer in layers.items() if key not in lost}
+    layers = _taken(available, store, settings, on_event)
+    missing = planned.keys() - layers.keys()
     for layer in layers.values():
+        if layer.key not in lock.layers:
+            lock.check(layer, planned[layer.key].name)
         on_layer(layer)
     store = store.ignoring(available.remake)  # nothing else: another run may make it meanwhile
 
     def on_made(layer: Layer) -> None:
         lock.check(layer, planned[layer.key].name)
+        layers_lock.remember(layer, planned[layer.key].name)
         on_layer(layer)
 
     maker = _Maker(store, settings, engine, on_event, on_made)
@@ -130,10 +128,25 @@ def assemble(
         name = plan.layers[-1].name
         if (key := plan.layers[-1].key) not in layers:
             layers[key] = lock.check(maker.environment(plan, layers[plan.layers[0].key]), name)
+            layers_lock.remember(layers[key], name)
         history = [(layers[layer.key], layer.history) for layer in plan.layers]
         images.append(image_of(history, plan.config))
         store.keep_image(plan.tag, images[-1])
     return tuple(images)
+
+
+def _taken(
+    available: Availability, store: ContentStore, settings: Settings, on_event: OnEvent
+) -> dict[str, Layer]:
+    """Return the layers that need not be made, by key; those that the registry has are fetched.
+    What it has lost, or has with other bytes, is not among them."""
+    lost = frozenset[str]()
+    if offered := list(available.offered.values()):
+        where = registry.parse(settings.repository)
+        with registry.Registry(where.host) as client:
+            lost = registry_layers.fetch(client, where.repository, offered, store, on_event)
+    every = {**available.stored, **available.offered}
+    return {key: layer for key, layer in every.items() if key not in lost}
 
 
 def _by_platform(plans: Sequence[BasePlan]) -> dict[Platform, list[BasePlan]]:

@@ -2,20 +2,25 @@
 
 A key is a hash over all that decides a layer's bytes, so what stands here can be checked by whoever
 makes the layer again. A layer from a cache or a registry counts only if it is the one in this file.
-A key that is not here is made on this machine and written down; git shows the new line.
+A key that is not here is made on this machine and written down; git shows the new line. Where this
+machine made its layer before, for another project, or the factory's own file has it, it is not made
+again, and the same line is written.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
+from builder.core.project import factory
 from builder.image.layer import MEDIA_TYPES, Layer, LayerPlan
 from builder.image.plan import BasePlan
 from builder.registry.manifests import Descriptor
@@ -43,11 +48,17 @@ class LayersLock:
     """What people call them."""
     unsigned: frozenset[str] = frozenset()
     """The keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py)."""
+    elsewhere: Mapping[str, Layer] = field(default_factory=dict, compare=False)
+    """Layers of keys that have no line here: what this machine made, and the factory's own."""
     _writing: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     def known(self, key: str) -> Layer | None:
         """Return the layer of a key that may be taken from a cache or a registry."""
         return None if key in self.unsigned else self.layers.get(key)
+
+    def found(self, key: str) -> Layer | None:
+        """Return the layer of a key that need not be made where a cache or a registry has it."""
+        return self.known(key) or (None if key in self.layers else self.elsewhere.get(key))
 
     def whole(self, plan: BasePlan) -> tuple[Layer, ...] | None:
         """Return the layers of a base, the lowest first; None where one is not known."""
@@ -121,8 +132,28 @@ def parse(text: str, path: Path) -> LayersLock:
 
 
 def of(root: Path) -> LayersLock:
-    """Return the committed layers of a project."""
-    return read(root / FILE)
+    """Return the committed layers of a project, and beside them what the factory's wheel brings and
+    what this machine made."""
+    return replace(read(root / FILE), elsewhere={**read(factory() / FILE).layers, **_made().layers})
+
+
+def remember(layer: Layer, name: str) -> None:
+    """Note that this machine made a layer: not in the cache, which may come from elsewhere."""
+    with files.locked(files.cache_home() / "locks" / "layers-made"):
+        made = _made()
+        if made.layers.get(layer.key) != layer:
+            made.layers[layer.key], made.names[layer.key] = layer, name
+            made.write()
+
+
+def _made() -> LayersLock:
+    """Return what this machine made; nothing where another user may write to the file."""
+    path = files.data_home() / "made-layers.lock"
+    with contextlib.suppress(OSError, InputError):
+        status = path.stat()
+        if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            return read(path)
+    return LayersLock(path, {}, {})
 
 
 def line_of(layer: Layer) -> str:

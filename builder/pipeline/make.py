@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,7 +107,7 @@ class BuildOptions:
         if not self.settings.trust.layers:
             return lock
         assert self.signed
-        return self.signed(lock, self.settings.trust)
+        return replace(self.signed(lock, self.settings.trust), elsewhere={})
 
 
 def prepare(root: Path, name: str) -> Target:

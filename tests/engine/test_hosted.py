@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from builder.core.errors import OutsideError
+from builder.core.files import data_home
 from builder.engine import hosted
-from builder.engine.private.instance import EngineInstance, data_home
+from builder.engine.private.instance import EngineInstance
 from tests.clock import until
 
 ROOT = Path(__file__).resolve().parents[2]

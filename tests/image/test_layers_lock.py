@@ -18,7 +18,7 @@ from builder.core.settings import Settings
 from builder.image import base, content_store, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
-from builder.pipeline import committed
+from builder.pipeline import committed, make
 from tests.conftest import Run
 from tests.image import layers
 
@@ -61,6 +61,47 @@ def test_a_layer_without_a_line_is_not_used_and_stays_for_other_projects(
     other.check(layer, "a")
     assert base.look_up([plan], store, Settings(), other).stored == {layer.key: layer}
     assert [path.name for path in lock.path.parent.iterdir()] == ["layers.lock"]
+
+
+def test_what_this_machine_made_for_one_project_is_there_for_the_next(
+    tmp_path: Path, layer: Layer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever wrote the cache: the record of it lies elsewhere, and nobody else may write to it."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    store = ContentStore(tmp_path / "store")
+    plan: Any = SimpleNamespace(layers=[SimpleNamespace(key=layer.key, name="a")])
+
+    def stored() -> dict[str, Layer]:
+        return dict(base.look_up([plan], store, Settings(), layers_lock.of(tmp_path)).stored)
+
+    assert stored() == {}, "it lies in the cache, and nobody knows who made it"
+    layers_lock.remember(layer, "a")
+    assert stored() == {layer.key: layer}
+    other = replace(layer, blob=replace(layer.blob, digest=f"sha256:{'0' * 64}"))
+    layers_lock.remember(other, "a")
+    assert stored() == {}, "the cache has another one than this machine made last"
+    layers_lock.remember(layer, "a")
+    trusting = SimpleNamespace(trust=SimpleNamespace(layers=2))
+    options: Any = make.BuildOptions(trusting, signed=lambda lock, _: lock)  # type: ignore[arg-type]
+    assert options.known(layers_lock.of(tmp_path)).found(layer.key) is None, "two have to sign it"
+    record = tmp_path / "data/training-image-factory/made-layers.lock"
+    record.chmod(0o666)
+    assert stored() == {}
+    record.chmod(0o644)
+    record.write_text("torn")
+    assert stored() == {}
+    layers_lock.remember(layer, "a")
+    assert stored() == {layer.key: layer}
+
+
+def test_a_line_of_the_factorys_own_file_counts_in_every_project(
+    root: Path, tmp_path: Path
+) -> None:
+    lines = layers_lock.read(root / layers_lock.FILE).layers
+    key, layer = next(iter(lines.items()))
+    lock = layers_lock.of(tmp_path)
+    assert lock.found(key) == layer and lock.known(key) is None
+    assert replace(lock, layers={key: layer}, unsigned=frozenset([key])).found(key) is None
 
 
 @pytest.mark.parametrize("damage", ["x", "sha256:12 ", "\n0 zstd sha256:1 2 sha256:3 4 name"])

@@ -69,13 +69,7 @@ def data_folder(data: Path | None = None) -> Path:
     """Return the engine's data folder: `data`, $BUILDER_ENGINE_DIR, or one below XDG_DATA_HOME."""
     if data is None and os.environ.get(ENVIRONMENT):
         data = Path(os.environ[ENVIRONMENT])
-    return (data or data_home() / "engine").absolute()
-
-
-def data_home() -> Path:
-    """Return the folder of the programs and of engines."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share"
-    return Path(base) / "training-image-factory"
+    return (data or files.data_home() / "engine").absolute()
 
 
 def load(folder: Path) -> EngineInstance:

@@ -18,8 +18,8 @@ from typing import Final
 from builder.core import apt, files
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent
+from builder.core.files import data_home
 from builder.engine.docker import release as release_of
-from builder.engine.private.instance import data_home
 from builder.engine.private.packages import Packages, unpack
 
 
