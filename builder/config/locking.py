@@ -81,8 +81,10 @@ def lock(
         if kept := not (upgrade or lockfile.stale(root, spec, stack)):
             made = lockfile.read(root, spec.name)
         else:
+            locking.error = "refused"  # what is raised says why, and is printed once
             made = _made(root, spec, stack, apt, upgrade, now, tested, locking.log)
             require(made)
+            locking.error = None
         lockfile.write(root, made)
         locking.cached = kept
         locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
@@ -229,6 +231,12 @@ def _wheels(
     if any(library.name in before for library in _moved(base, every)):
         every = resolver.with_requirements(base, versions)
     _check_builds(stack, every, host)
+    sources = [name for name, pin in every.items() if pin.source]
+    if sources and not stack.spec.has_own_base:
+        raise InputError(
+            f"{image_yaml.where(stack.spec, 'requirements')}: {', '.join(sources)} has no wheel",
+            "leave it out, or take base: own, whose wheels may be made of a source",
+        )
     known = [pin for lock in locks for pin in lock.packages.values()]
     own = stack.spec.has_own_base
     chosen = every if own else {n: pin for n, pin in every.items() if n not in base}
@@ -451,6 +459,9 @@ class _Resolver:
         if twin and framework not in versions and twin.version != stack.release:
             moves.insert(0, f"{stack.distribution} {stack.release} to {twin.version}")
         what = f"would move {', '.join(moves)}" if moves else f"cannot be met: {reason}"
+        if uv.SOURCE_ALONE in str(reason):
+            fix = "leave it out, or take a release that has a wheel: images hold no compiler"
+            return InputError(f'{self.where(requirement)}: "{requirement}": {reason}', fix)
         return InputError(
             f'{self.where(requirement)}: "{requirement}" {what}',
             f"leave it out or loosen it: {stack.distribution} {stack.release} and what it was "

@@ -132,6 +132,18 @@ class BuildNetwork:
         """
         return self._variables(str(self.ca))
 
+    def with_login(self, address: str) -> str:
+        """Return an address with the user and password of the index on the same host, if it has
+        them. uv leaves them out of what it writes."""
+        parts = urlsplit(address)
+        for index in map(urlsplit, filter(None, (self.index, *self.extra_indexes))):
+            login = index.netloc.rpartition("@")[0]
+            same = (index.scheme, index.hostname, index.port)
+            if login and same == (parts.scheme, parts.hostname, parts.port):
+                netloc = f"{login}@{parts.netloc.rpartition('@')[2]}"
+                return parts._replace(netloc=netloc).geturl()
+        return address
+
     def client(self, connect: float = 20.0, read: float = 60.0) -> Client:
         """Return a client for the package indexes, which trusts what uv trusts. Times in
         seconds."""

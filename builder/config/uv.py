@@ -7,13 +7,15 @@ builds install the same file. No address of an index is kept, because each build
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -28,8 +30,11 @@ from packaging.tags import (
 )
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from builder.config import network
+from builder.config import sources as plain
 from builder.config.network import BuildNetwork
 from builder.config.pins import Pin, dump, parse
+from builder.config.sources import LARGEST, MadeWheel, NotPlainError
 from builder.core import parallel
 from builder.core.errors import InputError, OutsideError
 
@@ -38,6 +43,7 @@ SIZE_TIMEOUT = 5.0
 
 AGE = "7 days"
 """How old a release has to be for an upgrade: a stolen account is mostly noticed within days."""
+SOURCE_ALONE = "is there as source alone"
 EXCLUDE_NEWER = "UV_EXCLUDE_NEWER"
 TAKEN_NOW = "BUILDER_NOW"
 """In the environment of `resolve`: the packages whose release may be of any age."""
@@ -52,7 +58,14 @@ class Platform:
 
 
 class NoSolution(Exception):
-    """The requirements contradict each other; `str()` is uv's explanation in one line."""
+    """The requirements contradict each other; `str()` is uv's explanation in one line.
+
+    sources: the packages without a wheel that it names.
+    """
+
+    def __init__(self, why: str, sources: Iterable[str] = ()) -> None:
+        super().__init__(why)
+        self.sources = frozenset(sources)
 
 
 def resolve(
@@ -66,30 +79,77 @@ def resolve(
     """Return name -> pin of `requirements` and all that they depend on; a pin may lack its size.
 
     constraints: versions that must hold. preferences: versions that are kept where no requirement
-    excludes them. options: of uv pip compile. Raises NoSolution where the requirements contradict
-    each other, OutsideError where the index cannot be reached, InputError for a package without a
-    wheel in an index.
+    excludes them. options: of uv pip compile. A package of pure Python that an index has as source
+    alone becomes a wheel (builder/config/sources.py). Raises NoSolution where the requirements
+    contradict each other, OutsideError where the index cannot be reached, InputError for a package
+    without a wheel in an index.
     """
-    packages = _compiled(
-        requirements, platform, environment, constraints or {}, preferences or {}, *options
-    )
-    return {package["name"]: _pin(package, platform) for package in packages}
+    wanted = [*requirements]
+    sources = dict[str, tuple[str, ...]]()
+    first: NoSolution | None = None
+    while True:
+        try:
+            packages = _compiled(
+                wanted, platform, environment, constraints or {}, preferences or {}, *options,
+                sources=sources,
+            )  # fmt: skip
+        except NoSolution as error:
+            first = first or error
+            if not (new := error.sources - sources.keys()):
+                raise first from None
+            sources |= dict.fromkeys(new, ())
+            continue
+        made = {each["name"]: _made(each) for each in packages if each["name"] in sources}
+        requires = {name: wheel.requires for name, (_, wheel) in made.items()}
+        if requires == {name: sources[name] for name in made}:
+            pins = {name: pin for name, (pin, _) in made.items()}
+            others = (each for each in packages if each["name"] not in made)
+            return pins | {each["name"]: _pin(each, platform) for each in others}
+        sources |= requires
+
+
+@cache
+def _source(url: str, sha256: str) -> bytes:
+    """Return a source of an index. Raises OutsideError."""
+    host = network.discover()
+    with host.client() as client:
+        data = client.answer("GET", host.with_login(url), most=LARGEST, follow=True).data
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise OutsideError(f"{url}: not the bytes that its index names", "lock again")
+    return data
+
+
+def _made(package: Mapping[str, Any]) -> tuple[Pin, MadeWheel]:
+    """Return the pin of a package that is there as source alone, and the wheel that is made of it.
+    Raises NoSolution."""
+    name, version, sdist = package["name"], package["version"], package.get("sdist") or {}
+    url, sha256 = sdist.get("url", ""), sdist.get("hashes", {}).get("sha256", "")
+    try:
+        if not (url and sha256):
+            raise NotPlainError("its index gives no hash of it")
+        wheel = plain.wheel_of(name, version, _source(url, sha256))
+    except NotPlainError as why:
+        raise NoSolution(f"{name} {version} {SOURCE_ALONE}, and {why}") from None
+    pin = Pin(name, version, wheel.sha256, len(wheel.content), url, sha256)
+    return pin, wheel
 
 
 def addresses(
     pins: Iterable[Pin], platform: Platform, environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the sha256 of each wheel -> where this machine's indexes have it; those they lack left
-    out.
+    """Return the sha256 of each wheel -> where this machine's indexes have it, or the source that
+    it is made from; those they lack left out.
 
     Raises OutsideError where the index cannot be reached, or has a version no more.
     """
     urls = dict[str, str]()
     for wanted in without_conflict(pins):
+        made = {pin.source: pin.sha256 for pin in wanted.values() if pin.source}
         try:
             packages = _compiled(
                 [f"{pin.name}=={pin.version}" for pin in wanted.values()],
                 platform, environment, {}, {}, "--no-deps",
+                sources={pin.name: () for pin in wanted.values() if pin.source},
             )  # fmt: skip
         except NoSolution as error:
             raise OutsideError(
@@ -102,6 +162,11 @@ def addresses(
             for package in packages
             for wheel in package.get("wheels", ())
             if wheel["hashes"].get("sha256") in hashes and "url" in wheel
+        }
+        urls |= {
+            made[sdist["hashes"]["sha256"]]: sdist["url"]
+            for sdist in (package.get("sdist") for package in packages)
+            if sdist and sdist["hashes"].get("sha256") in made
         }
     return urls
 
@@ -128,8 +193,10 @@ def _compiled(
     constraints: Mapping[str, str],
     preferences: Mapping[str, str],
     *options: str,
+    sources: Mapping[str, Sequence[str]],
 ) -> list[dict[str, Any]]:
-    """Return the packages of the pylock.toml that uv makes of requirements."""
+    """Return the packages of the pylock.toml that uv makes of requirements. sources: those that are
+    taken as source, with what they require, so that uv runs nothing of them."""
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
         output = Path(scratch) / "pylock.toml"
         output.with_name("in").write_text("\n".join(requirements) + "\n")
@@ -146,6 +213,11 @@ def _compiled(
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
         command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet", *options]
+        for name, requires in sources.items():
+            command += ["--no-binary", name]
+            with output.with_name("uv.toml").open("a") as file:
+                row = f"name = {json.dumps(name)}\nrequires-dist = {json.dumps(list(requires))}\n"
+                file.write(f"[[dependency-metadata]]\n{row}")
         for name in environment.get(TAKEN_NOW, "").split():
             command += ["--exclude-newer-package", f"{name}=false"]
         done = subprocess.run(
@@ -266,7 +338,8 @@ def _failure(stderr: str) -> Exception:
         reason = " ".join(line for line in lines if not line.startswith(("No solution", "hint:")))
         if young := re.findall(r"`(\S+)` was filtered by `exclude-newer`", stderr):
             reason += f" Releases of {young[0]} are too young or without a date: --now {young[0]}"
-        return NoSolution(re.sub(r"\s+", " ", reason))
+        lacking = re.findall(r"Wheels are required for `([^`]+)`", stderr)
+        return NoSolution(re.sub(r"\s+", " ", reason), lacking)
     last = next((line for line in lines if line.startswith("Failed to fetch")), lines[-1:])
     reason = re.sub(r"//[^/@\s]*@", "//", last if isinstance(last, str) else " ".join(last))
     return OutsideError(

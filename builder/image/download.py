@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from builder.config import network, uv
+from builder.config import network, sources, uv
+from builder.config.sources import NotPlainError
 from builder.core import files, parallel, web
 from builder.core.display import masked
 from builder.core.errors import OutsideError
@@ -199,19 +201,35 @@ class Wheels:
     retry: Retry = field(default_factory=lambda: _RETRY)
 
     def fetch(self, pin: Pin, progress: Progress) -> IO[bytes]:
-        """Return a wheel, open for reading. Raises what `fetch` of this module raises."""
-        address = self.addresses.get(pin.sha256)
+        """Return a wheel, open for reading. Raises what `fetch` of this module raises, OutsideError
+        also where the wheel that is made of a source is not the lock's."""
+        address, what = self.addresses.get(pin.sha256), "source" if pin.source else "wheel"
         file = LockedFile(
-            f"the wheel of {pin.name} {pin.version}",
-            pin.sha256,
-            pin.bytes,
+            f"the {what} of {pin.name} {pin.version}",
+            pin.source or pin.sha256,
+            None if pin.source else pin.bytes,
             self._path(pin),
             (address,) if address else (),
             "look whether the network and the index are up, and whether it needs a login; where it "
             "lacks the wheel, name one that has it in UV_DEFAULT_INDEX, or run builder lock "
             "--upgrade",
         )
-        return fetch(self.client, file, self.retry, progress)
+        opened = fetch(self.client, file, self.retry, progress)
+        return self._made(pin, opened) if pin.source else opened
+
+    def _made(self, pin: Pin, source: IO[bytes]) -> IO[bytes]:
+        """Return the wheel of a source."""
+        with source:
+            try:
+                made = sources.wheel_of(pin.name, pin.version, source.read())
+            except NotPlainError as error:
+                raise OutsideError(f"{pin.name} {pin.version}: {error}", "lock again") from None
+        if made.sha256 != pin.sha256:
+            raise OutsideError(
+                f"{pin.name} {pin.version}: what is made of its source is not what the lock has",
+                "run builder lock with this version of the factory",
+            )
+        return io.BytesIO(made.content)
 
     def forget(self, pin: Pin) -> None:
         """Remove a wheel that no layer needs any more."""
@@ -234,27 +252,12 @@ def wheels_of(pins: Iterable[Pin], platform: Platform) -> Iterator[Wheels]:
     InputError for a configuration that cannot be read.
     """
     host = network.discover()
-    indexes = [index for index in (host.index, *host.extra_indexes) if index]
     addresses = {
-        sha256: with_login(address, indexes)
+        sha256: host.with_login(address)
         for sha256, address in uv.addresses(pins, platform, host.host_environment()).items()
     }
     with host.client() as client:
         yield Wheels(files.cache_home() / "wheels", client, addresses)
-
-
-def with_login(address: str, indexes: Iterable[str]) -> str:
-    """Return an address with the user and password of the index on the same host, if it has them.
-
-    uv leaves them out of what it writes.
-    """
-    parts = urlsplit(address)
-    for index in map(urlsplit, indexes):
-        login = index.netloc.rpartition("@")[0]
-        same = (index.scheme, index.hostname, index.port)
-        if login and same == (parts.scheme, parts.hostname, parts.port):
-            return parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}").geturl()
-    return address
 
 
 # --- Debian packages ------------------------------------------------------------------------------

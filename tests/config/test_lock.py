@@ -1,5 +1,6 @@
 """Locks: what is kept, what is refused, why a lock is stale; and uv against the real index."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from builder.config.pins import Pin
 from builder.config.stack import Stack
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
+from builder.image import download
 from tests.emulators.answers import serving
 from tests.emulators.index import simple
 
@@ -241,6 +243,36 @@ def test_of_packages_with_the_same_files_the_one_to_leave_out_is_named(
         lock(copy, *target(copy, name, text))
     assert error.value.fix.startswith(f"leave out {fix}")
     assert ("which albumentations needs" in error.value.fix) is ("albumentations" in requirements)
+
+
+@pytest.mark.network
+def test_a_package_that_is_there_as_source_alone_is_locked_or_refused_in_a_word(copy: Path) -> None:
+    text = "accelerator: CPU\nrequirements: [hydra-core==1.3.2, promise]\n"
+    made = lock(copy, *target(copy, "cpu", text))
+    assert {pin.name for pin in made.packages.values() if pin.source} == {
+        "antlr4-python3-runtime", "promise",
+    }  # fmt: skip
+    assert made.packages["six"].version, "what the source says that it needs"
+    read = lockfile.read(copy, "cpu").packages["promise"]
+    assert read == made.packages["promise"] and read.source
+    platform = uv.Platform("3.11", 36)
+    with download.wheels_of([read], platform) as wheels, wheels.fetch(read, lambda _: 0) as file:
+        assert hashlib.sha256(file.read()).hexdigest() == read.sha256
+    with (
+        download.wheels_of([read], platform) as wheels,
+        pytest.raises(OutsideError, match="what is made of its source is not what the lock has"),
+    ):
+        other = replace(read, sha256="0" * 64)
+        replace(wheels, addresses={other.sha256: wheels.addresses[read.sha256]}).fetch(
+            other, lambda _: 0
+        )
+    text = "accelerator: CPU\nrequirements: [pycocotools==2.0.2]\n"
+    with pytest.raises(InputError) as refused:
+        lock(copy, *target(copy, "cpu", text))
+    message = (
+        '"pycocotools==2.0.2": pycocotools 2.0.2 is there as source alone, and it has to be built'
+    )
+    assert message in refused.value.message and len(refused.value.message) < 160
 
 
 @pytest.mark.network

@@ -124,7 +124,9 @@ def test_two_packages_with_other_bytes_for_one_file_are_refused() -> None:
         )
         for which, name in enumerate(("opencv_python", "opencv_python_headless"))
     }
-    files = plain(*both)
+    files = plain(*both, f"{SITE}/setuptools/_vendor/wheel-1.dist-info/WHEEL")
+    vendored = f"{SITE}/setuptools/_vendor/wheel-1.dist-info/RECORD"
+    records[vendored] = f"wheel-1.dist-info/RECORD,,\ncv2/cv2.abi3.so,sha256={'c' * 43},1\n"
     for path, said in records.items():
         files |= text(path, said)
     locked = {"opencv-python": "4.1", "opencv-python-headless": "4.1"}

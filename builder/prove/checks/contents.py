@@ -97,7 +97,9 @@ def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[D
 def _shared(image: Image) -> Iterator[Defect]:
     """Yield the packages that own the same files; each has tests and documents where it likes."""
     top = f"{site_packages(image.subject.stack.python)}/" if image.subject else ""
-    for names, paths in shared(image.tree.records.values()).items():
+    vendored = re.compile(rf"{top}.*/.*/")
+    records = [each for path, each in image.tree.records.items() if not vendored.match(path)]
+    for names, paths in shared(records).items():
         own = [path for path in paths if not _ASIDE.match(path.removeprefix(top))]
         if own:
             yield Defect(
