@@ -124,12 +124,13 @@ def test_two_packages_with_other_bytes_for_one_file_are_refused() -> None:
         )
         for which, name in enumerate(("opencv_python", "opencv_python_headless"))
     }
-    files = plain(*both, f"{SITE}/setuptools/_vendor/wheel-1.dist-info/WHEEL")
-    vendored = f"{SITE}/setuptools/_vendor/wheel-1.dist-info/RECORD"
-    records[vendored] = f"wheel-1.dist-info/RECORD,,\ncv2/cv2.abi3.so,sha256={'c' * 43},1\n"
+    vendored = "setuptools/_vendor/wheel-1.dist-info/RECORD"
+    records[f"{SITE}/{vendored}"] = "wheel-1.dist-info/RECORD,,\n"
+    records[f"{SITE}/setuptools-80.dist-info/RECORD"] = f"{vendored},sha256={'c' * 43},1\n"
+    files = plain(*both)
     for path, said in records.items():
         files |= text(path, said)
-    locked = {"opencv-python": "4.1", "opencv-python-headless": "4.1"}
+    locked = {"opencv-python": "4.1", "opencv-python-headless": "4.1", "setuptools": "80"}
     (message,) = messages(read(layer(files), target="cpu", packages=locked))
     named = "opencv-python 4.1 and opencv-python-headless 4.1 install other files as "
     assert message.startswith(f"{named}{SITE}/cv2/cv2.abi3.so")
