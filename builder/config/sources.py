@@ -45,10 +45,11 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True)
 class MadeWheel:
-    """A wheel of a source. requires: as Requires-Dist has them."""
+    """A wheel of a source."""
 
     content: bytes
     requires: tuple[str, ...]
+    """As Requires-Dist has them."""
 
     @property
     def sha256(self) -> str:
