@@ -57,12 +57,12 @@ def local(
     each trial, a few at a time; the same command continues an interrupted study.
     """
     chosen = settings(engine=engine)
-    own: dict[str, Any] = {"records": records, "job_dir": job_dir, "env_file": env_file}
+    own = {"records": records, "job_dir": job_dir, "env_file": env_file}
     start: Any = backends.of("local").prepare
     with reporter() as shown:
-        own |= {"program": program, "arguments": arguments or (), "on_event": shown.on_event}
-        prepared = start(root(), job, chosen, **own)
-    end(prepared.run(line_writer(prepared.pools)), as_json)
+        given = (root(), job, chosen, program, shown.on_event)
+        prepared = start(*given, arguments=arguments or (), **own)
+    end(prepared.run(line_writer), as_json)
 
 
 @expanded

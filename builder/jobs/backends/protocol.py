@@ -1,9 +1,9 @@
 """What a backend does with jobs, and the values in which it answers.
 
-A backend is where jobs run: this machine, Vertex AI, a cluster of Kubernetes. Each has a folder
-beside this module, and no module of builder/jobs outside of these folders imports one
-(builder/jobs/backends/choose.py does). `Backend` is what a command that asks about a job needs;
-`RemoteBackend` is one that jobs are submitted to.
+A backend is where jobs run: this machine, Vertex AI, a cluster of Kubernetes. What has to be known
+before one is connected is a `BackendKind` (builder/core/backends.py), whose `open` returns one of
+these. `Backend` is what a command that asks about a job needs; `RemoteBackend` is one that jobs are
+submitted to.
 
 All calls raise OutsideError where the backend refuses or cannot be reached.
 """

@@ -72,12 +72,13 @@ def ask(*command: str, stdin: str = "") -> str:
 
 @dataclass(frozen=True)
 class Slurm:
-    """The jobs that this user has sent to a cluster. folder: of their logs and outputs."""
+    """The jobs that this user has sent to a cluster."""
 
     title, name, location = "Slurm", "slurm", "this user's queue"
 
     settings: SlurmSettings
     folder: Path
+    """Of their logs and outputs."""
 
     def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""

@@ -9,7 +9,7 @@ BACKEND = BackendKind(
     name="local",
     title="this machine",
     open=later(f"{_HERE}.backend:connect"),
-    prepare=later(f"{_HERE}.start:prepare"),
+    prepare=later(f"{_HERE}.prepare:start"),
     ran_at=later(f"{_HERE}.backend:last"),
     poll=1.0,
 )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from builder import contract
 from builder.config import image_yaml
@@ -13,10 +16,16 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
+from builder.engine.discovery import connect
 from builder.jobs import description
+from builder.jobs.backends.local import run as runs
+from builder.jobs.backends.local import study as studies
 from builder.jobs.backends.local.replicas import LocalJob
+from builder.jobs.backends.protocol import JobStatus, OnLine
 from builder.jobs.description.job import Job
+from builder.jobs.description.study import Study
 from builder.jobs.images import target_of
+from builder.jobs.machines import Pool
 from builder.jobs.submission import FOLDER
 from builder.pipeline import records
 
@@ -25,6 +34,43 @@ PROJECT = "CLOUD_ML_PROJECT_ID"
 
 BUCKETS = Path("build") / "buckets"
 """The folders in it stand for buckets: /gcs in a container."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job that this machine can run, and its study."""
+
+    engine: Engine
+    job: LocalJob
+    study: Study | None
+
+    def run(self, tell: Callable[[tuple[Pool, ...]], OnLine]) -> JobStatus:
+        """Run it to the end, and return how it ended. tell: returns what gets the lines of pools.
+
+        Raises InputError, OutsideError.
+        """
+        on_line = tell(self.job.pools)
+        if self.study is None:
+            return runs.run(self.engine, self.job, on_line=on_line)
+        return studies.run_study(self.engine, self.job, self.study, on_line=on_line)
+
+
+def start(
+    root: Path,
+    name: str,
+    settings: Settings,
+    program: str | None,
+    on_event: OnEvent,
+    **replaced: Any,
+) -> Prepared:
+    """Return a job with its image on the engine. replaced: what `prepare` takes. Raises InputError,
+    OutsideError, CheckFailed."""
+    job, reached = load(root, name), partial(connect, settings, on_event=on_event)
+    if program is None:
+        engine = reached()
+    else:
+        engine, job = packaged(root, job, program, settings, reached, on_event)
+    return Prepared(engine, prepare(root, engine, job, **replaced), job.study)
 
 
 def load(root: Path, name: str) -> Job:
