@@ -21,6 +21,8 @@ accelerators: 2 x V100
 replicas: {workers: 1, evaluator: 1}
 command: [python3, -m, train]
 arguments: {steps: 100}
+labels: {team: vision}
+kubernetes: {priority: high}
 scheduling: {timeout: 90m}
 slurm: {gpu: tesla-v100}
 """
@@ -71,6 +73,8 @@ def test_a_job_is_sent_by_digest_and_followed_to_its_end(
     sent = run("job", "submit", "cats", "--on", "slurm", "--account", "vision", "--logs")
     assert sent.returncode == 0, sent.stderr
     assert "outputs are lost" not in sent.stderr
+    for unused in ("labels", "kubernetes.priority"):
+        assert f"note: {unused}: Slurm has no such thing" in sent.stderr
     assert "chief-0     | hello" in sent.stderr and "cats-" in sent.stderr
     (job,) = cluster.jobs()
     asked = {name: job["options"][name] for name in ("--nodes", "--time", "--gpus-per-node")}
@@ -160,7 +164,7 @@ def test_its_flags_settings_and_section_are_known_as_ours_are(run: Run, project:
     (project / "builder.toml").write_text("")
     job = project / "jobs" / "cats.yaml"
     job.write_text(job.read_text().replace("gpu:", "gpus:"))
-    assert "jobs/cats.yaml:7: slurm.gpus: unknown key" in run("job", "render", "cats").stderr
+    assert "jobs/cats.yaml:9: slurm.gpus: unknown key" in run("job", "render", "cats").stderr
     run("job", "schema")
     schema = json.loads((project / "jobs" / "schema.json").read_text())
     assert "gpu" in schema["$defs"]["Section"]["properties"]

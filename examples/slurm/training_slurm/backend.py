@@ -97,11 +97,10 @@ class Slurm:
                 raise InputError(f"{name}: Slurm keeps no secrets", "read it from a file there")
             check_no_plain_secrets(job, "let the program read {name} from a file of the cluster")
         problems.stop()
-        unused = {each: getattr(job, each) for each in ("network", "tensorboard", "labels")}
-        unused |= {"strategy": job.scheduling.strategy != "standard"}
-        names = [*filter(unused.get, unused), *job.elsewhere("slurm")]
+        has = {**dict(job), "strategy": job.scheduling.strategy != "standard"}
+        unused = [each for each in ("network", "tensorboard", "labels", "strategy") if has[each]]
         notes = [each for each in notes if "no job_dir" not in each]  # /job takes its place
-        notes += [f"{each}: not rendered, Slurm has no such thing" for each in names]
+        notes += [f"{each}: Slurm has no such thing" for each in (*unused, *job.elsewhere("slurm"))]
         notes.append("enroot reads layers of gzip alone unless ENROOT_GZIP_PROGRAM is zstd")
         return Ready(job, image, "", placements, None, tuple(notes))
 
@@ -185,7 +184,7 @@ def _status(folder: Path, row: list[str], name: Name) -> JobStatus:
     pools = tuple(Pool(role, count) for role, count in known.get("pools", {}).items())
     replicas = tuple(_replica(folder, each, state) for each in replica_names(pools))
     failed = [each for each in replicas if each.state == "failed"]
-    waits = f"waits: {reason}" if reason != "None" else ""
+    waits = "" if reason == "None" else f"waits: {reason}"
     error = {"pending": waits, "failed": word}.get(state, "")
     error = f"{failed[0].name} ran out of memory" if failed and word == "OUT_OF_MEMORY" else error
     return JobStatus(
