@@ -1,5 +1,6 @@
 """Jobs as containers: busybox stands for a program that is not ours, that of cpu is ours."""
 
+import json
 import os
 import random
 import signal
@@ -28,6 +29,7 @@ from builder.jobs.machines import Pool
 from builder.jobs.why.diagnose import Diagnosis
 from tests.clock import until
 from tests.jobs import jobfiles
+from tests.jobs.conftest import Run
 
 pytestmark = [pytest.mark.engine]
 
@@ -368,3 +370,17 @@ def test_silent_ends(engine: Engine, job: Callable[..., LocalJob]) -> None:
     assert why(engine, job("exit 0")).ending == "ended-well"
     assert why(engine, job("exit 7")).ending == "unknown"
     assert why(engine, job("exit 137", restarts="never")).ending == "killed"
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_runs_a_job_shows_its_lines_and_ends_with_its_code(
+    shell: str, here: Path, run: Run
+) -> None:
+    file = here / "jobs" / "tiny.yaml"
+    file.write_text(f"image: {shell}\nmachine: n1-standard-8\n")
+    code, out, err = run("job", "local", "tiny", "--json", "--", "echo trained; exit 7")
+    assert (code, json.loads(out)["state"]) == (7, "failed")
+    assert "chief-0 | trained" in err and (here / "build/jobs/tiny/local/chief-0.log").is_file()
+    assert run("job", "status", "tiny")[2].startswith("tiny: failed")
