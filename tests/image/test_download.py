@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from builder.config.network import BuildNetwork
 from builder.config.uv import Platform
 from builder.core import files, web
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import Event, StepLog
 from builder.core.retry import Retry
-from builder.image.download import KEPT, Wheels, fetch_debs, wheels_of, with_login
+from builder.image.download import KEPT, Wheels, fetch_debs, wheels_of
 from tests.emulators.answers import serving
 from tests.emulators.index import Files
 from tests.image.layers import TIME, archives, package, pin, record
@@ -166,11 +167,12 @@ def test_a_login_is_sent_to_its_own_host_and_not_shown(wheels: Wheels, index: Fi
     with pytest.raises(OutsideError) as caught:
         fetched(secretly)
     assert "secret" not in caught.value.message
-    indexes = ["https://c.example/s", "https://me:p%40ss@a.example/s"]
-    with_it = with_login("https://a.example/x.whl", indexes)
+    indexes = ("https://c.example/s", "https://me:p%40ss@a.example/s")
+    host = BuildNetwork(extra_indexes=indexes)
+    with_it = host.with_login("https://a.example/x.whl")
     assert with_it == "https://me:p%40ss@a.example/x.whl"
     for address in ("https://a.example:8443/x", "http://a.example/x", "https://b.example/x"):
-        assert with_login(address, indexes) == address
+        assert host.with_login(address) == address
 
 
 # --- Debian packages ------------------------------------------------------------------------------
