@@ -68,6 +68,27 @@ def jitter(text: str) -> tuple[float, ...]:
     return numbers if any(numbers) else ()
 
 
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def cadence(text: str) -> int | str:
+    """Return a number of steps, or a time as it is written: 90s, 10m, 2h."""
+    if text[-1:] not in _UNITS:
+        return whole_number(text)
+    try:
+        fine = 0 < seconds(text) < float("inf")
+    except ValueError:
+        fine = False
+    if not fine:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 90s, 10m or 2h")
+    return text
+
+
+def seconds(text: str) -> float:
+    """Return the seconds of a time that `cadence` takes."""
+    return float(text[:-1]) * _UNITS[text[-1]]
+
+
 def first_and_last(text: str) -> tuple[int, int]:
     """Return the two steps of FIRST,LAST."""
     first, comma, last = text.partition(",")
@@ -130,7 +151,13 @@ class Config:
         "pixels a side: every image becomes such a square; 0: as the model was made for, "
         "small_cnn by the records",
     )
-    checkpoint_every: int = _run(100, "steps between checkpoints", least=1)
+    checkpoint_every: int | str = _run(
+        "10m",
+        "steps between checkpoints, or time: 90s, 10m, 2h",
+        parse=cadence,
+        least=1,
+        shown="10m, with --deterministic 100 steps",
+    )
     keep_checkpoints: int = _run(3, "number of newest checkpoints to keep", least=1)
     evaluate_every: int = _run(
         0, "steps between evaluations; 0: one at the end only", shown="a tenth of the run"
@@ -159,6 +186,9 @@ class Config:
         25.0, "most seconds from SIGTERM until the process exits, saved or not", least=0.5
     )
 
+    evaluate_batches: int = _evaluation(
+        0, "most batches of each evaluation, the last one too; 0: all records once"
+    )
     early_stopping: int = _evaluation(
         0, "end the run after this many evaluations without a better --metric; 0: never"
     )

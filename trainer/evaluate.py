@@ -39,7 +39,9 @@ class Request:
         shown="test, with --follow validation",
     )
     checkpoint: Literal["last", "best"] = _option("last", "of the job")
-    batches: int = _option(0, "most batches of each evaluation; 0: all records once")
+    batches: int = _option(
+        0, "most batches of each evaluation; 0: all records once; with --follow the job's"
+    )
     follow: bool = _option(
         False,
         "evaluate each new checkpoint while the job trains, until it is done; writes to "
@@ -134,8 +136,6 @@ class Model:
         self.evaluation = inner.Evaluation(
             strategy, self.network, config, len(self.names), self.shards
         )
-        if request.batches:
-            self.evaluation.batches = min(self.evaluation.batches, request.batches)
 
     def measure(self, checkpoint: Any) -> dict[str, float]:
         """Report the metrics of a checkpoint, and return them. Raises UsageError for one of other
@@ -190,7 +190,9 @@ def settings(request: Request) -> Config:
         time.sleep(POLL)
     try:
         config = Config(**recorded)
-        return dataclasses.replace(config, records=request.records or config.records)
+        batches = request.batches or (config.evaluate_batches if request.follow else 0)
+        records = request.records or config.records
+        return dataclasses.replace(config, records=records, evaluate_batches=batches)
     except TypeError as error:  # an option without a default is missing
         raise UsageError(f"{job_dir}/{markers.RECORD} cannot be read: {error}") from error
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from google.oauth2 import credentials as login
 
+from builder.core.errors import OutsideError
 from builder.core.findings import examine
 from builder.jobs.backends.vertex import doctor as vertex
+from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.doctor import Vertex
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.ready import Image
@@ -72,6 +74,18 @@ def test_each_thing_that_is_missing_has_its_remedy(whole: emulator.Loopback) -> 
     (finding,) = vertex.job_folder(job_in(whole))
     assert finding.severity == "error" and "there is no bucket gs://my-bucket" in finding.message
     assert "buckets create gs://my-bucket" in finding.remedy
+
+
+def test_a_job_without_its_bucket_is_not_sent(whole: emulator.Loopback) -> None:
+    """It would wait for its machines, and find no folder then."""
+    ready = job_in(whole).ready
+    assert ready is not None
+    backend = VertexAI(whole.where)
+    del whole.service.buckets["my-bucket"]
+    with pytest.raises(OutsideError, match="job_dir: there is no bucket gs://my-bucket") as told:
+        backend.submit(ready)
+    assert not whole.service.jobs
+    assert "buckets create gs://my-bucket --location=us-central1" in told.value.fix
 
 
 # --- credentials ----------------------------------------------------------------------------------

@@ -50,6 +50,9 @@ def test_where_a_run_writes(
         (["--trivial-augment", "--rand-augment", "2"], "--trivial-augment and --rand-augment 2: "),
         (["--color-jitter", "0.4,2"], "argument --color-jitter: '0.4,2' is not B or B,C,S[,H]"),
         (["--color-jitter", "0.1,0.1,0.1,0.6"], "argument --color-jitter: '0.1,0.1,0.1,0.6' is"),
+        (["--checkpoint-every", "0m"], "argument --checkpoint-every: '0m' is not a time such as"),
+        (["--checkpoint-every", "0"], "--checkpoint-every 0: must be 1 or more"),
+        (["--checkpoint-every", "nans"], "argument --checkpoint-every: 'nans' is not a time"),
         (["--profile-steps", "9,3"], "argument --profile-steps: '9,3' is not FIRST,LAST"),
         (["--warmup-steps=9", "--steps=9"], "--warmup-steps 9: the run of 9 steps is over before"),
         (["--fine-tune-layers", "some"], "argument --fine-tune-layers: 'some' is not a whole"),
@@ -156,7 +159,7 @@ def test_every_option_can_be_a_trials_parameter(form: str) -> None:
     values |= {"color_jitter": "0.1,0.2,0.3,0.4", "export": "best,latest", "metric": "loss"}
     values |= {"model": "mobilenetv2", "warmup_steps": "4.0"}
     values |= dict.fromkeys(("dropout", "drop_path", "label_smoothing", "momentum"), "0.5")
-    values |= {"erase": "0.5", "ema": "0.5", "summaries": "graph,images"}
+    values |= {"checkpoint_every": "2.0", "erase": "0.5", "ema": "0.5", "summaries": "graph,images"}
     apart = ("epochs", "cut", "rand_augment")  # Each excludes another option.
     arguments, asked = [], {}
     for one in options():

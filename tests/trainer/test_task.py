@@ -103,6 +103,20 @@ def test_sigterm_saves_the_step_it_is_at_and_leaves_fast(start, tmp_path: Path) 
     assert len(weights(tmp_path, preempted["step"])) > 0
 
 
+def test_an_evaluation_may_be_of_some_batches(task) -> None:
+    code, lines = task("--steps", 4, "--batch", 20, "--evaluate-batches", 3, "--export", "none")
+    [result] = [line for line in lines if line["event"] == "evaluated"]
+    assert (code, result["examples"]) == (0, 60)
+
+
+@pytest.mark.parametrize(("every", "often"), [("0.001s", True), ("1h", False)])
+def test_checkpoints_come_by_the_clock(task, every: str, often: bool) -> None:
+    code, lines = task("--steps", 60, "--checkpoint-every", every, "--export", "none")
+    saved = [line["step"] for line in lines if line["event"] == "checkpoint"]
+    assert (code, saved[-1]) == (0, 60)
+    assert (len(saved) > 3) is often
+
+
 def test_sigterm_during_start_up_leaves_at_once(start, tmp_path: Path) -> None:
     run = start(tmp_path)
     until(lambda: b"trainer.task" in Path(f"/proc/{run.process.pid}/cmdline").read_bytes())

@@ -7,10 +7,12 @@ the input, and resuming skips records before they are decoded. Augmentation draw
 same position, so a restarted run sees the same pictures.
 """
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
@@ -22,6 +24,7 @@ from trainer.input import (
     mixing,
     parts,
     pictures,
+    resuming,
     targets,
 )
 from trainer.input.parts import Layout, Piece, Shard, part
@@ -69,14 +72,14 @@ def training(
         raise UsageError(f"{total} training records are too few for every worker to have one")
     first, offset = parts.position(consumed, workers, own)
 
-    def epoch(number: tf.Tensor) -> tf.data.Dataset:
+    def epoch(number: tf.Tensor, done: int = 0) -> tf.data.Dataset:
         key = tf.constant([config.seed, worker], tf.int64)
         key = tf.random.fold_in(key, number, alg="philox")
-        examples = _shuffled(pieces, shards, key, classes, repeats)
         # Encoded records are skipped, so no example before the position is decoded.
-        return examples.skip(tf.where(number == first, tf.constant(offset, tf.int64), 0))
+        return _shuffled(pieces, shards, key, classes, repeats, 0 if graph else done).skip(done)
 
-    examples = tf.data.Dataset.range(first, tf.int64.max).flat_map(epoch)
+    later = tf.data.Dataset.range(first + 1, tf.int64.max).flat_map(epoch)
+    examples = epoch(tf.constant(first, tf.int64), offset).concatenate(later)
     if graph:
         batches = _in_graph(examples, batch_size, config)
     else:
@@ -234,16 +237,21 @@ def _shuffled(
     key: tf.Tensor,
     classes: int,
     repeats: parts.Repeats | None,
+    done: int,
 ) -> tf.data.Dataset:
     """Return (encoded picture, name, label, augment.DRAWS random numbers) of the examples of
-    `pieces`, in the order that `key` (two int64) gives.
+    `pieces`, in the order that `key` (two int64) gives. The first `done` may be empty ones.
 
     Several files are read at once, in random order, and examples are drawn at random from a window.
     Small work that is the same for each example is done for a group at once.
     """
-    layout = shards[0].layout
-    columns = zip(*((piece.path, piece.start, piece.count) for piece in pieces), strict=True)
-    order = tf.random.experimental.stateless_shuffle(tf.range(len(pieces)), key, alg="philox")
+    layout, read = shards[0].layout, _records
+    columns: Any = zip(*((piece.path, piece.start, piece.count) for piece in pieces), strict=True)
+    if done:
+        needed, labels = _needed(pieces, shards, key, repeats, done)
+        empty = resuming.empties(layout, classes, range(labels.max() + 1))
+        read = functools.partial(resuming.records, empty=empty)
+        columns = ([piece.path for piece in pieces], resuming.runs(pieces, needed, labels))
 
     def prepared(number: tf.Tensor, records: tf.Tensor) -> tuple[tf.Tensor, ...]:
         contents, names, labels = _parsed(records, classes, layout)
@@ -251,14 +259,7 @@ def _shuffled(
         shape = [tf.shape(labels)[0], augment.DRAWS]
         return contents, names, labels, tf.random.stateless_uniform(shape, seed, alg="philox")
 
-    records = tf.data.Dataset.from_tensor_slices(
-        tuple(tf.gather(tf.constant(column), order) for column in columns)
-    ).interleave(
-        _records,
-        cycle_length=min(CYCLE, len(pieces)),
-        num_parallel_calls=tf.data.AUTOTUNE,
-        deterministic=True,
-    )
+    records = _in_turns(read, columns, key)
     if repeats:
         times, feature = tf.constant(repeats.of, tf.int64), targets.wanted(layout, classes)
 
@@ -269,6 +270,50 @@ def _shuffled(
         records = records.flat_map(repeated)
     together = _drawn(records, window(shards), key).batch(group(shards))
     return together.enumerate().map(prepared).prefetch(1).unbatch()
+
+
+def _needed(
+    pieces: tuple[Piece, ...], shards: tuple[Shard, ...], key: tf.Tensor,
+    repeats: parts.Repeats | None, done: int,
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Return whether each record of `pieces` is still to come after the first `done` examples, and
+    its label, or 0 where none repeats. The order is made of the records' numbers."""
+    ends = np.cumsum([piece.count for piece in pieces])
+    labels, often = np.zeros(ends[-1], np.int64), [1]
+    if repeats:
+        own = (repeats.labels[p.path][p.start : p.start + p.count] for p in pieces)
+        labels, often = np.concatenate([*own]), [*repeats.of]
+    times = tf.constant(np.array(often)[labels])
+
+    def repeated(number: tf.Tensor) -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensors(number).repeat(times[number])
+
+    columns = (ends - [piece.count for piece in pieces], ends)
+    numbers = _in_turns(tf.data.Dataset.range, columns, key).flat_map(repeated)
+    needed = np.zeros(ends[-1], bool)
+    order = _drawn(numbers, window(shards), key).skip(done).batch(WINDOW)
+    for some in order.as_numpy_iterator():
+        needed[some] = True
+    return needed, labels
+
+
+def _in_turns(
+    read: Callable[..., tf.data.Dataset], columns: Iterable[Any], key: tf.Tensor
+) -> tf.data.Dataset:
+    """Return what `read` gives for each row of `columns`: some rows at once, in random order."""
+    tensors = [
+        column if isinstance(column, tf.RaggedTensor) else tf.constant(column) for column in columns
+    ]
+    count = tensors[0].shape[0]
+    order = tf.random.experimental.stateless_shuffle(tf.range(count), key, alg="philox")
+    return tf.data.Dataset.from_tensor_slices(
+        tuple(tf.gather(tensor, order) for tensor in tensors)
+    ).interleave(
+        read,
+        cycle_length=min(CYCLE, count),
+        num_parallel_calls=tf.data.AUTOTUNE,
+        deterministic=True,
+    )
 
 
 def _drawn(examples: tf.data.Dataset, size: int, key: tf.Tensor) -> tf.data.Dataset:

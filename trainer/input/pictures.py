@@ -92,15 +92,17 @@ def _nameless(content: bytes) -> str:
     return f"a JPEG without a name of {len(content):,} bytes, SHA-256 {digest}"
 
 
-def size(content: bytes) -> tuple[int, int]:
-    """Return height and width of an encoded picture. Raises ValueError."""
+def size(content: bytes, pixels: Callable[[bytes], np.ndarray] = pixels) -> tuple[int, int]:
+    """Return height and width of an encoded picture. `pixels` decodes one that is neither a JPEG
+    nor a PNG. Raises ValueError."""
     if content.startswith(_JPEG):
         with contextlib.suppress(ValueError):
             return _header(content)
     if content.startswith(_PNG) and len(content) >= _PNG_SIZE.stop:
         width, height = struct.unpack(">II", content[_PNG_SIZE])
         return height, width
-    return pixels(content).shape[:2]
+    height, width, _ = pixels(content).shape
+    return height, width
 
 
 def _header(content: bytes) -> tuple[int, int]:
@@ -126,7 +128,7 @@ class Decoder:
         """
         names = tf.fill(contents.shape, "") if names is None else names
         [n], side = contents.shape, self.canvas or self.config.image_size
-        sizes = tf.ensure_shape(tf.numpy_function(_sizes, [contents], tf.int32), [n, 2])
+        sizes = tf.ensure_shape(tf.numpy_function(self._sizes, [contents], tf.int32), [n, 2])
         seen = augment.window(sizes, draws, self.config)
         if self.canvas:
             images = tf.numpy_function(self._wholes, [contents, names, sizes], tf.uint8)
@@ -134,6 +136,15 @@ class Decoder:
             views = tf.concat([seen, augment.placing(draws, self.config)], axis=1)
             images = tf.numpy_function(self._squares, [contents, names, views], tf.uint8)
         return tf.ensure_shape(images, [n, side, side, 3]), seen
+
+    def _sizes(self, contents: np.ndarray) -> np.ndarray:
+        sizes = np.empty((len(contents), 2), np.int32)
+
+        def measure(number: int) -> None:
+            sizes[number] = size(contents[number], self.pixels)
+
+        _each(len(contents), measure)
+        return sizes
 
     def _wholes(self, contents: np.ndarray, names: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         images = _empty(len(contents), self.canvas, self.canvas, 3)
@@ -178,16 +189,6 @@ class Decoder:
         if mirrored or upended:
             image = image[:: -1 if upended else 1, :: -1 if mirrored else 1]
         _copy(np.rot90(image, turns) if turns else image, out)
-
-
-def _sizes(contents: np.ndarray) -> np.ndarray:
-    sizes = np.empty((len(contents), 2), np.int32)
-
-    def measure(number: int) -> None:
-        sizes[number] = size(contents[number])
-
-    _each(len(contents), measure)
-    return sizes
 
 
 def _resized(image: np.ndarray, side: int) -> np.ndarray:

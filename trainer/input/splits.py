@@ -185,21 +185,17 @@ def count_records(path: str) -> int:
 
 def _places(path: str, footers: Callable[[bytes], object] | None = None) -> Iterator[int]:
     """Yield the payload length of each record. `footers` takes what each ends with: its checksum.
-    Raises CorruptRecord.
-
-    TensorFlow's file reads half a megabyte at each place, and so all of it: right for a bucket.
-    """
+    Raises CorruptRecord."""
     size = storage.gfile.stat(path).length
-    opened: Any = storage.gfile.GFile if storage.remote(path) else open
     try:
-        with opened(path, "rb") as file:
+        with storage.opened(path) as file:
             for position, length in tfrecord.lengths(file, size):
                 if footers:
                     file.seek(position + tfrecord.HEADER + length)
                     footers(file.read(tfrecord.FOOTER))
                 yield length
     except tfrecord.Damaged as damaged:
-        with opened(path, "rb") as file:
+        with storage.opened(path) as file:
             if file.read(2) == _GZIP:
                 text = "is compressed: give --compression gzip"
                 raise UsageError(f"{path}: {text}") from None

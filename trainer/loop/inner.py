@@ -349,7 +349,8 @@ class Evaluation:
             return data.evaluation(shards, context, config, classes, batch_size)
 
         self._dataset = strategy.distribute_datasets_from_function(make)
-        self.batches = data.evaluation_batches(shards, contexts[0], batch_size)
+        every = data.evaluation_batches(shards, contexts[0], batch_size)
+        self.batches = min(every, config.evaluate_batches or every)
         self._evaluate = tf.function(self._evaluate_batches)
         self._of_batch = tf.function(self._evaluate_batch)  # Its graph stands there twice.
 

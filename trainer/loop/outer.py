@@ -5,6 +5,7 @@ signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from trainer.config import Config, UsageError
+from trainer.config import Config, UsageError, seconds
 from trainer.input import splits
 from trainer.job import markers, storage
 from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled
@@ -85,6 +86,10 @@ class Controller:
         self._unread = 0
         self._initial: dict[str, np.ndarray] | None = None
         self._saves: list[int] = []
+        self._saved = time.monotonic()
+        every = self.config.checkpoint_every
+        self._steps_to_save = every if isinstance(every, int) else 0
+        self._seconds_to_save = math.inf if isinstance(every, int) else seconds(every)
         self._evaluated = -1
         self._readers = trainer.readers
         self._pace = 0.0
@@ -124,7 +129,7 @@ class Controller:
                     self._collect(wait=True)  # The loss does not always show spoiled weights.
                 else:
                     self._train(batches, self._count())
-                preempted, spoiled, failed = self._vote()
+                preempted, spoiled, failed, late = self._vote()
                 if spoiled:
                     raise NotFinite(self.position.step, float("nan"))
             except (NotFinite, tf.errors.OpError) as error:
@@ -144,7 +149,7 @@ class Controller:
                 return self._finish(early)
             last = self.position.step == self.steps
             evaluating = self._due(self.config.evaluate_every)
-            saving = self._due(self.config.checkpoint_every) or last or evaluating
+            saving = late or self._due(self._steps_to_save) or last or evaluating
             if saving or preempted:
                 self._save()
             if preempted:
@@ -208,7 +213,7 @@ class Controller:
         """Return steps of the next inner call: up to the next occasion, and no longer than CALL
         seconds."""
         step = self.position.step
-        cadences = (self.config.checkpoint_every, self.config.evaluate_every)
+        cadences = (self._steps_to_save, self.config.evaluate_every)
         most = [self.config.steps_per_loop, self.steps - step]
         most += [period - step % period for period in cadences if period]
         if (wanted := self.watch.until(step)) is not None:
@@ -244,21 +249,23 @@ class Controller:
         if made < count:
             raise NotFinite(first + made, float(metrics["loss"][made]))
 
-    def _vote(self) -> tuple[bool, bool, bool]:
+    def _vote(self) -> tuple[bool, bool, bool, bool]:
         """Return whether any rank was told to stop, whether a snapshot holds values that are not
-        finite, and whether the chief cannot go on."""
+        finite, whether the chief cannot go on, and whether a checkpoint is due by its clock."""
         self._collect()
+        late = time.monotonic() - self._saved >= self._seconds_to_save
         mine = [
             self.preemption.requested,
             isinstance(self._trouble, Spoiled),
             self._trouble is not None and not isinstance(self._trouble, Spoiled),
+            late and self.place.chief,
         ]
         # The wait for the slowest rank is part of a step.
         with self.run_.stopwatch.measure("compute"):
             values = self._together([*map(float, mine), self._pace if self.place.chief else 0.0])
         self._pace, self._unread = values[-1], 0
-        preempted, spoiled, failed = (value > 0.5 for value in values[:-1])
-        return preempted, spoiled, failed
+        preempted, spoiled, failed, late = (value > 0.5 for value in values[:-1])
+        return preempted, spoiled, failed, late
 
     def _together(self, values: list[float]) -> list[float]:
         """Return the sum of each value over all ranks, which wait for each other here."""
@@ -302,6 +309,7 @@ class Controller:
                 except Exception as error:
                     self._trouble = error
         self._saves.append(step)
+        self._saved = time.monotonic()
         if len(self._saves) > 1:
             self._initial = None  # The checkpoint before is safely written.
 

@@ -128,6 +128,8 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
     steps = max(1, round(epochs * facts.records / batch)) if epochs else config.steps
     if choose("schedule", "cosine", "the rate falls to 0 at the end of the run") == "cosine":
         choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
+    if config.deterministic:
+        choose("checkpoint_every", 100, "by steps, since saving averages what replicas know")
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made

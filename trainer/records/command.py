@@ -40,6 +40,11 @@ class Request(Options):
 
     source: str = _option(..., "folder of class folders, or CSV file", positional=True)
     out: str = _option(..., "new folder", positional=True)
+    upload: str = _option(
+        "",
+        "folder to copy the records to, such as gs://bucket/cats; needs TensorFlow",
+        metavar="URL",
+    )
     dry_run: bool = _option(
         False, "say how many pictures of each class each split would have, and end", bare=True
     )
@@ -67,7 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if request.dry_run:
             print(_table(preview(Path(request.source), request)))
             return 0
+        if request.upload:
+            from trainer.records.upload import check, upload
+
+            check(request.upload)
         content = convert(Path(request.source), Path(request.out), request, _Progress().show)
+        if request.upload:
+            upload(Path(request.out), request.upload)
     except (UsageError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,14 +1,17 @@
 """Decoded pictures that are kept: the same batches, from pixels."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
+from PIL import Image
 
 from tests.trainer.input.samples import context, options, photographs
-from trainer.input import cache, data, pictures, splits
+from trainer.input import augment, cache, data, pictures, splits
 from trainer.input.parts import Shard
 
 pytestmark = pytest.mark.tensorflow
@@ -51,6 +54,26 @@ def test_kept_pictures_give_the_same_batches_and_each_is_decoded_once(
         np.testing.assert_equal(batches(shards, "memory"), expected)
     assert len(set(decoded)) <= sum(shard.records for shard in shards) // 2 + 1
     assert len(decoded) - len(set(decoded)) <= 1, "two threads may meet at one picture"
+
+
+@pytest.mark.parametrize("kind", ["webp", "bmp", "gif", "png"])
+def test_a_picture_of_any_format_is_decoded_once(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also to know its size, which the header of a PNG alone tells."""
+    file, decoded = io.BytesIO(), []
+    Image.effect_noise((20, 30), 60).convert("RGB").save(file, kind)
+    pixels = pictures.pixels
+
+    def counted(content: bytes, *options: Any) -> np.ndarray:
+        decoded.append(content)
+        return pixels(content, *options)
+
+    monkeypatch.setattr(pictures, "pixels", counted)
+    decoder = pictures.Decoder(options(image_size=8, crop=0.5), 0, cache.kept().pixels)
+    for _ in range(3):
+        decoder.batch(tf.constant([file.getvalue()]), tf.fill([1, augment.DRAWS], 0.5))
+    assert len(decoded) == 1
 
 
 def test_what_does_not_fit_is_decoded_each_time(

@@ -19,7 +19,7 @@ from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import checks, description, machines
 from builder.jobs.backends.protocol import JobStatus, LogReader, LostAnswer, by_age
-from builder.jobs.backends.vertex import messages, status
+from builder.jobs.backends.vertex import bucket, messages, status
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.description.job import Job
@@ -157,6 +157,7 @@ class VertexAI:
         from google.api_core import exceptions
         from google.cloud import aiplatform_v1
 
+        bucket.check(self.where, ready)
         tuning = ready.job.study is not None
         message = aiplatform_v1.HyperparameterTuningJob if tuning else aiplatform_v1.CustomJob
         job: Any = message.from_json(json.dumps(messages.body(ready, run)))

@@ -5,7 +5,6 @@ Source: Vertex AI, "Access control with IAM".
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from builder import googleapi
 from builder.core.errors import OutsideError
 from builder.core.findings import Finding, Unknown, check, examine
 from builder.googleapi import Project
+from builder.jobs.backends.vertex import bucket
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.backends.vertex.status import explaining
@@ -92,32 +92,19 @@ def acts_as(vertex: Vertex) -> Iterator[Finding]:
 @check(Vertex, "bucket")
 def job_folder(vertex: Vertex) -> Iterator[Finding]:
     """Yield whether the job's folder is in its region, and in no other."""
-    from google.api_core import exceptions
-
-    if vertex.ready is None or not vertex.ready.job.job_dir:
+    called = bucket.name(vertex.ready) if vertex.ready else ""
+    if vertex.ready is None or not called:
         return
-    region, name = vertex.ready.region, vertex.ready.job.job_dir.split("/")[2]
-    create = "gcloud storage buckets create gs://{} --location=" + region
+    region = vertex.ready.region
     try:
-        with explaining(f"gs://{name}"):
-            bucket = _storage(vertex.where.project).get_bucket(name)
+        where = bucket.location(vertex.where.project, called)
     except OutsideError as error:
-        gone = isinstance(error.__cause__, exceptions.NotFound)
-        if not gone:
-            raise Unknown(error.message, error.fix) from error
-        yield Finding("bucket", "error", f"there is no bucket gs://{name}", create.format(name))
-        return
-    location = str(bucket.location or "").lower()  # of several regions such as `us`: refused, too
-    if location == region:
-        yield Finding("bucket", "ok", f"gs://{name} is in {region}")
-    else:
-        what = f"gs://{name} is in {location}, and the job in {region}"
-        yield Finding("bucket", "error", what, create.format(f"{name}-{region}"))
-
-
-def _storage(project: str | None) -> Any:
-    """Return a client of Cloud Storage; the library itself reads STORAGE_EMULATOR_HOST."""
-    from google.cloud.storage import Client  # type: ignore[import-untyped]
-
-    login, _ = googleapi.credentials(os.environ.get("STORAGE_EMULATOR_HOST"))
-    return Client(project=project, credentials=login)
+        raise Unknown(error.message, error.fix) from error
+    if where is None:
+        create = bucket.create(called, region)
+        yield Finding("bucket", "error", f"there is no bucket gs://{called}", create)
+    elif where == region:
+        yield Finding("bucket", "ok", f"gs://{called} is in {region}")
+    else:  # of several regions such as `us`: refused, too
+        what = f"gs://{called} is in {where}, and the job in {region}"
+        yield Finding("bucket", "error", what, bucket.create(f"{called}-{region}", region))
