@@ -96,10 +96,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _warnings(content: Mapping[str, Any]) -> Iterator[str]:
     """Yield what dataset.json says that its reader may not expect."""
-    copies, left_out = content["copies_in_several_splits"], content["left_out"]
-    for first, other, *_ in copies["named"][:1]:
-        text = f"{copies['pictures']} pictures have copies in another split"
-        yield f"{text} ({first} and {other}, for one), which an evaluation flatters"
+    left_out = content["left_out"]
+    for kind, copies in content["copies"].items():
+        for first, other, *_ in copies["named"][:1]:
+            where = f"another {'split' if 'splits' in kind else 'class'}"
+            alike = "look like ones" if "near" in kind else "have copies"
+            why = (
+                "an evaluation is better than the model"
+                if "splits" in kind
+                else "one label is wrong"
+            )
+            text = f"{copies['pictures']} pictures {alike} in {where}"
+            yield f"{text} ({first} and {other}, for one): {why}"
     if left_out["named"]:
         kinds = (
             f"{count} {kind or 'without a suffix'}" for kind, count in left_out["kinds"].items()

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.options import UsageError
-from trainer.records import pictures, sources, tfrecord
+from trainer.records import copies, pictures, sources, tfrecord
+from trainer.records.copies import NAMED, Seen
 from trainer.records.pictures import PictureForm, StoredPicture, UnreadablePicture
 from trainer.records.plan import Options, PlannedFile, class_names, plan
 from trainer.records.sources import Item
@@ -32,8 +33,6 @@ from trainer.records.tfrecord import Target
 
 FORMAT = 4
 """Version of dataset.json and of the records."""
-NAMED = 20
-"""Most copies, and most files that were left out, that dataset.json lists by name."""
 Tell = Callable[[int, int], None]
 """Takes how many pictures are done, and of how many."""
 
@@ -52,15 +51,15 @@ class Report:
     """Width and height of each picture."""
     classes: Counter[int] = field(default_factory=Counter)
     """Examples of each class, by its number."""
-    digests: list[tuple[str, str]] = field(default_factory=list)
-    """SHA-256 of each source file, and its name."""
+    seen: list[Seen] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     def add(self, item: Item, label: Target, content: bytes, picture: StoredPicture) -> None:
         """Count an example: `content` is the source file, `picture` what is stored of it."""
         self.sizes.append((picture.width, picture.height))
         self.jpegs += picture.jpeg
-        self.digests.append((hashlib.sha256(content).hexdigest(), item.name))
+        digest = hashlib.sha256(content).hexdigest()
+        self.seen.append(Seen(item.name, self.split, label, digest, picture.likeness))
         numbers = (label,) if isinstance(label, int) else label
         self.classes.update(number for number in numbers if isinstance(number, int))
 
@@ -86,10 +85,11 @@ def convert(
     """
     if out.exists():
         raise UsageError(f"{out}: exists; records are written to a new folder")
-    inputs = sources.find(source)
+    options = options or Options()
+    inputs = sources.find(source, options.group_column)
     if not all(map(importlib.util.find_spec, ("PIL", "simplejpeg"))):
         raise UsageError("pictures need Pillow and simplejpeg: pip install pillow simplejpeg")
-    options = replace(options or Options(), target=inputs.target)
+    options = replace(options, target=inputs.target)
     names = class_names(source, inputs.items, options)
     files = plan(inputs.items, names, options)
     partial = out.with_name(f"{out.name}.partial")
@@ -109,7 +109,7 @@ def convert(
 def preview(source: Path, options: Options) -> dict[str, Counter[str]]:
     """Return how many pictures of each class each split would have; of `labels` and `values`, how
     many it would have. Raises UsageError."""
-    inputs = sources.find(source)
+    inputs = sources.find(source, options.group_column)
     options = replace(options, target=inputs.target)
     names = class_names(source, inputs.items, options)
     splits: dict[str, Counter[str]] = {}
@@ -245,7 +245,6 @@ def describe(
         split["classes"] = {name: split["classes"][n] for n, name in enumerate(names)}
     sizes = [size for report in reports for size in report.sizes]
     widths, heights = ([size[side] for size in sizes] for side in (0, 1))
-    copies = _copies(reports)
     return {
         "format": FORMAT,
         "target": options.target,
@@ -261,16 +260,6 @@ def describe(
             "kinds": dict(Counter(Path(name).suffix.lower() for name in left_out).most_common()),
             "named": list(left_out[:NAMED]),
         },
-        "copies_in_several_splits": {"pictures": len(copies), "named": copies[:NAMED]},
+        "copies": copies.found([seen for report in reports for seen in report.seen]),
         "skipped": sorted(problem for report in reports for problem in report.skipped),
     }
-
-
-def _copies(reports: Sequence[Report]) -> list[list[str]]:
-    """Return the names of source files with the same bytes, where they are in several splits."""
-    groups: dict[str, list[tuple[str, str]]] = {}
-    for report in reports:
-        for digest, name in report.digests:
-            groups.setdefault(digest, []).append((name, report.split))
-    several = [group for group in groups.values() if len({split for _, split in group}) > 1]
-    return sorted(sorted(name for name, _ in group) for group in several)

@@ -47,6 +47,9 @@ class Options(PictureForm):
         metavar="FILE",
         shown="classes sorted",
     )
+    group_column: str = _option(
+        "", "column of a CSV file whose pictures stay in one split: a patient, a video"
+    )
     shard_size: int = _option(
         0, f"most examples a file; 0: {SHARD_SIZE}, fewer for few pictures", most=10**9
     )
@@ -75,13 +78,14 @@ def plan(items: Sequence[Item], names: Sequence[str], options: Options) -> list[
     """Return the files of all splits. `names` are the classes.
 
     The same share of each class is held out, or of all items where they have several labels or
-    values: the items with the smallest hashes of their names. The only one of a class is not. Each
+    values: the groups, or the items, with the smallest hashes of their names, until it is reached.
+    The last one of a class is not. Each
     split is shuffled by the same hash, and dealt out to its files in turn.
     """
     numbers = {name: number for number, name in enumerate(names)}
     files = []
     for split, members in _splits(items, options).items():
-        members.sort(key=_rank)
+        members.sort(key=lambda item: _rank(item.name))
         size = options.shard_size or SHARD_SIZE
         count = -(-len(members) // size)
         if not options.shard_size:
@@ -98,24 +102,29 @@ def plan(items: Sequence[Item], names: Sequence[str], options: Options) -> list[
 def _splits(items: Sequence[Item], options: Options) -> dict[str, list[Item]]:
     splits: dict[str, list[Item]] = {"train": [], "validation": []}
     by_class: dict[str, list[Item]] = {}
+    firsts: dict[str, Item] = {}
     for item in items:
         if item.split:
             splits.setdefault(item.split, []).append(item)
         else:
-            alike = item.label if options.target == "class" else ""
-            by_class.setdefault(alike, []).append(item)
+            first = firsts.setdefault(item.group or item.name, item)  # a group has one class here
+            by_class.setdefault(first.label if options.target == "class" else "", []).append(item)
     divided = bool(splits["validation"])  # By the source; what it leaves open is for training.
-    for group in by_class.values():
-        ranked = sorted(group, key=_rank)
-        share = max(1, round(len(group) * options.validation))
-        count = 0 if divided else min(share, len(group) - 1)
-        splits["validation"] += ranked[:count]
-        splits["train"] += ranked[count:]
+    for alike in by_class.values():
+        wanted = 0 if divided else max(1, round(len(alike) * options.validation))
+        groups: dict[str, list[Item]] = {}
+        for item in alike:
+            groups.setdefault(item.group or item.name, []).append(item)
+        ranked = sorted(groups, key=_rank)
+        for number, name in enumerate(ranked, start=1):
+            held = wanted > 0 and number < len(ranked)
+            splits["validation" if held else "train"] += groups[name]
+            wanted -= len(groups[name])
     return splits
 
 
-def _rank(item: Item) -> tuple[str, str]:
-    return hashlib.sha256(item.name.encode(errors="surrogateescape")).hexdigest(), item.name
+def _rank(name: str) -> tuple[str, str]:
+    return hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest(), name
 
 
 def _label(item: Item, target: str, numbers: Mapping[str, int]) -> Target:

@@ -45,6 +45,8 @@ class Item:
     split: str
     """"train", "validation" or "test"; "": the source does not say."""
     path: Path
+    group: str = ""
+    """Whose pictures stay in one split; "": it is alone."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,16 @@ class Source:
     be several, SEPARATOR is between them."""
 
 
-def find(source: Path) -> Source:
+def find(source: Path, group_column: str = "") -> Source:
     """Return all pictures of a source, in the order of their names. Raises UsageError."""
     if source.is_dir():
+        if group_column:
+            raise UsageError(f"--group-column: is for a CSV file, and {source} is a folder")
         content = _folder(source)
     elif not source.exists():
         raise UsageError(f"{source}: there is no such file or folder")
     elif source.suffix.lower() == ".csv":
-        content = _csv(source)
+        content = _csv(source, group_column)
     else:
         raise UsageError(f"{source}: is not a folder or CSV file; unpack an archive first")
     if not content.items:
@@ -160,7 +164,7 @@ def looks_like_a_picture(content: bytes) -> bool:
     return content.startswith(_BEGINNINGS)
 
 
-def _csv(path: Path) -> Source:
+def _csv(path: Path, group_column: str = "") -> Source:
     """Return the items of a CSV file, whose header names the columns: path, label, split. Between
     them are commas, semicolons or tabs.
 
@@ -174,7 +178,12 @@ def _csv(path: Path) -> Source:
         next((header.index(name) for name in known if name in header), -1)
         for known in (_PATHS, _TARGETS, ("split",))
     )
-    columns = {n: name for n, name in enumerate(first) if name and n not in (of_path, of_split)}
+    of_group = header.index(group_column.lower()) if group_column.lower() in header else -1
+    if group_column and of_group < 0:
+        known = f"its columns are {', '.join(first)}"
+        raise UsageError(f"{path}: has no column {group_column}: {known}")
+    apart = (of_path, of_split, of_group)
+    columns = {n: name for n, name in enumerate(first) if name and n not in apart}
     if of_path < 0 or (of_label < 0 and len(columns) < 2):
         raise UsageError(f"{path}: its first line has to name its columns: path,label,split")
     target = _TARGETS[header[of_label]] if of_label >= 0 else "labels"
@@ -195,10 +204,22 @@ def _csv(path: Path) -> Source:
         seen[name] = number
         if not (path.parent / name).exists():
             raise UsageError(f"{where}: there is no {path.parent / name}")
-        items.append(_item(name, label, SPLITS.get(split.lower(), ""), path.parent / name))
+        item = _item(name, label, SPLITS.get(split.lower(), ""), path.parent / name)
+        items.append(replace(item, group=row[of_group] if of_group >= 0 else ""))
+    _check_groups(path, items)
     if of_label < 0 and all(item.label and SEPARATOR not in item.label for item in items):
         target = "class"  # each row has exactly one
     return Source(tuple(items), (), target)
+
+
+def _check_groups(path: Path, items: Sequence[Item]) -> None:
+    """Refuse a group that the source itself divides."""
+    splits: dict[str, str] = {}
+    for item in items:
+        split = splits.setdefault(item.group, item.split) if item.group else item.split
+        if split != item.split:
+            both = f"{split or 'no split'} and {item.split or 'no split'}"
+            raise UsageError(f"{path}: group {item.group} is in {both}: give it one")
 
 
 def _rows(path: Path) -> list[tuple[int, list[str]]]:

@@ -147,9 +147,8 @@ def test_copies_in_two_splits_are_reported(pictures: Path, tmp_path: Path, capsy
     assert run(pictures, tmp_path / "out", "--validation", 0.5) == 0
     warning = "warning: 1 pictures have copies in another split (grey/copy0.png and"
     assert warning in capsys.readouterr().err
-    [copies] = json.loads((tmp_path / "out/dataset.json").read_text())["copies_in_several_splits"][
-        "named"
-    ]
+    found = json.loads((tmp_path / "out/dataset.json").read_text())["copies"]
+    [copies] = found["in_several_splits"]["named"]
     assert len(copies) == 9
 
 
