@@ -102,7 +102,8 @@ def of_known(lock: Lock, wheels: Read) -> Audit:
     )
 
 
-def _locked(root: Path, lock: Lock) -> Audit:
+def locked(root: Path, lock: Lock) -> Audit:
+    """Return every library with device code in a lock's wheels, as far as they were read."""
     return of_known(lock, read(root, {pin.sha256 for pin in lock.packages.values()}))
 
 
@@ -112,7 +113,7 @@ def explain(root: Path, spec: ImageSpec) -> Iterator[Fact]:
     if stack.cuda is None or not (root / image_yaml.IMAGES / spec.name / lockfile.FILE).exists():
         return
     lock = lockfile.read(root, spec.name)
-    verdict = _locked(root, lock).verdict(stack.compute_capability or "")
+    verdict = locked(root, lock).verdict(stack.compute_capability or "")
     isa = f" (PTX {verdict.ptx_version})" if verdict.ptx_version else ""
     source = f"what the locked wheels carry: {image_yaml.IMAGES}/{FILE}"
     if oldest := driver(root, stack, lock):
@@ -129,7 +130,7 @@ def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:
     if stack.cuda is None:
         return None
     major = stack.cuda.partition(".")[0]
-    wheels = _locked(root, lock) if lock else Audit(())
+    wheels = locked(root, lock) if lock else Audit(())
     verdict = wheels.verdict(stack.compute_capability or "")
     first = accelerators.first_cuda(stack.compute_capability or "")
     return cuda.oldest_driver(major, verdict.ptx_version, first)

@@ -51,6 +51,11 @@ class Prune:
     keep: str
     only: PruneMode
 
+    def keeps(self, capability: str) -> bool:
+        """Tell whether code for this compute capability stays."""
+        kept, other = compute_capability(self.keep), compute_capability(capability)
+        return kept.major == other.major and kept.minor <= other.minor
+
 
 @dataclass(frozen=True)
 class Stack:

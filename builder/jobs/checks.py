@@ -101,9 +101,17 @@ def check_image(
     if image.accelerator is None:
         return [f"{called} is not an image of ours: its accelerator is not known"]
     made_for = accelerators.find(image.accelerator)
+    served = [name for name in wanted if accelerators.find(name).name in image.serves]
     for name, placement in wanted.items():
         carried = accelerators.find(name)
-        if carried.name != made_for.name:
+        if carried.name != made_for.name and name not in served:
+            if len(wanted) > 1 and not carried.refused:
+                known = ", ".join([made_for.name, *image.serves])
+                raise InputError(
+                    f"{called} has no kernels for {carried.name}; a role of the job runs on "
+                    f"{placement}, and all roles have one image",
+                    f"give each role an accelerator that the image serves: {known}",
+                )
             _refuse_image(image, made_for.name, carried, placement, targets)
     for placement in placements:
         if placement.hosts > 1 and image.one_host:
@@ -113,6 +121,12 @@ def check_image(
                 f"write {machines.nearest(placement.machine, placement.device, 0).written}, or an "
                 "image with another framework",
             )
+    if served:
+        others = ", ".join(served)
+        text = (
+            f"{called} is proven for {made_for.name}; its libraries have kernels for {others}, too"
+        )
+        return [text]
     if wanted or made_for.name == "CPU":
         return []
     if made_for.kind == "tpu":

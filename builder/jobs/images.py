@@ -25,9 +25,12 @@ from builder.jobs import description
 from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
 from builder.jobs.ready import Image, Ready
+from builder.prove.audit import passes
 from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
+    from builder.config.lockfile import Lock
+    from builder.config.stack import Stack
     from builder.engine import Engine
     from builder.pipeline.asked import Asked
     from builder.pipeline.verify import Verification
@@ -212,12 +215,14 @@ def packaged_image(
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Image:
     """Return the image of a target as its image.yaml describes it."""
     spec = image_yaml.load(root, name)
-    try:
+    driver, serves = None, dict[str, OldestDriver | None]()
+    with contextlib.suppress(InputError):  # versions that do not fit; builder lock says so
         stack = compatibility.resolve(spec)
         locked = (root / image_yaml.IMAGES / name / lockfile.FILE).is_file()
-        driver = device_code.driver(root, stack, lockfile.read(root, name) if locked else None)
-    except InputError:  # versions that do not fit; builder lock says so
-        driver = None
+        lock = lockfile.read(root, name) if locked else None
+        driver = device_code.driver(root, stack, lock)
+        if lock is not None:
+            serves = _served(root, stack, lock, spec.allow_ptx)
     return Image(
         reference,
         target=name,
@@ -225,8 +230,24 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
         driver=driver,
         in_registry=settings.registry is not None,
         one_host=frameworks.of(spec.framework).one_host,
+        serves=serves,
         entrypoint=("python" if spec.has_own_base else "python3", "-m", spec.program.module),
     )
+
+
+def _served(
+    root: Path, stack: Stack, lock: Lock, allow_ptx: bool
+) -> dict[str, OldestDriver | None]:
+    """Return the other GPUs on which a lock's libraries run, with the oldest driver for each."""
+    libraries = device_code.locked(root, lock)
+    return {
+        gpu.name: device_code.driver(root, replace(stack, compute_capability=capability), lock)
+        for gpu in accelerators.accelerators().values()
+        if (capability := gpu.compute_capability)
+        and capability != stack.compute_capability
+        and (stack.prune is None or stack.prune.keeps(capability))
+        and passes(libraries.verdict(capability), allow_ptx)
+    }
 
 
 def _verified(image: Image, verified: Verification) -> Image:

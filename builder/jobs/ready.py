@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from builder import contract
@@ -39,6 +39,13 @@ class Image:
     """What it starts, () where that is not known."""
     one_host: bool = False
     """Its framework trains on one host of a TPU alone."""
+    serves: Mapping[str, OldestDriver | None] = field(default_factory=dict)
+    """The other GPUs that its libraries have kernels for, each with the oldest driver there."""
+
+    def promised(self, placement: Placement) -> dict[str, str]:
+        """Return the variable with what a machine carries; see Placement.promise."""
+        name = placement.device.name if placement.device else ""
+        return placement.promise(self.serves.get(name, self.driver))
 
 
 @dataclass(frozen=True)

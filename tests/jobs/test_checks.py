@@ -10,7 +10,9 @@ import pytest
 from builder import contract
 from builder.core import project
 from builder.core.errors import InputError
-from builder.jobs import checks, description
+from builder.core.settings import Settings
+from builder.jobs import checks, description, images
+from builder.jobs.backends.vertex import messages
 from builder.jobs.ready import Image
 from tests.jobs import jobfiles
 
@@ -22,6 +24,39 @@ def refused(text: str, target: str = "v100", image: Image | None = None) -> tupl
     with pytest.raises(InputError) as caught:
         jobfiles.checked(jobfiles.job(text), image or jobfiles.image(target))
     return caught.value.message, caught.value.fix
+
+
+MIXED = BASE + "replicas: {workers: {count: 2, machine: MACHINE, accelerators: 1 x GPU}}\n"
+
+
+@pytest.fixture(scope="module")
+def v100() -> Image:
+    """The image of the target as this project has locked it, pruned to 7.x."""
+    described = jobfiles.job(BASE)
+    return images.local_image(ROOT, described, Settings(registry=jobfiles.REPOSITORY))[0]
+
+
+def test_one_image_serves_roles_whose_gpus_it_has_kernels_for(v100: Image) -> None:
+    text = MIXED.replace("MACHINE", "n1-standard-8").replace("GPU", "T4")
+    ready = jobfiles.checked(jobfiles.job(text), v100)
+    [note] = [note for note in ready.notes if "kernels" in note]
+    assert note == "v100 is proven for V100; its libraries have kernels for T4, too"
+    pools = messages.body(ready)["jobSpec"]["workerPoolSpecs"]
+    told = [pool["containerSpec"]["env"] for pool in pools]
+    promised = [
+        each["value"] for env in told for each in env if each["name"] == contract.ACCELERATOR
+    ]
+    assert [value.split(",")[:2] for value in promised] == [
+        ["V100:2", "capability=7.0"],
+        ["T4:1", "capability=7.5"],
+    ]
+
+
+def test_a_role_with_a_gpu_that_the_image_has_no_kernels_for_is_refused(v100: Image) -> None:
+    text = MIXED.replace("MACHINE", "g2-standard-8").replace("GPU", "L4")
+    message, fix = refused(text, image=v100)
+    assert "v100 has no kernels for L4; a role of the job runs on g2-standard-8" in message
+    assert "that the image serves: V100, T4" in fix
 
 
 def test_every_job_of_the_project_passes() -> None:

@@ -165,7 +165,7 @@ def _environment(role: Role) -> list[dict[str, Any]]:
     ready, job_dir = role.ready, role.identity.job_dir
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = {"name": INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-    promised = role.placement.promise(ready.image.driver)
+    promised = ready.image.promised(role.placement)
     values = {name: _literal(value) for name, value in {**promised, **ready.job.variables}.items()}
     if job_dir:
         values |= output_variables(_literal(job_dir))

@@ -164,7 +164,7 @@ def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
     variables = ready.job.variables
     if len(variables) >= ENVIRONMENT_LIMIT:
         return variables
-    return {**placement.promise(ready.image.driver), **variables}
+    return {**ready.image.promised(placement), **variables}
 
 
 # --- the study ------------------------------------------------------------------------------------
