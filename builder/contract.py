@@ -33,6 +33,8 @@ CHECKPOINT_EVERY: Final = "--checkpoint-every"
 
 ACCELERATOR: Final = "TRAINING_ACCELERATOR"
 """Environment variable: what a place gives to the program, as `accelerator` writes it."""
+IMAGE: Final = "TRAINING_IMAGE"
+"""Environment variable: the image that a job runs, by its digest."""
 CPU: Final = "none"
 """The value of ACCELERATOR where the program shall compute on the CPU."""
 ANY_GPU: Final = "GPU"

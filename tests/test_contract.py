@@ -12,6 +12,7 @@ from builder.contract import TrainerEvent, options, parse, words
 from builder.facts.cuda import OldestDriver
 from builder.jobs import machines
 from trainer import config, guard, report, task
+from trainer.job import provenance
 
 TRAINER = Path(task.__file__).parent
 
@@ -70,7 +71,7 @@ def test_the_trainer_takes_the_arguments_of_every_example() -> None:
 
 def test_the_trainer_reads_what_a_place_gives_to_it() -> None:
     assert (contract.ACCELERATOR, contract.CPU) == (guard.VARIABLE, guard.NONE)
-    assert contract.ANY_GPU == guard.ANY
+    assert (contract.ANY_GPU, contract.IMAGE) == (guard.ANY, provenance.IMAGE)
     given = ["--records=r", "--job-dir=j"]
     for value, meant in (
         (contract.accelerator("V100", 2, capability="7.0"), ("V100", 2, "7.0", "", "")),

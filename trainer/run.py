@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainer import evaluate
 from trainer.config import Config, UsageError, sized
 from trainer.input import device, splits, targets
-from trainer.job import checkpoints, markers, storage
+from trainer.job import checkpoints, markers, provenance, storage
 from trainer.job.checkpoints import Position
 from trainer.job.lease import Lease
 from trainer.job.preemption import Preempted, Preemption
@@ -178,6 +178,8 @@ def _train(run: Run, preemption: Preemption, claim: Lease) -> None:
                     results.predict(evaluation.model, run.names, config, run.validation)
             if "final" in config.export:
                 save_model("final", run.position)
+        with run.stopwatch.measure("checkpoint"):
+            provenance.write(config, os.environ, run.records, run.facts)
         done = {"step": run.position.step, **result, "early": early, **markers.requested(config)}
         with run.stopwatch.measure("checkpoint"):
             storage.write(f"{config.job_dir}/{markers.DONE}", json.dumps(done).encode())

@@ -73,11 +73,13 @@ def verify(
     suite: Literal["image"] | None = option("Take the receipt of builder prove --push-receipt."),
     as_json: bool = JSON,
 ) -> None:
-    """Check that an image in a registry has a valid receipt, signed by KEY where one is named.
+    """Check that an image in a registry has a valid receipt, signed by KEY where one is named. Of
+    the folder of a job, that its model is the one that it wrote, in such an image.
 
     builder.toml names keys and identities as well: prove = ["..."] in [trust].
     """
     from builder.core.settings import Identity
+    from builder.pipeline import model
     from builder.pipeline.verify import judge_of
     from builder.pipeline.verify import verify as check
     from builder.prove import suites
@@ -94,6 +96,9 @@ def verify(
     if signers := (*(key or ()), *named):
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})
+    if model.is_one(reference):
+        _verify_model(Path(reference), chosen, as_json)
+        return
     with reporter() as shown:
         judge = judge_of(suites.IMAGE) if suite else None
         image = check(
@@ -112,6 +117,19 @@ def verify(
                 "receipt": image.receipt.model_dump(mode="json"),
             }
         )
+
+
+def _verify_model(folder: Path, chosen: "Settings", as_json: bool) -> None:
+    """Run `builder verify` of a job's folder."""
+    from builder.pipeline import model
+
+    with reporter() as shown:
+        found = model.check(folder, chosen, root(), shown.on_event)
+    say(f"{folder}: {found.files} files are those that the job wrote")
+    say(f"  trained in {found.image.reference}, {found.image.receipt.verdict}")
+    if as_json:
+        image = {"reference": found.image.reference, "signer": found.image.signer or None}
+        out({"model": str(folder), "provenance": found.content, **image})
 
 
 def rebuild(

@@ -51,6 +51,7 @@ _REFUSED_VARIABLES = {
     "VIRTUAL_ENV": "it names the image's Python environment",
     contract.ACCELERATOR: "the factory sets it for the accelerator, and a job for its machine",
     f"{contract.ACCELERATOR}_LOOKED_AT": "the guard sets it",
+    contract.IMAGE: "a job sets it",
     "TF_CONFIG": "the training service sets it, differently on each replica",
     "CLUSTER_SPEC": "the training service sets it, differently on each replica",
 }

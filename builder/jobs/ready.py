@@ -43,9 +43,11 @@ class Image:
     """The other GPUs that its libraries have kernels for, each with the oldest driver there."""
 
     def promised(self, placement: Placement) -> dict[str, str]:
-        """Return the variable with what a machine carries; see Placement.promise."""
+        """Return the variables with what a machine carries (see Placement.promise), and with the
+        image, where its digest is known."""
         name = placement.device.name if placement.device else ""
-        return placement.promise(self.serves.get(name, self.driver))
+        image = {contract.IMAGE: self.reference} if self.digest else {}
+        return {**placement.promise(self.serves.get(name, self.driver)), **image}
 
 
 @dataclass(frozen=True)

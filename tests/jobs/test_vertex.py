@@ -90,7 +90,9 @@ def first_pool(text: str, target: str = "v100") -> Any:
 
 def environment(text: str, target: str = "v100") -> dict[str, str]:
     container = first_pool(text, target)["containerSpec"]
-    return {variable["name"]: variable["value"] for variable in container.get("env", [])}
+    own = {variable["name"]: variable["value"] for variable in container.get("env", [])}
+    assert own.pop(contract.IMAGE, container["imageUri"]) == container["imageUri"]
+    return own
 
 
 def test_every_field_arrives() -> None:

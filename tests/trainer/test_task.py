@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from builder.core.errors import CheckFailed
+from builder.pipeline import model
 from tests.clock import until
 from tests.trainer.runs import SMOKE, Task, mirrored, same_weights, scalars, weights
 from trainer import evaluate
@@ -101,6 +103,28 @@ def test_sigterm_saves_the_step_it_is_at_and_leaves_fast(start, tmp_path: Path) 
         preempted["step"] == run.events("step")[-1]["step"] == run.events("checkpoint")[-1]["step"]
     )
     assert len(weights(tmp_path, preempted["step"])) > 0
+
+
+def test_a_model_says_what_it_was_made_from(
+    task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files are those that `builder verify` compares."""
+    monkeypatch.setenv("TRAINING_IMAGE", "a.b/c@sha256:1")
+    given = ("--steps", 4, "--export", "final,best", "--checkpoint-every", 2)
+    assert task(*given)[0] == 0
+    content = json.loads((tmp_path / model.FILE).read_text())
+    assert content["image"] == "a.b/c@sha256:1"
+    assert content["options"]["steps"] == 4
+    assert len(content["records"]["files"]) == 5
+    model.compare(tmp_path, content["files"])
+    named = set(content["files"])
+    assert {"model/saved_model.pb", "export/best/saved_model.pb"} <= named
+    assert {name for name in named if "checkpoints" in name} == {
+        f"checkpoints/step-00000004.{kind}" for kind in ("npz", "json")
+    }
+    (tmp_path / "model/saved_model.pb").write_bytes(b"another")
+    with pytest.raises(CheckFailed, match="is not the file that the job wrote"):
+        model.compare(tmp_path, content["files"])
 
 
 def test_an_evaluation_may_be_of_some_batches(task) -> None:

@@ -95,7 +95,7 @@ class Checkpoints:
         arrays_by_name: dict[str, Any] = dict(variables)
         np.savez(buffer, **arrays_by_name)
         content = buffer.getvalue()
-        arrays, marker = self._paths(position.step)
+        arrays, marker = self.paths(position.step)
         storage.write(arrays, content)
         seal = {"bytes": len(content), "crc32": zlib.crc32(content)}
         record = {**asdict(position), **seal, "state": dict(state or {})}
@@ -106,7 +106,7 @@ class Checkpoints:
 
     def load(self, step: int) -> Checkpoint:
         """Return the checkpoint of a step. Raises Torn."""
-        arrays, marker = self._paths(step)
+        arrays, marker = self.paths(step)
         try:
             record: dict[str, Any] = json.loads(storage.read(marker))
             content = storage.read(arrays)
@@ -138,14 +138,14 @@ class Checkpoints:
         """Return bytes of the checkpoints that are there, the best one included."""
         folders = (self, Checkpoints(f"{self.folder}/best", keep=1))
         paths = [
-            path for folder in folders for step in folder.steps() for path in folder._paths(step)
+            path for folder in folders for step in folder.steps() for path in folder.paths(step)
         ]
         return sum(storage.gfile.stat(path).length for path in paths if storage.gfile.exists(path))
 
     def copy(self, step: int, folder: str) -> None:
         """Copy a checkpoint to another folder, of which it becomes the only one."""
         other = Checkpoints(folder, keep=1)
-        for source, target in zip(self._paths(step), other._paths(step), strict=True):
+        for source, target in zip(self.paths(step), other.paths(step), strict=True):
             storage.write(target, storage.read(source))
         for old in other.steps():
             if old != step:
@@ -153,7 +153,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed run left half written. Call it only if no other run writes here."""
-        whole = {path.rpartition("/")[2] for step in self.steps() for path in self._paths(step)}
+        whole = {path.rpartition("/")[2] for step in self.steps() for path in self.paths(step)}
         if storage.gfile.isdir(self.folder):
             for name in storage.gfile.listdir(self.folder):
                 if name.startswith("step-") and name not in whole:
@@ -162,11 +162,12 @@ class Checkpoints:
     def remove(self, step: int) -> None:
         """Remove a checkpoint; the marker first, so that what an interrupted removal leaves does
         not count."""
-        for path in reversed(self._paths(step)):
+        for path in reversed(self.paths(step)):
             if storage.gfile.exists(path):
                 storage.gfile.remove(path)
 
-    def _paths(self, step: int) -> tuple[str, str]:
+    def paths(self, step: int) -> tuple[str, str]:
+        """Return the two files of a step."""
         stem = f"{self.folder}/step-{step:08d}"
         return f"{stem}.npz", f"{stem}.json"
 

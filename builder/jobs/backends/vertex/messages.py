@@ -159,12 +159,11 @@ def _command(ready: Ready) -> list[str]:
 
 
 def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
-    """Return the job's variables, and what the replica's machine carries if there is room for one
-    more."""
+    """Return the job's variables, and what the replica's machine carries and the image, if there is
+    room for them."""
     variables = ready.job.variables
-    if len(variables) >= ENVIRONMENT_LIMIT:
-        return variables
-    return {**ready.image.promised(placement), **variables}
+    every = {**ready.image.promised(placement), **variables}
+    return every if len(every) <= ENVIRONMENT_LIMIT else variables
 
 
 # --- the study ------------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""A model that the trainer made: its files as the job wrote them, and the image that it ran in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from builder import registry
+from builder.core import files
+from builder.core.errors import CheckFailed, InputError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.pipeline import verify
+from builder.pipeline.verify import Verification
+
+FILE: Final = "provenance.json"
+"""What the trainer writes into a job's folder (trainer/job/provenance.py)."""
+_SCHEMA: Final = 1
+_MODELS: Final = ("model", "export")
+"""The folders of a job in which nothing may lie that it did not write."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A job's folder that holds what its job wrote."""
+
+    folder: Path
+    files: int
+    """How many were compared."""
+    content: Mapping[str, Any]
+    """provenance.json."""
+    image: Verification
+
+
+def is_one(name: str) -> bool:
+    """Tell whether a name is that of a job's folder, and not of an image."""
+    return (Path(name) / FILE).is_file()
+
+
+def check(folder: Path, settings: Settings, root: Path, on_event: OnEvent = ignore) -> Model:
+    """Follow a model back to its image: each file is the one that the job wrote, and the image, by
+    the digest that the job ran in, is proven by its receipt and no other than git names.
+
+    Raises CheckFailed for the first link that does not hold, InputError for a provenance.json of
+    another form, OutsideError.
+    """
+    content = _content(folder / FILE)
+    compare(folder, content["files"])
+    image = content["image"]
+    if not image or not registry.parse(image).digest:
+        raise CheckFailed(
+            f"{folder / FILE}: names no image by its digest: the job was not sent by the factory",
+            "train it by builder job submit; a job on this machine has no image of a registry",
+        )
+    verified = verify.verify(image, settings, root, on_event=on_event)
+    return Model(folder, len(content["files"]), content, verified)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        content = files.parsed(json.loads, path.read_text(encoding="utf-8"))
+        named = {str(name): str(digest) for name, digest in content["files"].items()}
+        if content["schema"] != _SCHEMA or not isinstance(content["image"], str):
+            raise ValueError("another schema")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path}: is not what the trainer writes ({error})", "take it from the job's folder"
+        ) from None
+    return {**content, "files": named}
+
+
+def compare(folder: Path, named: Mapping[str, str]) -> None:
+    """Raise CheckFailed where a file is not the one that was written, or one is there beside."""
+    fix = "take the folder as the job left it"
+    inside = folder.resolve()
+    for name, digest in named.items():
+        path = (folder / name).resolve()
+        if not path.is_relative_to(inside):
+            raise CheckFailed(f"{folder / FILE}: {name} lies outside of the folder", fix)
+        if not path.is_file():
+            raise CheckFailed(f"{folder / name}: is missing", fix)
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                raise CheckFailed(f"{folder / name}: is not the file that the job wrote", fix)
+    found = (path for top in _MODELS for path in (folder / top).rglob("*"))
+    there = {path for path in found if path.is_symlink() or not path.is_dir()}
+    if foreign := sorted(there - {folder / name for name in named}):
+        raise CheckFailed(f"{foreign[0]}: the job did not write it", fix)
+    if not named.keys() & {path.relative_to(folder).as_posix() for path in there}:
+        raise CheckFailed(f"{folder / FILE}: names no file of a model", fix)
