@@ -33,7 +33,7 @@ NAME = "training_image_compile"
 """This module, for `Job.compile` (builder/image/start/training_contract.py)."""
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-SMALLER = "take a smaller batch, recompute (torch.utils.checkpoint)"
+RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
 """So many batches are tried to find the largest that fits, and none with more examples."""
 
@@ -127,20 +127,18 @@ class Work:
         """Count the step that the program names, and end the program."""
         step = {"step": getattr(function, "__name__", "step")}
         try:
-            found = {**step, **self.measured(function, examples)}
+            found = {**step, **self.measured(function, examples, self.batch)}
             answer(found)
-            self.enlarge(function, examples, found)
+            with contextlib.suppress(Exception):  # a step may be written for one batch
+                answer({**found, **self.largest(function, examples, needs(found))})
         except Exception as error:
             answer({**step, "failed": f"{type(error).__name__}: {error}"[:500]})
-        sys.stdout.flush()
         os._exit(0)
 
-    def measured(self, function: Any, examples: Any, times: int = 1) -> dict[str, Any]:
+    def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:
         """Return what a step needs. arguments: bytes that are there between two steps, of weights,
         gradients, the optimizer and the examples. temporaries: what the allocator takes beside
         them, its rounding and its cut segments with it. flops, types: of products.
-
-        times: how many batches of examples are one.
         """
         began = time.monotonic()
         torch: Any = import_module("torch")
@@ -151,7 +149,7 @@ class Work:
         watch, allocator = watching(torch, mode, Allocator(self.room))
         with mode:
             given = torch.utils._pytree.tree_map_only(
-                torch.Tensor, lambda each: larger(each, self.batch, times), examples
+                torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
             with watch:
                 function(*given)
@@ -160,7 +158,7 @@ class Work:
                     function(*given)
         return {
             "room": self.room,
-            "smaller": SMALLER,
+            "smaller": f"take a smaller batch, {RECOMPUTE}",
             "more": "",
             **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": {}},
             "arguments": between,
@@ -170,23 +168,24 @@ class Work:
             "seconds": round(time.monotonic() - began, 2),
         }
 
-    def enlarge(self, function: Any, examples: Any, found: dict[str, Any]) -> None:
-        """Look for the largest batch that fits, and answer with it. Memory grows with a batch
-        nearly linearly, so two sizes say where to look."""
+    def largest(self, function: Any, examples: Any, first: int) -> dict[str, Any]:
+        """Return the largest batch that fits. first: what one of the given size needs. Memory grows
+        with a batch nearly linearly, so two sizes say where to look."""
         leaves = import_module("torch.utils._pytree").tree_leaves(examples)
         if not any(is_batch(each, self.batch) for each in leaves):
-            return
-        first, second = needs(found), needs(self.measured(function, examples, 2))
-        times = int(1 + (self.room - first) / max(second - first, 1))
-        times = min(times, MOST // self.batch)
+            return {}
+        second = needs(self.measured(function, examples, 2 * self.batch))
+        each = max(second - first, 1) / self.batch
+        batch = min(self.batch + int((self.room - first) / each), MOST)
         for _ in range(TRIES):
-            if times < 2:
+            if batch < 1:
                 break
-            if needs(self.measured(function, examples, times)) <= self.room:
-                found["largest_batch"] = times * self.batch
-                break
-            times = int(times * 0.95)
-        answer({**found, "batch": self.batch})
+            if needs(self.measured(function, examples, batch)) <= self.room:
+                fix = {"smaller": f"take a batch of {batch:,}, {RECOMPUTE}"}
+                more = fix if batch < self.batch else {}
+                return {"batch": self.batch, "largest_batch": batch, **more}
+            batch = int(batch * 0.95)
+        return {}
 
 
 def as_on_a_gpu() -> None:
@@ -255,12 +254,10 @@ def is_batch(leaf: Any, batch: int) -> bool:
     return bool(batch and getattr(leaf, "shape", ()) and leaf.shape[0] == batch)
 
 
-def larger(example: Any, batch: int, times: int) -> Any:
-    """Return an example's shape for a batch that is so many times larger."""
-    first = example.shape[0] * times if is_batch(example, batch) else None
-    shape = example.shape if first is None else (first, *example.shape[1:])
-    made = example.new_empty(shape)
-    return made.requires_grad_(example.requires_grad)
+def resized(example: Any, batch: int, wanted: int) -> Any:
+    """Return an example's shape for another batch."""
+    shape = (wanted, *example.shape[1:]) if is_batch(example, batch) else example.shape
+    return example.new_empty(shape).requires_grad_(example.requires_grad)
 
 
 def answer(result: dict[str, Any]) -> None:
