@@ -3,7 +3,9 @@
 The package device-code-audit installs `builder audit` as a program of its own.
 """
 
+import contextlib
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,8 +19,8 @@ from builder.core.errors import CheckFailed, InputError
 if TYPE_CHECKING:
     from builder.core.events import OnEvent
     from builder.core.settings import Settings
-    from builder.prove.image import Started
-    from builder.reading.images import ImageContent
+    from builder.prove.audit import Gpu
+    from builder.prove.image import Image
 
 
 def audit(
@@ -93,6 +95,7 @@ def prove(
     ),
     gpu: str | None = option("The GPU to judge it for, such as V100."),
     nodes: str | None = option("A fleet, such as T4:535,H100:550: each GPU with its driver."),
+    topology: str | None = option("The slice of a TPU to compile it for, such as v5e:2x4."),
     run: str | None = option("Start this in a shell of the image, not its own command."),
     html: Path | None = option("Write one page for people, too."),
     push_receipt: bool = flag("--push-receipt", "Attach the receipt to the image."),
@@ -107,13 +110,13 @@ def prove(
 
     Each check says passed, refused, or what it could not look at; then it says where the bytes go
     that no container needs. One in the engine is started with its own user, a root that it cannot
-    write to, and no network. --push-receipt puts the receipt of an image that no check refused
-    beside it in its registry (`builder verify REF --suite image`). Exit code 4: it is refused.
+    write to, and no network; with --gpu or --topology once more, to compile its step for that
+    accelerator. --push-receipt puts the receipt of an image that no check refused beside it in its
+    registry (`builder verify REF --suite image`). Exit code 4: it is refused.
     """
     from builder.pipeline import image_receipt
     from builder.pipeline import report as pages
     from builder.prove import any_image, fleet, suites, waste
-    from builder.prove import image as images
     from builder.prove.audit import gpu_of
 
     if key and not push_receipt:
@@ -125,11 +128,10 @@ def prove(
         if push_receipt:
             reference, manifest = image_receipt.image_at(image, shown.on_event)
             image = str(reference)
-        content, started = _look_into(image, where, run, shown.on_event)
-    read = images.Image(content, device, started=started)
+        read = _look_into(image, where, device, topology or "", run, shown.on_event)
     checks = suites.IMAGE.judge(read)
     judged = (*checks, fleet.judge(read, machines)) if machines else checks
-    wasted = waste.of_image(content, device.capability if device else None)
+    wasted = waste.of_image(read.content, device.capability if device else None)
     if sarif:
         out(any_image.sarif(image, judged))
     else:
@@ -149,21 +151,37 @@ def _write(page: Path, text: str) -> None:
 
 
 def _look_into(
-    image: str, where: "Settings", run: str | None, on_event: "OnEvent"
-) -> tuple["ImageContent", "Started | None"]:
+    image: str,
+    where: "Settings",
+    gpu: "Gpu | None",
+    topology: str,
+    run: str | None,
+    on_event: "OnEvent",
+) -> "Image":
     """Read an image, and start it if the engine has it."""
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
+    from builder.prove.checks import compile as compiling
     from builder.prove.checks import start
+    from builder.prove.image import Image, NotThereError
+    from builder.prove.session import JOB
 
     connected = cache(lambda begin: connect(where, begin, on_event))
     content = auditing.image_content(where, connected, image, on_event, _targets())
+    read = Image(content, gpu)
     if content.image_id:
-        return content, start.start(connected(False), content.image_id, image, run, on_event)
-    if run is not None:
+        target, arguments = None, compiling.arguments_of(JOB) if read.is_ours else ()
+        with contextlib.suppress(NotThereError):
+            target = compiling.target_of(read, topology)
+        started = start.start(
+            connected(False), content.image_id, image, run, on_event, target, arguments
+        )
+        return replace(read, started=started)
+    if run is not None or topology:
         fix = "docker pull or docker load it, and name it as the engine does"
-        raise InputError(f"--run: {image} is not in the engine, not started", fix)
-    return content, None
+        what = "--topology" if run is None else "--run"
+        raise InputError(f"{what}: {image} is not in the engine, not started", fix)
+    return read
 
 
 def _targets() -> dict[str, str]:

@@ -75,6 +75,10 @@ class Started:
     """What a shell ran in it, None for the image's own."""
     ledger: Ledger = field(default_factory=Ledger)
     """What the container used."""
+    topology: str = ""
+    """The slice of a TPU that it is compiled for, "" for none."""
+    compiled: Run | None = None
+    """A second start, with the hook that compiles its step; None where there was none."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ IMAGE: Final = Suite(
     (
         *OF_ANY,
         *(linked.CHECK, installed.CHECK, certificates.CHECK, entry_point.CHECK),
-        *(secrets.CHECK, pth.CHECK, start.CHECK),
+        *(secrets.CHECK, pth.CHECK, start.CHECK, compiling.CHECK),
     ),
 )
 """The suite of an image that anybody made, the least of all. No label names it, so its receipt

@@ -12,7 +12,7 @@ import pytest
 
 from builder.facts import frameworks
 from builder.prove import checks, suites
-from builder.prove.checks import loader
+from builder.prove.checks import compile, loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
@@ -34,7 +34,8 @@ TABLE = {
     "entry-point": (2, "99e7865e86"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
-    "start": (2, "93914eca14"),
+    "start": (2, "1e786ed57c"),
+    "compile": (1, "9f3b2d6a16"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "069cd55e7c"),
     "contents": (7, "fb4e68003b"),
@@ -79,6 +80,8 @@ def code_of(name: str, check: Check) -> str:
     roots += [f"builder.frameworks.{framework}.probes.{probe}", f"builder.prove.probes.{probe}"]
     if check is loader.CHECK:
         roots += [f"builder.frameworks.{each}.opened" for each in frameworks.OWN]
+    if check is compile.CHECK:
+        roots += [f"builder.frameworks.{each}.probes.compile" for each in frameworks.OWN]
     found: dict[str, str] = {}
     waiting = [module for module in roots if QUESTIONS.match(module)]
     while waiting:

@@ -9,18 +9,19 @@ is said, and refuses nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import util
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-from builder.facts import devices
+from builder.facts import accelerators, devices
 from builder.facts.devices import GIB, Device
 from builder.prove.checks.starts import last_traceback
-from builder.prove.image import NotThereError
+from builder.prove.image import ACCELERATOR, Image, NotThereError
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect
-from builder.prove.session import JOB, Session, options
+from builder.prove.session import JOB, Sandbox, Session, options
 from builder.prove.suite import Answer, Check
 
 NAME: Final = "compile"
@@ -51,6 +52,58 @@ def hook(framework: str) -> str:
     return name if util.find_spec(name) else ""
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a program is compiled for, and by what."""
+
+    device: Device
+    hook: str
+    """The module that compiles it in the image."""
+    topology: str = ""
+    """Of a TPU, in place of the device's own."""
+    cudnn: str = ""
+    """The image's, "" for none."""
+    batch: int = BATCH
+    """Examples of a step by which the largest batch is looked for; 0: it is not."""
+
+    def compile(
+        self, sandbox: Sandbox, arguments: Sequence[str], entrypoint: Sequence[str] | None = None
+    ) -> Run:
+        """Start a container's program with the hook."""
+        device = self.device
+        how = {"chip_config_name": device.chip} if device.chip else {}
+        if device.is_gpu:
+            how = {"target_config": device.target(self.cudnn), "topology": "1x1x1"}
+        request = {
+            "platform": "cuda" if device.is_gpu else "tpu",
+            "topology": self.topology or device.topology,
+            "options": how,
+            "batch": self.batch,
+            "memory": device.memory,
+            "taken": device.taken,
+            "seconds": SECONDS,
+        }
+        return sandbox.start_with(self.hook, VARIABLE, request, arguments, entrypoint)
+
+
+def target_of(image: Image, topology: str = "") -> Target:
+    """Return what an image that anybody made is compiled for. Raises NotThereError."""
+    hooks = [found for each in image.frameworks if (found := hook(each.name))]
+    if not hooks:
+        raise NotThereError("not asked: no framework in the image has a hook for it")
+    name = image.gpu.name if image.gpu else (image.config.get("Labels") or {}).get(ACCELERATOR, "")
+    device = devices.on(topology) if topology else name and devices.of(accelerators.find(name))
+    if not device:
+        raise NotThereError("not asked: name a GPU (--gpu) or a slice of a TPU (--topology)")
+    cudnn = (each.version for each in image.content.libraries if "-cudnn-" in each.package)
+    return Target(device, hooks[0], topology, next(cudnn, ""))
+
+
+def arguments_of(folder: str) -> list[str]:
+    """Return the arguments of a short run, for a program that keeps to builder/contract.py."""
+    return options(folder, STEPS, BATCH, 10**6)
+
+
 def run(session: Session) -> Answer:
     """Compile the step of the image's program for the accelerator that the image is made for."""
     subject = session.subject
@@ -58,26 +111,21 @@ def run(session: Session) -> Answer:
     if device is None:
         name = subject.spec.accelerator
         raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
-    request = request_for(device, subject.stack.cudnn or "")
-    arguments = subject.spec.smoke or options(f"{JOB}/{NAME}", STEPS, BATCH, 10**6)
-    compiler = hook(subject.spec.framework)
-    return judge(session.start_with(compiler, VARIABLE, request, arguments), device)
+    target = Target(device, hook(subject.spec.framework), cudnn=subject.stack.cudnn or "")
+    arguments = subject.spec.smoke or arguments_of(f"{JOB}/{NAME}")
+    return judge(target.compile(session, arguments), device)
 
 
-def request_for(device: Device, cudnn: str, topology: str = "") -> dict[str, Any]:
-    """Return what the hook is asked. cudnn: the image's, "" for none. topology: of a TPU, in place
-    of the device's own."""
-    target = {"target_config": device.target(cudnn), "topology": "1x1x1"} if device.is_gpu else {}
-    chip = {"chip_config_name": device.chip} if device.chip else {}
-    return {
-        "platform": "cuda" if device.is_gpu else "tpu",
-        "topology": topology or device.topology,
-        "options": {**target, **chip},
-        "batch": BATCH,
-        "memory": device.memory,
-        "taken": device.taken,
-        "seconds": SECONDS,
-    }
+def of_started(image: Image) -> Answer:
+    """Say what was compiled of an image that anybody made. That of a subject is the session's."""
+    if image.subject:
+        return (), {}
+    if image.started is None:
+        raise NotThereError("only an image in the engine is started (docker load, docker pull)")
+    target = target_of(image, image.started.topology)
+    if image.started.compiled is None:
+        raise NotThereError("the image names no command")
+    return judge(image.started.compiled, target.device, target.topology)
 
 
 def judge(run: Run, device: Device, topology: str = "") -> Answer:
@@ -203,4 +251,4 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
 
 
-CHECK = Check(NAME, 1, run, frozenset({"gpu", "tpu"}), may_be_unanswered=True)
+CHECK = Check(NAME, 1, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)

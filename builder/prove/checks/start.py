@@ -3,12 +3,14 @@ image's own user, a root file system that it cannot write to, and no network."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from builder.core.events import OnEvent, step
 from builder.engine import containers, refusals
 from builder.engine.containers import ContainerEngine
 from builder.prove.checks import starts
+from builder.prove.checks.compile import Target
 from builder.prove.image import Image, NotThereError, Started
 from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect
@@ -20,12 +22,19 @@ _FIX: Final = "builder -v prove shows every line that it prints"
 
 
 def start(
-    engine: ContainerEngine, image_id: str, name: str, command: str | None, on_event: OnEvent
+    engine: ContainerEngine,
+    image_id: str,
+    name: str,
+    command: str | None,
+    on_event: OnEvent,
+    target: Target | None = None,
+    arguments: Sequence[str] = (),
 ) -> Started | None:
     """Start an image of the engine, and return how that went; None where it names no command.
 
     command: what a shell of the image runs instead of its own command; it has to end well. The
-    image's own command is given a minute, and need not end. Raises OutsideError.
+    image's own command is given a minute, and need not end. target: what its step is compiled for,
+    in a second start, None for nothing; arguments: those of that start. Raises OutsideError.
     """
     limits = Limits()
     with refusals(name), interruptible(), step(f"start {name}", on_event):
@@ -33,14 +42,18 @@ def start(
         image = engine.client.images.get(image_id)
         with Sandbox(engine.client, image, limits=limits, on_event=on_event) as sandbox:
             sandbox.fill(RECORDS)
+            shell = ["/bin/sh", "-c"] if command is not None else None
             if command is not None:
-                shell = ["/bin/sh", "-c"]
-                run = sandbox.start([command], limits.training_seconds, entrypoint=shell)
+                arguments = [command]
+                run = sandbox.start(arguments, limits.training_seconds, entrypoint=shell)
             elif sandbox.config.get("Entrypoint") or sandbox.config.get("Cmd"):
                 run = sandbox.start([], starts.SECONDS)
             else:
                 return None
-            return Started(run, command, sandbox.ledger)
+            if target is None:
+                return Started(run, command, sandbox.ledger)
+            compiled = target.compile(sandbox, arguments, shell)
+            return Started(run, command, sandbox.ledger, target.topology, compiled)
 
 
 def run(image: Image) -> Answer:

@@ -13,7 +13,7 @@ from builder.facts import devices
 from builder.prove import smoke
 from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
-from builder.prove.session import JOB, Sandbox, options
+from builder.prove.session import JOB, Sandbox
 from tests import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
@@ -90,13 +90,12 @@ def compiled(sandbox: Sandbox) -> Compile:
     the largest batch is asked for."""
 
     def run(device: str, program: str = "", topology: str = "", search: bool = False) -> Any:
-        chosen, cudnn = devices.devices()[device], "9.10.2"
-        request = compiling.request_for(chosen, cudnn, topology)
-        request["batch"] = compiling.BATCH if search else 0
+        chosen = devices.devices()[device]
+        batch = compiling.BATCH if search else 0
+        target = compiling.Target(chosen, HOOK, topology, "9.10.2", batch)
         folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
-        arguments = options(folder, compiling.STEPS, compiling.BATCH, 10**6)
         entrypoint = ["python", "-c", SGD + program] if program else None
-        done = sandbox.start_with(HOOK, compiling.VARIABLE, request, arguments, entrypoint)
+        done = target.compile(sandbox, compiling.arguments_of(folder), entrypoint)
         problems, seen = compiling.judge(done, chosen, topology)
         return [problem.message for problem in problems], seen
 
@@ -193,3 +192,11 @@ def test_the_step_is_what_computes_the_most_and_uses_one_chip(compiled: Compile)
 def test_a_program_without_a_step_was_not_asked(compiled: Compile) -> None:
     with pytest.raises(NotThereError, match="not asked: "):
         compiled("TPU-v5e", NO_STEP)
+
+
+@ON_TPU
+def test_builder_prove_compiles_for_a_slice_that_it_names(sandbox: Sandbox) -> None:
+    assert sandbox
+    done = commands.builder("prove", "tpu-jax", "--topology", "v5e:2x4", check=True)
+    (line,) = (line for line in done.stdout.splitlines() if line.startswith("compile "))
+    assert "passed    train compiles for TPU-v5e 2x4; needs " in line

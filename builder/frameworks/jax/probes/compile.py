@@ -108,7 +108,9 @@ class Work:
         """Set up JAX, which was imported just now: devices, the watch on jit, the end."""
         topologies, asked = import_module("jax.experimental.topologies"), self.request
         self.topology = topologies.get_topology_desc(
-            platform=asked["platform"], topology_name=asked["topology"], **asked["options"]
+            platform=asked["platform"],
+            topology_name=asked["topology"],
+            **asked["options"],
         )
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", len(self.topology.devices))
