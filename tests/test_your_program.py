@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -131,3 +132,15 @@ def test_init_names_it_as_the_page_says(repository: Path) -> None:
     shown = re.findall(r"^    (program|suite): (\S+)", PAGE.read_text(), re.M)
     assert shown == [("program", str(spec.program)), ("suite", spec.suite)]
     assert {f"{key}: {value}" for key, value in shown} <= set(lines)
+
+
+def test_a_step_that_is_named_is_handed_to_the_compiler_and_else_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["train", f"--job-dir={tmp_path}"])
+    job, taken = training_contract.Job(), []
+    assert job.compile(math.sqrt, 4.0) is math.sqrt
+    compiler = SimpleNamespace(take=lambda *given: taken.append(given))
+    monkeypatch.setitem(sys.modules, "training_image_compile", compiler)
+    job.compile(math.sqrt, 4.0)
+    assert taken == [(math.sqrt, (4.0,))]

@@ -114,6 +114,9 @@ def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
         (Run(2, 3.0, tail=("train: unknown option",)), "not known: .*: train: unknown option"),
         (Run(137, 120.0, timed_out=True), "not known: it took longer than 120 s"),
         ({"step": "", "failed": "NotImplementedError: topology"}, "not known: NotImplementedError"),
+        ({"arguments": "many"}, "not known: Input should be a valid integer.* in its answer"),
+        ({"flops": float("nan")}, "not known: Input should be a finite number in its answer"),
+        (Run(0, 1.0, answer={"compile": [1]}), "not known: .* in its answer"),
         ({"failed": "No supported GPU devices found"}, "not known: train could not be compiled"),
     ],
 )

@@ -34,8 +34,8 @@ TABLE = {
     "entry-point": (2, "99e7865e86"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
-    "start": (2, "1e786ed57c"),
-    "compile": (1, "9f3b2d6a16"),
+    "start": (2, "11bb8c0a2b"),
+    "compile": (1, "73617d7e02"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "069cd55e7c"),
     "contents": (7, "fb4e68003b"),
@@ -47,7 +47,6 @@ TABLE = {
     "torch loader": (2, "83e7978718"),
     "torch compiler": (1, "9df0615c12"),
     "torch outputs": (1, "83018841bf"),
-    "compile": (1, "45499efc62"),
     "jax loader": (3, "fe43b6058e"),
     "jax outputs": (1, "3210cee5cf"),
 }

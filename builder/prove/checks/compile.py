@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import util
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Annotated, Final
+
+from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated
 
 from builder.facts import accelerators, devices
 from builder.facts.devices import GIB, Device
@@ -128,38 +131,82 @@ def of_started(image: Image) -> Answer:
     return judge(image.started.compiled, target.device, target.topology)
 
 
+@validated(frozen=True)
+class Found:
+    """What a hook answered. The program shares its lines, so each value is of its type."""
+
+    step: Annotated[str, Field(max_length=200)] = ""
+    """The function's name; "" where none was seen."""
+    refused: str = ""
+    """The compiler's words where the program is to blame that it does not compile."""
+    failed: str = ""
+    """Words of anything else that went wrong."""
+    room: NonNegativeInt = 0
+    """Bytes of a device that the framework gives to a step."""
+    arguments: NonNegativeInt = 0
+    outputs: NonNegativeInt = 0
+    temporaries: NonNegativeInt = 0
+    aliased: NonNegativeInt = 0
+    code: NonNegativeInt = 0
+    """Bytes on one device; aliased: outputs that take the place of arguments."""
+    flops: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Operations of one device."""
+    types: tuple[str, ...] = ()
+    """Those that products calculate in."""
+    calls: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Calls of libraries: target -> type -> how many."""
+    devices: NonNegativeInt = 1
+    of: NonNegativeInt = 1
+    """How many devices it uses, and how many there are."""
+    batch: NonNegativeInt = 0
+    largest_batch: NonNegativeInt = 0
+    """Examples of a step that fits, 0 where they are not known."""
+    smaller: str = ""
+    more: str = ""
+    """Fixes: what makes a step smaller, and what gives it more of the memory."""
+
+    @property
+    def needs(self) -> int:
+        """The bytes that a step takes of one device."""
+        return self.arguments + self.outputs - self.aliased + self.temporaries + self.code
+
+
 def judge(run: Run, device: Device, topology: str = "") -> Answer:
     """Return what the compiler said, and what follows for a device.
 
     Raises NotThereError where nobody could find out.
     """
-    found = (run.answer or {}).get("compile")
-    if not isinstance(found, Mapping) or not found.get("step"):
-        return _not_found(run, device, found if isinstance(found, Mapping) else {})
+    said = (run.answer or {}).get(NAME)
+    try:
+        found = TypeAdapter(Found).validate_python(said or {})
+    except ValidationError as error:
+        raise NotThereError(f"not known: {error.errors()[0]['msg']} in its answer") from None
+    if not found.step:
+        return _not_found(run, device, found)
     where = _where(device, topology)
-    seen = {**found, "device": device.name, "topology": topology or device.topology}
-    step = found["step"]
-    if words := found.get("refused"):
-        return [_refused(step, str(words), where, found["smaller"])], seen
-    if words := found.get("failed"):
-        raise NotThereError(f"not known: {step} could not be compiled here: {_first(str(words))}")
-    limit = found["room"]
-    needed = found["arguments"] + found["outputs"] - found["aliased"]
-    needed += found["temporaries"] + found["code"]
-    moved = found["arguments"] + found["outputs"]
-    least = device.seconds(found["flops"], moved, frozenset(found["types"]))
-    seen |= {"needs": needed, "least_seconds": least}
-    seen |= {"not_counted": list(_NOT_COUNTED)}
-    defects = [*_too_large(found, needed, device), *_no_such_type(step, found, device)]
+    seen = {**(said or {}), "device": device.name, "topology": topology or device.topology}
+    if found.refused:
+        return [_refused(found, where)], seen
+    if found.failed:
+        words = f"{found.step} could not be compiled here: {_first(found.failed)}"
+        raise NotThereError(f"not known: {words}")
+    moved = found.arguments + found.outputs
+    least = device.seconds(found.flops, moved, frozenset(found.types))
+    seen |= {"needs": found.needs, "least_seconds": least, "not_counted": list(_NOT_COUNTED)}
+    defects = [*_too_large(found, device), *_no_such_type(found, device)]
     bound = f"; a step is at least {least * 1e3:.2g} ms" if least > _SHOWN_SECONDS else ""
+    batch = max(found.batch, found.largest_batch)
+    fits = f"; a batch of {batch:,} fits" if batch else ""
+    idle = f"; it uses {found.devices} of the {found.of} devices"
     note = (
-        f"{step} compiles for {where}; needs {_gib(needed)} of {_gib(limit)} GiB"
-        f"{'' if device.is_gpu else ' a device'}{bound}{_batch(found)}{_idle(found)}"
+        f"{found.step} compiles for {where}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
+        f"{'' if device.is_gpu else ' a device'}{bound}{fits}"
+        f"{idle if found.devices < found.of else ''}"
     )
     return defects, {"note": "" if defects else note, **seen}
 
 
-def _not_found(run: Run, device: Device, found: Mapping[str, Any]) -> Answer:
+def _not_found(run: Run, device: Device, found: Found) -> Answer:
     """Say why no step was seen. A mesh that the accelerator's devices cannot divide is a defect."""
     traceback = last_traceback(run.tail)
     if run.exit_code and _SHARDING.search(traceback.raised) and not run.timed_out:
@@ -169,8 +216,8 @@ def _not_found(run: Run, device: Device, found: Mapping[str, Any]) -> Answer:
             "let the batch and the mesh follow the number of devices",
         )
         return [defect], {"device": device.name, "exit_code": run.exit_code}
-    if words := found.get("failed"):
-        raise NotThereError(f"not known: {_first(str(words))}")
+    if found.failed:
+        raise NotThereError(f"not known: {_first(found.failed)}")
     if run.timed_out:
         raise NotThereError(f"not known: it took longer than {run.seconds:.0f} s")
     if run.exit_code:
@@ -180,60 +227,47 @@ def _not_found(run: Run, device: Device, found: Mapping[str, Any]) -> Answer:
     )
 
 
-def _refused(step: str, words: str, where: str, smaller: str) -> Defect:
-    """Return the compiler's refusal, in our words where it is about memory. smaller: what makes a
-    step smaller."""
+def _refused(found: Found, where: str) -> Defect:
+    """Return the compiler's refusal, in our words where it is about memory."""
+    words = found.refused
     available = re.search(r"available HBM \(([\d.]+[KMGT]?)\)", words)
     if (size := _SIZES.search(words)) and available:
         return Defect(
-            f"{step} does not fit {where}: {size[1]} need {size[2]}iB of {available[1]}iB",
-            f"{smaller}, or shard it over more devices",
+            f"{found.step} does not fit {where}: {size[1]} need {size[2]}iB of {available[1]}iB",
+            f"{found.smaller}, or shard it over more devices",
         )
     return Defect(
-        f"{step} does not compile for {where}: {_program_line(words)}{_first(words)}",
+        f"{found.step} does not compile for {where}: {_program_line(words)}{_first(words)}",
         "change what it names, or take an accelerator that has it",
     )
 
 
-def _too_large(found: Mapping[str, Any], needed: int, device: Device) -> list[Defect]:
+def _too_large(found: Found, device: Device) -> list[Defect]:
     """Return why a step does not fit, by the bytes that XLA counted: for a GPU it refuses none."""
-    if needed <= found["room"]:
+    if found.needs <= found.room:
         return []
-    has = f"{_gib(device.memory)} GiB, of which a program gets {_gib(found['room'])}"
-    raised = needed <= device.memory - device.taken
-    fix = f"{found['more']}, or {found['smaller']}" if raised else found["smaller"]
-    what = f"{found['step']} does not fit {device.name}: it needs {_gib(needed)} of {has}"
+    has = f"{_gib(device.memory)} GiB, of which a program gets {_gib(found.room)}"
+    raised = found.more and found.needs <= device.memory - device.taken
+    fix = f"{found.more}, or {found.smaller}" if raised else found.smaller
+    what = f"{found.step} does not fit {device.name}: it needs {_gib(found.needs)} of {has}"
     return [Defect(what, fix)]
 
 
-def _no_such_type(step: str, found: Mapping[str, Any], device: Device) -> list[Defect]:
+def _no_such_type(found: Found, device: Device) -> list[Defect]:
     """Return the calls of libraries in a type that these have not for a device."""
     defects = []
-    for target, kinds in found["calls"].items():
-        for kind in kinds:
-            library = "cudnn" if "cudnn" in target else "cublas"
-            if lacks := device.lacks(library, kind):
-                what = f"{step} calls {target} in {kind}, which {library} has from {lacks.since} on"
-                fix = f"calculate in a type that {device.name} has, such as float16"
-                defects.append(Defect(f"{what}: {device.name} is {device.capability}", fix))
+    for target, kind in ((target, kind) for target, kinds in found.calls.items() for kind in kinds):
+        library = "cudnn" if "cudnn" in target else "cublas"
+        if lacks := device.lacks(library, kind):
+            what = f"{found.step} calls {target} in {kind}, which {library} has from {lacks.since}"
+            fix = f"calculate in a type that {device.name} has, such as float16"
+            defects.append(Defect(f"{what} on: {device.name} is {device.capability}", fix))
     return defects
 
 
 def _where(device: Device, topology: str = "") -> str:
     shape = (topology or device.topology).partition(":")[2]
     return f"{device.name} {shape}".strip()
-
-
-def _batch(found: Mapping[str, Any]) -> str:
-    if "batch" not in found:
-        return ""
-    return f"; a batch of {found.get('largest_batch', found['batch']):,} fits"
-
-
-def _idle(found: Mapping[str, Any]) -> str:
-    if found["devices"] == found["of"]:
-        return ""
-    return f"; it uses {found['devices']} of the {found['of']} devices"
 
 
 def _program_line(words: str) -> str:
