@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -50,8 +51,9 @@ class Access:
         return client.CoreV1Api(self.api)
 
     @contextmanager
-    def within(self, namespace: str) -> Iterator[Access]:
+    def within(self) -> Iterator[Access]:
         """A new namespace, removed with all that is in it."""
+        namespace = f"builder-tests-{uuid.uuid4().hex[:6]}"
         self.core.create_namespace({"metadata": {"name": namespace}})
         try:
             yield replace(self, namespace=namespace)
@@ -81,9 +83,9 @@ class Access:
 
     # --- the command line -------------------------------------------------------------------------
 
-    def describe(self, folder: Path, name: str, shell: str, more: str) -> str:
+    def describe(self, folder: Path, name: str, shell: str, more: str, image: str) -> str:
         """Write a job whose replicas run a line of shell. Returns its name."""
-        lines = {"image": self.image, "machine": "n1-standard-8", "command": ["sh", "-c", shell]}
+        lines = {"image": image, "machine": "n1-standard-8", "command": ["sh", "-c", shell]}
         text = "".join(f"{key}: {json.dumps(value)}\n" for key, value in lines.items())
         (folder / f"{name}.yaml").write_text(text + more)
         return name
@@ -147,3 +149,13 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a command's end: its exit code, and what it shows."""
     out, err = process.communicate(timeout=600)
     return process.returncode, out + err
+
+
+def lines(shown: str) -> dict[str, list[str]]:
+    """Return what each replica printed, from `builder job submit --logs`."""
+    said: dict[str, list[str]] = {}
+    for line in shown.splitlines():
+        replica, bar, text = line.partition("| ")
+        if bar:
+            said.setdefault(replica.strip(), []).append(text)
+    return said

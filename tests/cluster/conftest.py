@@ -54,7 +54,7 @@ def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
 
 def _namespace(access: Access, folder: Path) -> Iterator[Access]:
     images.push(folder, access.image)
-    with access.within(f"builder-tests-{uuid.uuid4().hex[:6]}") as inside:
+    with access.within() as inside:
         yield inside
 
 
@@ -73,8 +73,8 @@ def project(tmp_path: Path, access: Access, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "builder.toml").write_text("")
     monkeypatch.chdir(tmp_path)
 
-    def write(shell: str, more: str = "") -> str:
+    def write(shell: str, more: str = "", image: str = access.image) -> str:
         name = f"job-{uuid.uuid4().hex[:6]}"
-        return access.describe(tmp_path / "jobs", name, shell, more)
+        return access.describe(tmp_path / "jobs", name, shell, more, image)
 
     return write

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.access import Access, ended
+from tests.cluster.access import Access, ended, lines
 
 pytestmark = [pytest.mark.long, pytest.mark.network]
 Describe = Callable[..., str]
@@ -16,16 +15,6 @@ POLL = ("--poll", "0.5")
 TWENTY = "for n in $(seq 20); do echo line $n; sleep 0.2; done"
 TOKYO = "node-1"
 ON_TOKYO = "kubernetes: {node_selector: {kubernetes.io/hostname: node-1}}\n"
-
-
-def lines(shown: str) -> dict[str, list[str]]:
-    """Return what each replica printed, from `builder job submit --logs`."""
-    said: dict[str, list[str]] = {}
-    for line in shown.splitlines():
-        replica, bar, text = line.partition("| ")
-        if bar:
-            said.setdefault(replica.strip(), []).append(text)
-    return said
 
 
 def test_replicas_find_each_other_by_name_and_all_lines_arrive(
@@ -109,30 +98,3 @@ def test_the_api_server_may_go_away_while_a_job_is_followed(own: Access, project
     code, shown = ended(following)
     assert code == 0 and len(lines(shown)["chief-0"]) == 40, shown
     assert "asking again" in shown
-
-
-def test_an_image_that_is_not_there_is_said_while_the_job_is_followed(
-    access: Access, project: Describe
-) -> None:
-    name = project("echo never", f"environment: {{X: {json.dumps('1')}}}\n")
-    assert name
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [("kubernetes: {priority: nowhere}\n", "no PriorityClass with name nowhere")],
-    ids=["PriorityClass"],
-)
-def test_why_pods_cannot_be_made(access: Access, project: Describe, more: str, reason: str) -> None:
-    name = project("echo never", more)
-    assert access.run("submit", name)[0] == 0
-    now = access.until(name, lambda now: now.error)
-    assert reason in now.error
-    assert reason in access.run("why", name)[1]
-    assert access.run("cancel", name)[0] == 0
-
-
-def test_a_node_that_is_gone(own: Access, project: Describe) -> None:
-    """The lines of the pods on other nodes go on; the lost one's is said."""
-    name = project("for n in $(seq 300); do echo line $n; sleep 0.2; done")
-    assert time and own and name

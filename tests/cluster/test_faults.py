@@ -1,0 +1,177 @@
+"""Faults that only a real cluster shows: pods that are not made, nodes that are lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.access import Access, ended, lines
+
+pytestmark = [pytest.mark.long, pytest.mark.network]
+Describe = Callable[..., str]
+COUNTING = "for n in $(seq 200); do echo line $n; sleep 0.2; done"
+APART = "kubernetes: {requests: {cpu: 1100m}}\n"
+"""More than half of a machine with two cores: no two replicas on a node of the tests' cluster."""
+
+
+@pytest.fixture
+def restricted(access: Access) -> Iterator[Access]:
+    """A namespace of the test's own, whose policies it sets."""
+    with access.within() as inside:
+        yield inside
+
+
+@contextmanager
+def quota(access: Access, **hard: str) -> Iterator[None]:
+    body = {"metadata": {"name": "quota"}, "spec": {"hard": hard}}
+    access.core.create_namespaced_resource_quota(access.namespace, body)
+    try:
+        yield
+    finally:
+        access.core.delete_namespaced_resource_quota("quota", access.namespace)
+
+
+@pytest.mark.parametrize(
+    ("more", "words", "reason"),
+    [
+        ("kubernetes: {priority: nowhere}\n", (), "no PriorityClass with name nowhere"),
+        ("", ("--service-account", "nobody"), 'serviceaccount "nobody" not found'),
+        ("", (), "violates PodSecurity"),
+    ],
+    ids=["PriorityClass", "ServiceAccount", "PodSecurity"],
+)
+def test_a_pod_that_cannot_be_made_is_refused_before_the_job_is_sent(
+    restricted: Access, project: Describe, more: str, words: tuple[str, ...], reason: str
+) -> None:
+    if "PodSecurity" in reason:
+        label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+        restricted.core.patch_namespace(restricted.namespace, label)
+    name = project("echo never", more)
+    code, shown = restricted.run("submit", name, *words)
+    assert code in (2, 3) and reason in shown
+    assert restricted.jobsets(name) == []
+
+
+def test_a_quota_that_asks_for_requests_is_said_and_met_by_the_jobs_own(
+    restricted: Access, project: Describe
+) -> None:
+    with quota(restricted, **{"requests.cpu": "1"}):
+        code, shown = restricted.run("submit", project("echo never"))
+        assert code in (2, 3) and "must specify requests.cpu" in shown
+        name = project("echo done", "kubernetes: {requests: {cpu: 100m}}\n")
+        code, shown = restricted.run("submit", name, "--logs", "--poll", "0.5")
+        assert code == 0 and lines(shown) == {"chief-0": ["done"]}
+
+
+def test_a_pod_that_cannot_be_made_again_says_why(restricted: Access, project: Describe) -> None:
+    """A Job's controller tells it in an Event alone."""
+    name = project(COUNTING)
+    assert restricted.run("submit", name)[0] == 0
+    restricted.until(name, lambda now: now.state == "running")
+    with quota(restricted, pods="0"):
+        (pod,) = restricted.pods(name)
+        restricted.core.delete_namespaced_pod(pod.metadata.name, restricted.namespace)
+        now = restricted.until(name, lambda now: "exceeded quota" in now.error)
+        assert now.active
+        assert "exceeded quota" in restricted.run("why", name)[1]
+    assert restricted.run("cancel", name)[0] == 0
+
+
+def test_an_image_that_cannot_be_pulled_is_said_to_who_follows(
+    access: Access, project: Describe
+) -> None:
+    name = project("echo never", image=f"127.0.0.1:1/none@sha256:{'0' * 64}")
+    following = access.start("submit", name, "--logs", "--poll", "0.5")
+    access.until(name, lambda now: "ErrImagePull" in now.error or "BackOff" in now.error)
+    time.sleep(3)
+    assert access.run("cancel", name)[0] == 0
+    code, shown = ended(following)
+    assert code == 143 and "127.0.0.1:1/none" in shown and "ErrImagePull" in shown
+
+
+def test_a_job_that_found_no_node_until_its_timeout_says_so(
+    access: Access, project: Describe
+) -> None:
+    more = "scheduling: {timeout: 20s}\nkubernetes: {node_selector: {nowhere: 'true'}}\n"
+    code, shown = access.run("submit", project("echo never", more), "--logs", "--poll", "0.5")
+    assert code == 124 and "didn't match Pod's node affinity/selector" in shown
+    assert "longer" not in shown
+
+
+def test_a_lost_node_is_said_and_the_others_lines_go_on(own: Access, project: Describe) -> None:
+    name = project(COUNTING, f"replicas: {{workers: 1}}\n{APART}")
+    following = own.follow(name)
+    own.until(name, lambda now: all(each.state == "running" for each in now.replicas))
+    chief, worker = (own.pods(name, role)[0] for role in ("chief", "worker"))
+    assert chief.spec.node_name != worker.spec.node_name
+    with own.away(worker.spec.node_name):
+        lost = own.until(name, lambda now: worker.spec.node_name in now.error)
+        assert lost.active
+        assert worker.spec.node_name in own.run("why", name)[1]
+    code, shown = ended(following)
+    assert code == 0 and lines(shown)["chief-0"][-1] == "line 200", shown
+
+
+def drained(access: Access, pod: Any) -> None:
+    """End a pod as `kubectl drain` does."""
+    meta = {"name": pod.metadata.name, "namespace": access.namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": meta}
+    access.core.create_namespaced_pod_eviction(pod.metadata.name, access.namespace, body)
+
+
+def tainted(access: Access, pod: Any) -> None:
+    """End a pod by a taint of its node, as a maintenance does."""
+    node, taint = pod.spec.node_name, {"key": "maintenance", "effect": "NoExecute"}
+    access.core.patch_node(node, {"spec": {"taints": [taint]}})
+    time.sleep(3)
+    access.core.patch_node(node, {"spec": {"taints": None}})
+
+
+@pytest.mark.parametrize("disrupt", [drained, tainted])
+def test_a_disruption_starts_all_replicas_again_and_is_not_counted(
+    own: Access, project: Describe, disrupt: Callable[[Access, Any], None]
+) -> None:
+    name = project(
+        "for n in $(seq 40); do echo line $n; sleep 0.2; done", "replicas: {workers: 1}\n"
+    )
+    following = own.follow(name)
+    own.until(name, lambda now: all(each.state == "running" for each in now.replicas))
+    disrupt(own, own.pods(name, "worker")[0])
+    again = own.until(name, lambda now: any(each.restarts for each in now.replicas))
+    assert again.active
+    code, shown = ended(following)
+    assert code == 0 and lines(shown)["chief-0"].count("line 1") == 2, shown
+
+
+def test_the_chiefs_last_lines_are_read_when_a_worker_fails(
+    access: Access, project: Describe
+) -> None:
+    shell = (
+        "case $HOSTNAME in *worker*) sleep 6; exit 3;; esac;"
+        ' while :; do date +"at %s"; sleep 0.2; done'
+    )
+    name = project(shell, "replicas: {workers: 1}\n")
+    code, shown = access.run("submit", name, "--logs", "--poll", "2")
+    assert code == 3 and "worker-0 ended with exit code 3" in shown
+    seconds = [int(line.removeprefix("at ")) for line in lines(shown)["chief-0"]]
+    assert seconds[-1] - seconds[0] >= 4
+
+
+def test_a_dry_run_and_the_doctor_name_the_jobset_that_submit_creates(
+    access: Access, project: Describe
+) -> None:
+    name = project("echo done")
+    code, shown = access.run("submit", name, "--dry-run")
+    assert code == 0 and access.jobsets(name) == [], shown
+    assert access.run("submit", name)[0] == 0
+    (made,) = access.jobsets(name)
+    assert f"name: {made['metadata']['name']}\n" in shown
+
+
+def test_a_ttl_too_short_to_read_the_end_is_refused(access: Access, project: Describe) -> None:
+    code, shown = access.run("submit", project("echo done", "kubernetes: {ttl: 1s}\n"))
+    assert code == 2 and "ttl" in shown
