@@ -23,7 +23,7 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.protocol import JobStatus
 from tests.commands import COMMAND, environment
 
-SECONDS = 120.0
+SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,14 @@ class Access:
 
     def until(self, job: str, fits: Callable[[JobStatus], object]) -> JobStatus:
         """Ask for a job's status until it is there and fits, and return it."""
-        deadline = time.monotonic() + SECONDS
-        while not (now := self.backend.list(job, limit=1)) or not fits(now[0]):
+        deadline, now = time.monotonic() + SECONDS, None
+        while True:
+            if found := self.backend.list(job, limit=1):
+                now = self.backend.get(found[0].name)
+                if fits(now):
+                    return now
             assert time.monotonic() < deadline, now
             time.sleep(0.3)
-        return now[0]
 
     def follow(self, job: str) -> subprocess.Popen[str]:
         """Submit a job, follow it, and wait until it runs."""
