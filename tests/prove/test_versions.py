@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "11bb8c0a2b"),
-    "compile": (1, "73617d7e02"),
+    "compile": (1, "ce3080e4b5"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "069cd55e7c"),
     "contents": (7, "fb4e68003b"),
