@@ -91,6 +91,14 @@ class Engine:
         return str(Path(self.buildx[0]).with_name("docker")) if own else "docker"
 
     @property
+    def blobs(self) -> tuple[Path, ...]:
+        """The folders in which its containerd may keep the blobs of images, by digest: dockerd's
+        own, and that of the machine. They are another machine's where the engine is."""
+        roots = (self.data / "containerd" / "daemon", Path("/var/lib/containerd"))
+        below = "io.containerd.content.v1.content/blobs/sha256"
+        return tuple(root / below for root in roots if self.containerd_store)
+
+    @property
     def knows_content(self) -> bool:
         """Whether `image` tells which layers of an image are there (API 1.48 with containerd)."""
         return self.containerd_store and self.release >= (28, 0)

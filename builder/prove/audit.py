@@ -6,6 +6,7 @@ refused. report.py says the result.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from builder import registry
 from builder.config import image_yaml
-from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.settings import Settings
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
@@ -24,7 +25,8 @@ from builder.facts import accelerators, frameworks, known_bad
 from builder.facts.known_bad import Found
 from builder.reading import images, tars
 from builder.reading.images import Blobs, ImageContent
-from builder.registry import manifests
+from builder.registry import Manifest, manifests
+from builder.registry.manifests import OCI_MANIFEST
 
 if TYPE_CHECKING:
     import docker
@@ -134,11 +136,16 @@ def require(sources: Sequence[Audited]) -> None:
 
 
 def of_engine(
-    client: docker.DockerClient, name: str, files: Mapping[str, Path] | None = None
+    client: docker.DockerClient,
+    name: str,
+    files: Mapping[str, Path] | None = None,
+    store: Sequence[Path] = (),
 ) -> ImageContent:
     """Read an image on an engine, by reference or id.
 
-    files: the files of layers that this machine has, by diff id. Raises OutsideError.
+    files: the files of layers that this machine has, by diff id. store: the folders in which the
+    engine may keep blobs; a layer that is found there is read alone, because an engine gives out
+    whole images only. Raises OutsideError.
     """
     from builder.engine import refusals
 
@@ -150,14 +157,33 @@ def of_engine(
         image = client.images.get(name)
         diff_ids = image.attrs["RootFS"].get("Layers") or ()
         configuration = manifests.of_engine(image.attrs.get("Config"), image.history())
+        manifest = (image.attrs.get("Descriptor") or {}).get("digest") or str(image.id)
+        stored = next(filter(None, (_stored(each, manifest, diff_ids) for each in store)), {})
         try:
-            content = images.of_saved(diff_ids, save, files)
+            content = images.of_saved(diff_ids, save, {**stored, **(files or {})})
             return replace(content, configuration=configuration, image_id=str(image.id))
         except tars.BROKEN as error:
             raise OutsideError(
                 f"{name}: the engine gives out an archive that cannot be read: {error}",
                 "pull or build the image again",
             ) from error
+
+
+def _stored(store: Path, digest: str, diff_ids: Sequence[str]) -> dict[str, Path]:
+    """Return the files of an image's layers in containerd's content store, by diff id; none where
+    it has no manifest of this digest, or may not be read. A file's content is its diff id's
+    business: of_saved takes no other."""
+
+    def get(digest: str) -> Manifest | None:
+        return Manifest((store / digest.removeprefix("sha256:")).read_bytes(), OCI_MANIFEST)
+
+    try:
+        layers = images.find_image(digest, get, digest).layers
+        found = zip(diff_ids, layers, strict=True)
+        paths = {diff_id: store / layer.digest.removeprefix("sha256:") for diff_id, layer in found}
+        return {diff_id: path for diff_id, path in paths.items() if os.access(path, os.R_OK)}
+    except (OSError, ValueError, FactoryError):
+        return {}
 
 
 def audit(
@@ -277,7 +303,7 @@ def image_content(
     image = connected.image(on_engine) if connected and on_engine else None
     with step(f"read {name}", on_event) as running:
         if connected and image:
-            return of_engine(connected.client, image.image_id)
+            return of_engine(connected.client, image.image_id, store=connected.blobs)
         if in_registry:
             reference = registry.parse(name if "/" in name else f"{settings.registry}:{name}")
             return images.of_registry(reference, on_layer=partial(_log_layer, running))
