@@ -59,6 +59,9 @@ class Library:
     version: str = ""
     """`package` and `version`: the distribution that installed it, "" if no record names one."""
     dynamic: Dynamic | None = field(default=None, compare=False)
+    flags: tuple[str, ...] = field(default=(), compare=False)
+    """Names of XLA's flags among the texts of a library that reads them, and more words like them.
+    A lock does not keep them."""
     """What the loader reads of it, None for nothing. A lock keeps none of the last three."""
 
     @property
@@ -83,7 +86,7 @@ def _json() -> TypeAdapter[Library]:
 
 def as_json(library: Library) -> dict[str, Any]:
     """Return the JSON-ready fields of a library that say something."""
-    left_out = {"package", "version", "dynamic"}
+    left_out = {"package", "version", "dynamic", "flags"}
     content: dict[str, Any] = _json().dump_python(
         library, mode="json", exclude=left_out, exclude_defaults=True
     )

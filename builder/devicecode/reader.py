@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import os
+import re
 import stat
 import tempfile
 import zipfile
@@ -43,6 +44,11 @@ BROKEN_ARCHIVE: Final = (
 )
 """What reading a member of a damaged wheel or layer raises."""
 
+_READS_FLAGS: Final = re.compile(
+    r"/(_jax|libjax_common|xla_extension|xla_cuda_plugin|libtensorflow_(cc|framework)|_pywrap_tensorflow\w*)\.so[^/]*$"
+)
+_FLAG: Final = re.compile(rb"xla_[a-z0-9_]{3,80}(?=\0)")
+
 _STUB_CODE: Final = 4096
 """Entries of fewer bytes (decompressed) may hold no kernel, so they are looked into."""
 _BLOCK: Final = 1 << 20
@@ -51,7 +57,9 @@ _BLOCK: Final = 1 << 20
 def read(data: Buffer, path: str) -> Library:
     """Return what one library's bytes carry. A malformed library is returned as broken."""
     digest = hashlib.sha256(data).hexdigest()
-    library = Library(path, len(data), sha256=digest, dynamic=dynamic.read(data))
+    library = Library(
+        path, len(data), sha256=digest, dynamic=dynamic.read(data), flags=_flags(data, path)
+    )
     try:
         sections = elf.library_sections(data)
         present = tuple(containers(data))
@@ -67,6 +75,13 @@ def read(data: Buffer, path: str) -> Library:
         return replace(library, broken=broken)
     pruned = damage.has_gap(sections, present)
     return replace(library, groups=groups, stubs=stubs, pruned=pruned, doubt=doubt)
+
+
+def _flags(data: Buffer, path: str) -> tuple[str, ...]:
+    """Return the words of a library that may be flags of XLA (xla/debug_options_flags.cc)."""
+    if not _READS_FLAGS.search(path):
+        return ()
+    return tuple(sorted({match.decode() for match in _FLAG.findall(data)}))
 
 
 def read_file(file: IO[bytes], path: str) -> Library:

@@ -149,7 +149,14 @@ TENSORFLOW: Files = {
 PLUGIN = "jax_plugins/xla_cuda12/xla_cuda_plugin.so"
 JAX: Files = {
     **dist("jax", "0.9.9", {"jax/__init__.py": b""}, ("jaxlib<=0.9.9,>=0.9.9", "numpy>=2.0")),
-    **dist("jaxlib", "0.9.9", {"jaxlib/__init__.py": b"", "jaxlib/_jax.so": linked("libc.so.6")}),
+    **dist(
+        "jaxlib",
+        "0.9.9",
+        {
+            "jaxlib/__init__.py": b"",
+            "jaxlib/_jax.so": linked("libc.so.6") + b"\0xla_gpu_autotune_level\0",
+        },
+    ),
     **dist("jax-cuda12-plugin", "0.9.9", {}, ("jax-cuda12-pjrt==0.9.9",)),
     **dist("jax-cuda12-pjrt", "0.9.9", {PLUGIN: linked(runpath=beside("..", ".."))}),
 }

@@ -282,6 +282,7 @@ def test_tensorflow_itself_ends_on_such_a_flag(variable: str) -> None:
 
 KERAS = plain("/usr/lib/python3/dist-packages/keras-3.11.0.dist-info/METADATA")
 JAX = {f"{SITE}/jaxlib/_jax.so": (linked(), 0o755, 0)}
+XLA = {f"{SITE}/jaxlib/_jax.so": (linked() + b"\0xla_gpu_autotune_level\0", 0o755, 0)}
 TENSORFLOW = {
     f"{SITE}/tensorflow/python/_pywrap_tensorflow_internal.so": (linked(), 0o755, 0),
     f"{SITE}/tf_keras-2.21.0.dist-info/METADATA": (b"", 0o644, 0),
@@ -322,6 +323,13 @@ RANKS = {"MASTER_ADDR": "10.0.0.2", "RANK": "1", "WORLD_SIZE": "2"}
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9 brand=tesla,driver>=525"}, CUBLAS, ""),
         ({"NVIDIA_REQUIRE_CUDA": "driver>=525"}, CUBLAS, ""),
         ({"NVIDIA_REQUIRE_CUDA": "cuda>=12.9"}, {}, ""),
+        (
+            {"XLA_FLAGS": "--xla_gpu_autotune_level=2 --xla_gpu_autotune=1"},
+            XLA,
+            "XLA_FLAGS: no library of the image knows --xla_gpu_autotune: XLA",
+        ),
+        ({"XLA_FLAGS": "--xla_gpu_autotune_level=2"}, XLA, ""),
+        ({"XLA_FLAGS": "--xla_gpu_autotune=1"}, JAX, ""),
     ],
 )
 def test_a_variable_is_compared_with_what_is_in_the_image(

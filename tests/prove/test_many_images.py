@@ -445,6 +445,7 @@ OF_JAX: list[Broken] = [
     env("lets JAX compile nothing", "JAX_DISABLE_JIT=1"),
     env("is set in the image", "JAX_COORDINATOR_ADDRESS=10.0.0.2:1234"),
     env("is no flag", "XLA_FLAGS=--xla_a=1 xla_b=2"),
+    env("knows --xla_gpu_autotune:", "XLA_FLAGS=--xla_gpu_autotune=2"),
 ]
 OWN = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
 ROWS = [(name, row) for name in OWN for row in (*EVERY, *OWN[name])]

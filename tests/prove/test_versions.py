@@ -23,7 +23,7 @@ QUESTIONS = re.compile(
 TABLE = {
     "device-code": (3, "36e6416f8c"),
     "combinations": (1, "0c217f2f34"),
-    "environment": (6, "8f834612e9"),
+    "environment": (6, "96ef817884"),
     "machine": (5, "a5ef0459a7"),
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),

@@ -129,7 +129,7 @@ def run(image: Image) -> Answer:
             )
     if image.kind == "gpu":
         defects += [*_plugins(image), *_older_drivers(image), *_architectures(image)]
-    defects += _keras(image)
+    defects += [*_keras(image), *_unread(image)]
     if image.subject and ACCELERATOR in (image.config.get("Labels") or {}):
         ours = start.environment(image.subject.spec, image.subject.stack)
         defects += without_the_guard(image.config, ours)
@@ -315,6 +315,20 @@ def _keras(image: Image) -> Iterator[Defect]:
             "TF_USE_LEGACY_KERAS asks for Keras 2, and tf_keras is not there: tf.keras fails",
             f"{_UNSET}, or install tf_keras",
         )
+
+
+def _unread(image: Image) -> Iterator[Defect]:
+    """Yield the flags of XLA that no library of the image has a text of."""
+    known = {flag for library in image.content.libraries for flag in library.flags}
+    names = re.findall(r"(?:^|\s)--(xla_\w+)", image.environment.get("XLA_FLAGS", ""))
+    for name in dict.fromkeys(names) if known else ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            yield Defect(
+                f"XLA_FLAGS: no library of the image knows --{name}: XLA ends when it begins to "
+                "compile",
+                f"write --{near[0]}, or take it out" if near else "take it out: flags come and go",
+            )
 
 
 def _rendezvous(environment: Environment) -> Iterator[Defect]:
