@@ -25,14 +25,19 @@ _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*$")
 _SHELL: Final = re.compile(r"(ba|da|z|k|a)?sh$")
 _LAUNCHERS: Final = re.compile(r"(torchrun|accelerate|deepspeed|horovodrun)$")
 _WRAPPERS: Final = frozenset({"dumb-init", "env", "nice", "nohup", "setsid", "stdbuf", "tini"})
+_PYTHONS_VALUES: Final = re.compile(r"-[A-Za-z]*[WX]|--check-hash-based-pycs")
+_SHELLS_VALUES: Final = re.compile(r"[-+][A-Za-z]*[oO]|--(rcfile|init-file)")
+"""Options that take the word after them."""
 _SAID: Final = """
-. : [ alias echo eval exit export false hash printf pwd read set shift shopt source test trap true
-type ulimit umask unset wait
+. : [ alias bg bind builtin declare dirs disown echo enable eval exit export false fg getopts hash
+jobs kill let local logout mapfile popd printf pushd pwd read readonly return set shift shopt source
+suspend test times trap true type typeset ulimit umask unalias unset wait
 """
 _BUILTIN: Final = frozenset(_SAID.split())
 """What a shell does itself."""
-_DECIDES: Final = frozenset({"case", "for", "function", "if", "until", "while", "{", "[[", "!"})
-_ENDS: Final = frozenset({"(", ")", "|", "&", "||", ">", ">>", "<", ">&", "|&", "&>"})
+_SAYS: Final = "! # [[ case command coproc for function if select time until while { }"
+_DECIDES: Final = frozenset(_SAYS.split())
+_ENDS: Final = re.compile(r"[()<>|&]+|;;+|\);?")
 _ASSIGNED: Final = re.compile(r"[A-Za-z_]\w*=")
 _EXEC: Final = re.compile(r"^exec\s+(?![<>\d]).+$", re.MULTILINE)
 """What a script becomes, whatever it decided before."""
@@ -74,13 +79,16 @@ class Command:
             files = (number for number, word in self._numbered if word.endswith(".py"))
             return next((("file", number) for number in files), ("", 0))
         skip = not (self.is_python or self.is_shell)
+        valued = _PYTHONS_VALUES if self.is_python else _SHELLS_VALUES
         for number, word in () if skip else self._numbered:
-            if self.words[number - 1] in ("-W", "-X", "-o", "+o"):
+            if number > 1 and valued.fullmatch(self.words[number - 1]):
                 continue
             if re.fullmatch(r"-[A-Za-z]*m", word) and self.is_python:
                 return "module", number + 1
             if re.fullmatch(r"-[A-Za-z]*c", word):
                 return "text", number + 1
+            if word == "-" or (self.is_shell and re.fullmatch(r"-[A-Za-z]*s", word)):
+                break  # what comes in is run
             if not word.startswith(("-", "+")):
                 return "file", number
         return "", 0
@@ -143,12 +151,13 @@ def _in_shell(
         return
     words: list[str] = []
     for token in tokens:
-        if token not in (";", "&&", *_ENDS):
+        ends = token != "&&" and _ENDS.fullmatch(token)
+        if token not in (";", "&&") and not ends:
             words += arguments if token in ("$@", "$*") else [token]
             continue
         while words and (_ASSIGNED.match(words[0]) or words[0] == "exec"):
             words.pop(0)
-        if token == "||" or (words and (words[0] in _DECIDES or _UNKNOWN.search(words[0]))):
+        if token == "||" or (words and (token.startswith("(") or _is_unknown(words[0]))):
             return
         if words[:1] == ["cd"]:
             if len(words) < 2 or _UNKNOWN.search(words[1]):
@@ -156,9 +165,13 @@ def _in_shell(
             folder = posixpath.join(folder, words[1])
         elif words and words[0] not in _BUILTIN:
             yield from _follow(image, Command(tuple(words), folder, in_shell=True), depth - 1)
-        if token in _ENDS:
+        if ends:
             return
         words = []
+
+
+def _is_unknown(word: str) -> bool:
+    return word in _DECIDES or word.startswith("#") or bool(_UNKNOWN.search(word))
 
 
 # --- the account ----------------------------------------------------------------------------------

@@ -138,6 +138,16 @@ SOUND: list[tuple[Files, dict[str, Any]]] = [
     (IN_ROOT, {"Cmd": ["/root/venv/bin/python"], "User": "root"}),
     ({"app/": (b"", 0o750, 1000)}, {"Cmd": ["python", "train.py"]}),
     ({"app/": (b"", 0o710, 50)}, {"Cmd": ["python", "train.py"], "User": "1000"}),
+    ({}, {"Cmd": ["bash", "-euo", "pipefail", "-c", "python train.py"]}),
+    ({}, {"Cmd": ["bash", "--rcfile", "/x", "-i"]}),
+    ({}, {"Cmd": ["bash", "-s", "--", "name"]}),
+    ({}, shell("run() { python no.py; }; run")),
+    ({}, shell("time python train.py # and wait")),
+    ({}, shell("FOO=$(date) python train.py")),
+    ({}, shell("python $(pwd)/no.py")),
+    ({"app/own.zip": (b"PK", 0o644, 0)}, {**ELSEWHERE, "Env": [PATH, "PYTHONPATH=/app/own.zip"]}),
+    ({f"{SITE}/easy-install.pth": (b"./own.egg\n", 0o644, 0),
+      f"{SITE}/own.egg/jobs/one.py": (b"", 0o644, 0)}, ELSEWHERE),
     ({}, {"Cmd": ["uv", "run", "--no-sync", "python", "train.py"]}),
 ]  # fmt: skip
 

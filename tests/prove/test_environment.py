@@ -141,11 +141,13 @@ FOREIGN = {
         "XLA_PYTHON_CLIENT_MEM_FRACTION": ".92",
         "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async",
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "TF_FORCE_UNIFIED_MEMORY": "1",
         "JAX_PLATFORMS": "cuda,cpu",
         "JAX_DISABLE_JIT": "0",
         "TF_CONFIG": "",
         "PIP_EXTRA_INDEX_URL": "https://index/whl/cu128",
     },
+    "AlphaFold's": {"TF_FORCE_UNIFIED_MEMORY": "1", "XLA_PYTHON_CLIENT_MEM_FRACTION": "4.0"},
     "what is usual": {
         "TF_CPP_MIN_LOG_LEVEL": "1",
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",

@@ -98,6 +98,7 @@ SOUND: list[tuple[Files, dict[str, Any]]] = [
     (texts("app/random.py"), {"Cmd": ["python", "-m", "train"], "WorkingDir": "/app/lib"}),
     (texts("usr/lib/python3.11/sitecustomize.py", text="x"), {}),
     (texts("app/torch/readme"), {}),
+    (texts("opt/lib/python3.11/random.py"), {"Env": ["PYTHONPATH=/opt/lib/python3.11"]}),
     (texts("app/train.py", text='# os.environ["CUDA_VISIBLE_DEVICES"] = ""'), {}),
     (texts("app/train.py", text='os.environ["CUDA_VISIBLE_DEVICES"] = "0"'), {}),
     (texts("app/train.py", text='tf.config.set_visible_devices(gpus[0], "GPU")'), {}),

@@ -29,7 +29,7 @@ def run(image: Image) -> Answer:
         raise NotThereError("the image names no command: whoever starts it has to")
     who = commands.account(image)
     defects: list[Defect] = []
-    if who is None:
+    if who is None and (image.tree.resolve("/etc/passwd") in (None, "/etc/passwd")):
         user = str(image.config.get("User")).partition(":")[0]
         message = f"the image has no account {user} in /etc/passwd: no container of it starts"
         defects.append(Defect(message, "useradd it, or write the number: USER 1000:1000"))
@@ -171,8 +171,12 @@ def _is_module(image: Image, command: Command, name: str) -> bool:
             folders += [posixpath.join(posixpath.dirname(path), each) for each in lines if each]
     path = name.replace(".", "/")
     alike = [each for each in tree.files if f"/{path}." in each]
-    for base in (posixpath.join(command.folder, folder, path) for folder in folders):
-        if tree.resolve(f"{base}/__main__.py") or any(p.startswith(f"{base}.") for p in alike):
+    for folder in folders:
+        root = tree.resolve(posixpath.join(command.folder, folder))
+        base = posixpath.normpath(f"{root}/{path}")
+        if root in tree.files or any(each.startswith(f"{base}.") for each in alike):
+            return True  # a file among the folders is an archive
+        if root and tree.resolve(f"{base}/__main__.py"):
             return True
     return False
 

@@ -285,14 +285,15 @@ def _architectures(image: Image) -> Iterator[Finding]:
         )
 
 
-def _plugins(image: Image) -> Iterator[Defect]:
+def _plugins(image: Image) -> Iterator[Finding]:
+    """Yield the plugins of NCCL that are not there; a machine may mount them."""
     for variable, stem in _PLUGINS.items():
         value = image.environment.get(variable, "")
         names = (value, f"{stem}-{value}.so", f"{stem}.so" if value == stem else value)
         there = image.tree.resolve(value) if "/" in value else None
         found = there or any(next(image.tree.named(name), None) for name in names)
         if value and value != "none" and not found:
-            yield Defect(
+            yield Finding(
                 f"{variable}={value} names a plugin that is not in the image: NCCL goes on without "
                 "it, over the slower network",
                 f"{_UNSET}, or install the plugin",

@@ -36,6 +36,7 @@ _LOADED: Final = frozenset({"abc", "codecs", "genericpath", "io", "ntpath", "os"
 """Modules that are loaded before the program's folder is looked into."""
 _ARRAYS: Final = "numpy"
 _PACKAGES: Final = re.compile(r"/(site|dist)-packages$")
+_STANDARD: Final = re.compile(r"/lib(64)?/python3[^/]*(/lib-dynload)?$")
 _SYSTEM: Final = re.compile(r"^/(usr/lib|etc)/python3[^/]*/")
 _CUSTOM: Final = ("sitecustomize.py", "usercustomize.py")
 _PROFILE: Final = re.compile(
@@ -105,7 +106,7 @@ def _modules(image: Image, folders: list[str]) -> Iterator[Defect]:
     """Yield the modules of Python, and of frameworks, that others of their name hide."""
     known = {*(each.name for each in image.frameworks), _ARRAYS}
     for folder in folders:
-        if _PACKAGES.search(folder):
+        if _PACKAGES.search(folder) or _STANDARD.search(folder):
             continue
         rare = []
         for name, path in _beside(image, folder):
