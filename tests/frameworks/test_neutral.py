@@ -21,6 +21,7 @@ EXCEPT = {
     "init/installers.py": "an option of uv",
     "config/locking.py": "a variable of uv",
     "devicecode/damage.py": "the names of libraries that have to hold code",
+    "devicecode/reader.py": "the names of libraries that read flags",
     "devicecode/pruning/__main__.py": "its text is part of the key of pruned layers",
     "devicecode/pruning/prune.py": "its text is part of the key of pruned layers",
     "facts/frameworks.py": "the list of ours",

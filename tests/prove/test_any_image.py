@@ -395,5 +395,10 @@ def test_an_image_in_the_engine_is_started_as_a_service_would(
             assert checks["start"]["status"] == status, checks["start"]
             assert code == (4 if message else 0)
             assert all(message in problem["message"] for problem in checks["start"]["problems"])
+        lines = (folder / "Dockerfile").read_text().replace('"true"', '"sh", "/no.sh"')
+        (folder / "Dockerfile").write_text(lines)
+        buildx.build(engine, BuildRequest(folder / "Dockerfile", folder, (TAG,)))
+        code, checks, _ = proven(TAG)
+        assert (code, checks["start"]["status"]) == (4, "refused"), checks["start"]
     finally:
         engine.client.images.remove(TAG, force=True)

@@ -8,10 +8,12 @@ import pytest
 
 from builder import contract
 from builder.prove import receipts, suites
-from builder.prove.checks import starts
+from builder.prove.checks import start, starts
+from builder.prove.image import Image, Started
 from builder.prove.judge import Run
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import Limits, Sandbox
+from builder.reading.images import ImageContent
 
 BEGIN = "Traceback (most recent call last):"
 RUNPY = '  File "<frozen runpy>", line 88, in _run_code'
@@ -137,3 +139,25 @@ def test_a_container_is_told_that_the_cpu_is_wanted() -> None:
     with Sandbox(client, image).container(["train"], {"A": "b"}):
         environment = client.containers.create.call_args.kwargs["environment"]
     assert (environment["A"], environment[contract.ACCELERATOR]) == ("b", contract.CPU)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_missing"),
+    [
+        ("OSError: /x/_torchtext.so: undefined symbol: _ZN3c104ivalue", True),
+        ("OSError: Could not load this library: /x/libtorchaudio.so", True),
+        ("OSError: libcudart.so.12: cannot open shared object file: No such file", True),
+        ("python: error while loading shared libraries: libpython3.11.so.1.0: cannot open", True),
+        ("python: can't open file '/app/x.py': [Errno 2] No such file or directory", True),
+        ("sh: can't open '/no.sh': No such file or directory", True),
+        ("/bin/sh: 0: cannot open /no.sh: No such file", True),
+        ("WARNING: undefined symbol: x", False),
+        ("can't open file 'data.csv'", False),
+        ("OSError: [Errno 28] No space left on device", False),
+    ],
+)
+def test_a_line_says_that_a_part_of_the_image_is_missing(line: str, is_missing: bool) -> None:
+    """As the check `start` reads it where the image's own command failed."""
+    content = ImageContent((), image_id="sha256:1")
+    image = Image(content, started=Started(Run(2, 1.0, tail=(line,))))
+    assert start.CHECK.judge(image).status == ("refused" if is_missing else "not there")

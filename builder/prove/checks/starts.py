@@ -33,8 +33,9 @@ FAILS: Final = re.compile(
     r"(ModuleNotFoundError|ImportError|SyntaxError|No module named)\b.*"
     r"|\b(OSError|RuntimeError): .*(cannot open shared object file|undefined symbol|invalid ELF"
     r"|Could not load this library|version `\w+_[\d.]+' not found).*"
-    r"|error while loading shared libraries: .*|symbol lookup error: .*|can't open file .*"
-    r"|[Cc]annot open \S+: No such file.*"
+    r"|error while loading shared libraries: .*|symbol lookup error: .*"
+    r"|^\S*(python|pypy)[\d.]*: can't open file .*"
+    r"|^\S*\bsh: (\d+: )?(can't|[Cc]annot) open .*"
 )
 """What Python, the loader (ctypes raises OSError) and a shell say of what is missing."""
 _USAGE: Final = re.compile(r"usage:|--help", re.IGNORECASE)
