@@ -220,9 +220,8 @@ class Work:
         memory of a step grows with it nearly linearly, so two sizes say where to look.
         """
         jax, batch, most = sys.modules["jax"], self.request["batch"], self.room
-        if not batch or not any(
-            map(functools.partial(is_batch, batch), jax.tree.leaves(step.given))
-        ):
+        within_reach = batch and needs(result) * (MOST // batch) > most
+        if not within_reach or not any(is_batch(batch, x) for x in jax.tree.leaves(step.given)):
             return
         known, too_large, until = [(0, 0), (1, needs(result))], 0, time.monotonic() + SEARCH
         result["batch"] = batch
