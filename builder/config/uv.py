@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from packaging.tags import (
@@ -85,27 +85,52 @@ def resolve(
     without a wheel in an index.
     """
     wanted = [*requirements]
-    sources = dict[str, tuple[str, ...]]()
+
+    def compiled(sources: Mapping[str, Sequence[str]]) -> list[dict[str, Any]]:
+        return _compiled(
+            wanted, platform, environment, constraints or {}, preferences or {}, *options,
+            sources=sources,
+        )  # fmt: skip
+
+    pins = _pinned(compiled, platform, ())
+    if needed := {_NEED_SOURCE[name] for name in _NEED_SOURCE.keys() & pins.keys()} - pins.keys():
+        with contextlib.suppress(NoSolution):
+            return _pinned(compiled, platform, needed)
+    return pins
+
+
+_NEED_SOURCE: Final = dict.fromkeys(("omegaconf", "hydra-core"), "antlr4-python3-runtime")
+"""Packages whose releases of the last years need one that is there as source alone (Requires-Dist
+of omegaconf 2.1): with wheels alone, uv goes back to what they were before."""
+_ROUNDS: Final = 20
+
+
+def _pinned(
+    compiled: Callable[[Mapping[str, Sequence[str]]], list[dict[str, Any]]],
+    platform: Platform,
+    sources: Iterable[str],
+) -> dict[str, Pin]:
+    """Return the pins of what uv finds; `sources` and what else has no wheel are taken as source,
+    once it is known what they require. Raises NoSolution."""
+    known: dict[str, tuple[str, ...]] = dict.fromkeys(sources, ())
     first: NoSolution | None = None
-    while True:
+    for _ in range(_ROUNDS):
         try:
-            packages = _compiled(
-                wanted, platform, environment, constraints or {}, preferences or {}, *options,
-                sources=sources,
-            )  # fmt: skip
+            packages = compiled(known)
         except NoSolution as error:
             first = first or error
-            if not (new := error.sources - sources.keys()):
+            if not (new := error.sources - known.keys()):
                 raise first from None
-            sources |= dict.fromkeys(new, ())
+            known |= dict.fromkeys(new, ())
             continue
-        made = {each["name"]: _made(each) for each in packages if each["name"] in sources}
+        made = {each["name"]: _made(each) for each in packages if each["name"] in known}
         requires = {name: wheel.requires for name, (_, wheel) in made.items()}
-        if requires == {name: sources[name] for name in made}:
-            pins = {name: pin for name, (pin, _) in made.items()}
+        if requires == {name: known[name] for name in made}:
             others = (each for each in packages if each["name"] not in made)
-            return pins | {each["name"]: _pin(each, platform) for each in others}
-        sources |= requires
+            pins = {each["name"]: _pin(each, platform) for each in others}
+            return pins | {name: pin for name, (pin, _) in made.items()}
+        known |= requires
+    raise first or NoSolution(f"{', '.join(known)}: what their sources require contradicts itself")
 
 
 @cache
