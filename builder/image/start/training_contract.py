@@ -14,6 +14,8 @@ factory. `builder show contract` prints it; docs/your-program.md shows a program
 from __future__ import annotations
 
 import argparse
+import atexit
+import hashlib
 import json
 import math
 import os
@@ -28,6 +30,8 @@ from typing import Any
 NOT_FINITE = 4
 RESTART = 143
 """Exit codes: the loss is not finite; stopped from outside, start the program again."""
+_WRITTEN = ("checkpoints", "export", "model")
+"""The folders in the job's folder with what is made of it."""
 
 
 class Job:
@@ -70,6 +74,8 @@ class Job:
             yield self.step
             if self._stopping:
                 sys.exit(RESTART)
+        if self.first:
+            atexit.register(self._provenance)  # after what the program writes when it is done
         self._say("done", f"finished at step {self.step}", step=self.step)
 
     def compile(self, function: Callable[..., Any], *examples: Any) -> Callable[..., Any]:
@@ -123,6 +129,23 @@ class Job:
 
     def _stop(self, *_: object) -> None:
         self._asked = True
+
+    def _provenance(self) -> None:
+        """Write what the job was made from, and the SHA-256 of what it wrote: `builder verify`
+        follows that to the image."""
+        folder = self.options.job_dir
+        hashes = {}
+        for path in sorted(path for top in _WRITTEN for path in (folder / top).rglob("*")):
+            if path.is_file():
+                with path.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                hashes[path.relative_to(folder).as_posix()] = digest
+        options = {name: str(value) for name, value in vars(self.options).items()}
+        image = os.environ.get("TRAINING_IMAGE", "")
+        content = {"schema": 1, "image": image, "options": options, "files": hashes}
+        new = folder / ".provenance.json"
+        new.write_text(json.dumps(content, indent=1))
+        os.replace(new, folder / "provenance.json")  # noqa: PTH105 - whole or not at all
 
     def _say(self, event: str, message: str, **values: Any) -> None:
         if not self.first:
