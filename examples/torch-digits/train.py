@@ -98,13 +98,20 @@ def main() -> None:
         net.load_state_dict(saved["net"])
         optimizer.load_state_dict(saved["optimizer"])
         say("resumed")
-    while step < chosen.steps:
-        drawn = np.random.default_rng(step).integers(len(labels), size=chosen.batch)
-        mine = torch.from_numpy(drawn[rank::world]).to(device)
-        loss = nn.functional.cross_entropy(model(pictures[mine]), labels[mine])
+
+    def train(some: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(some), truth)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        return loss
+
+    if compiler := sys.modules.get("training_image_compile"):  # the proof asks whether it fits
+        compiler.take(train, (pictures[: chosen.batch], labels[: chosen.batch]))
+    while step < chosen.steps:
+        drawn = np.random.default_rng(step).integers(len(labels), size=chosen.batch)
+        mine = torch.from_numpy(drawn[rank::world]).to(device)
+        loss = train(pictures[mine], labels[mine])
         step += 1
         stop = torch.tensor(len(stopped), device=device)
         if world > 1:  # all of them stop after the same step

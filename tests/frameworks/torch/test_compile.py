@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from builder.core.project import tag_of
 from builder.engine import Engine
 from builder.frameworks.torch.probes.compile import MIB, Allocator, rounded
 from builder.prove.session import Sandbox
 from tests import commands
 
+ROOT = Path(__file__).parents[3]
 PROGRAM, HOOK = "tests.frameworks.torch.convolutions", "builder.frameworks.torch.probes.compile"
 
 
@@ -68,7 +70,7 @@ def test_fragments_count_and_whole_segments_go_back_where_there_is_no_more() -> 
 def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(engine: Engine) -> None:
     """MemTracker of PyTorch 2.10 counts 6471.4 MiB of the same step, and the pictures' 27.6 not."""
     commands.builder("build", "v100-torch", check=True)
-    image = engine.client.images.get("training:v100-torch")
+    image = engine.client.images.get(f"training:{tag_of(ROOT, 'v100-torch')}")
     with Sandbox(engine.client, image) as sandbox:
         sandbox.fill(Path("builder/prove/records"))
         request = {"memory": 16935682048, "taken": 1050 * MIB, "batch": 48}
