@@ -23,7 +23,7 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.protocol import JobStatus
 from tests.commands import COMMAND, environment
 
-SECONDS = 60.0
+SECONDS = 90.0
 
 
 @dataclass(frozen=True)
