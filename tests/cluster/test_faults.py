@@ -11,7 +11,7 @@ import pytest
 
 from tests.cluster.access import Access, ended, lines
 
-pytestmark = [pytest.mark.long, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 Describe = Callable[..., str]
 COUNTING = "trap 'exit 143' TERM; for n in $(seq 200); do echo line $n; sleep 0.2; done"
 APART = "kubernetes: {requests: {cpu: 1100m}}\n"
@@ -159,9 +159,7 @@ def test_the_chiefs_last_lines_are_read_when_a_worker_fails(
     assert seconds[-1] - seconds[0] >= 4
 
 
-def test_a_dry_run_and_the_doctor_name_the_jobset_that_submit_creates(
-    access: Access, project: Describe
-) -> None:
+def test_a_dry_run_names_the_jobset_that_submit_creates(access: Access, project: Describe) -> None:
     name = project("echo done")
     code, shown = access.run("submit", name, "--dry-run")
     assert code == 0 and access.jobsets(name) == [], shown

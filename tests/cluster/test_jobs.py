@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.access import Access, ended, lines
 
-pytestmark = [pytest.mark.long, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 Describe = Callable[..., str]
 POLL = ("--poll", "0.5")
 TWENTY = "for n in $(seq 20); do echo line $n; sleep 0.2; done"

@@ -15,7 +15,7 @@ from tests.cluster import keeper, programs
 from tests.cluster.access import Access
 from tests.commands import ROOT, environment
 
-pytestmark = [pytest.mark.long, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 
 
 def left(identity: str) -> list[str]:

@@ -13,7 +13,7 @@ from tests import commands
 from tests.cluster.access import Access, ended, lines
 from tests.registry.server import skopeo
 
-pytestmark = [pytest.mark.long, pytest.mark.network]
+pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 PROGRAM = """
 import sys, time, tensorflow as tf
 strategy = tf.distribute.MultiWorkerMirroredStrategy()
