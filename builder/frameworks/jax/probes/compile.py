@@ -208,7 +208,7 @@ class Work:
             "temporaries": memory.temp_size_in_bytes,
             "aliased": memory.alias_size_in_bytes,
             "code": memory.generated_code_size_in_bytes,
-            "flops": (lowered.cost_analysis() or {}).get("flops", 0.0) / count,
+            "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
             "types": sorted({kind_of(each) for each in _PRODUCT.findall(str(module))}),
             "calls": library_calls(text),
         }
