@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.trainer.runs import SMOKE, Task, cluster
+from tests.trainer.runs import SMOKE, Task, cluster, scalars
 from trainer import evaluate
 
 pytestmark = pytest.mark.tensorflow
@@ -35,8 +34,7 @@ def test_the_role_evaluates_while_the_job_trains_and_ends_with_it(start, tmp_pat
     own = trained.events("evaluated")[-1]
     assert found["evaluations"][-1]["accuracy"] == pytest.approx(own["accuracy"])
     assert beside.lines[-1]["message"] == "the job is done at step 400"
-    events = EventAccumulator(str(job / "logs/evaluator"), size_guidance={"tensors": 0}).Reload()
-    assert [event.step for event in events.Tensors("accuracy")] == steps
+    assert list(scalars(job / "logs/evaluator")["accuracy"]) == steps
     best = max(found["evaluations"], key=lambda entry: entry["accuracy"])
     assert found["best"]["value"] == best["accuracy"]
     served = tf.saved_model.load(str(job / "evaluator/best")).signatures["tensors"]
