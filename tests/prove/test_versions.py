@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "2746d46e3c"),
-    "compile": (1, "1d5d7f18ba"),
+    "compile": (1, "ff9298061a"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "069cd55e7c"),
     "contents": (7, "fb4e68003b"),
