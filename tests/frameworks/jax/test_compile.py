@@ -3,6 +3,7 @@ topologies, by XLA and ptxas for descriptions of GPUs. What a compiler refuses i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -215,6 +216,7 @@ def test_a_program_without_a_step_was_not_asked(compiled: Compile) -> None:
 @ON_TPU
 def test_builder_prove_compiles_for_a_slice_that_it_names(sandbox: Sandbox) -> None:
     assert sandbox
-    done = commands.builder("prove", "tpu-jax", "--topology", "v5e:2x4", check=True)
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("compile "))
-    assert "passed    train compiles for TPU-v5e 2x4; needs " in line
+    done = commands.builder("prove", "tpu-jax", "--topology", "v5e:2x4", "--json", check=True)
+    (check,) = (one for one in json.loads(done.stdout)["checks"] if one["check"] == "compile")
+    assert check["status"] == "passed"
+    assert check["note"].startswith("train compiles for TPU-v5e 2x4; needs ")
