@@ -50,6 +50,8 @@ def test_what_fits_is_said_in_one_line() -> None:
         "train compiles for V100; needs 5.0 of 12.0 GiB; a step is at least 1e+02 ms;"
         " a batch of 192 fits"
     )
+    (line,) = said({"counted": True})
+    assert line.startswith("train fits V100; needs 5.0 of 12.0 GiB; "), "nothing was compiled"
     (line,) = said({"of": 4, "room": TPU.memory}, TPU)
     assert line.startswith("train compiles for TPU-v5e 2x2; needs 5.0 of 15.8 GiB a device; ")
     assert line.endswith("; it uses 1 of the 4 devices")

@@ -161,6 +161,8 @@ class Found:
     batch: NonNegativeInt = 0
     largest_batch: NonNegativeInt = 0
     """Examples of a step that fits, 0 where they are not known."""
+    counted: bool = False
+    """Its memory was counted, and nothing of it was compiled."""
     smaller: str = ""
     more: str = ""
     """Fixes: what makes a step smaller, and what gives it more of the memory."""
@@ -198,8 +200,9 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
     batch = max(found.batch, found.largest_batch)
     fits = f"; a batch of {batch:,} fits" if batch else ""
     idle = f"; it uses {found.devices} of the {found.of} devices"
+    does = f"{found.step} {'fits' if found.counted else 'compiles for'} {where}"
     note = (
-        f"{found.step} compiles for {where}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
+        f"{does}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
         f"{'' if device.is_gpu else ' a device'}{bound}{fits}"
         f"{idle if found.devices < found.of else ''}"
     )

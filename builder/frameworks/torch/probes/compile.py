@@ -125,7 +125,7 @@ class Work:
 
     def take(self, function: Any, examples: Any) -> None:
         """Count the step that the program names, and end the program."""
-        step = {"step": getattr(function, "__name__", "step")}
+        step = {"step": getattr(function, "__name__", "step"), "counted": True}
         try:
             found = {**step, **self.measured(function, examples, self.batch)}
             answer(found)
