@@ -80,7 +80,8 @@ def test_no_line_is_lost_whatever_the_nodes_time(
 
 def test_suspended_and_resumed_in_the_middle(access: Access, project: Describe) -> None:
     """As Kueue does when it takes a job's place away and gives it back."""
-    name = project("echo begins; sleep 5; echo done")
+    waits = "for n in $(seq 30); do sleep 0.2; done"
+    name = project(f"trap 'exit 143' TERM; echo begins; {waits}; echo done")
     following = access.follow(name)
     jobset = access.until(name, bool).display_name
     access.patch(jobset, {"suspend": True})
