@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from builder.core import files
 from builder.engine.private import daemon, lifecycle, network, programs
-from builder.engine.private.instance import data_home, load
+from builder.engine.private.instance import load
 from builder.jobs.backends.kubernetes import jobset
 from tests.cluster import configuration, names
 from tests.cluster.configuration import Cluster
@@ -40,7 +40,7 @@ READY_SECONDS = 180.0
 
 def folder() -> Path:
     """Return where the cluster of this user lies."""
-    return data_home() / "cluster"
+    return files.data_home() / "cluster"
 
 
 def up(images: str) -> Cluster:
@@ -215,7 +215,7 @@ def main(images: str) -> None:
     """Keep a cluster until standard input ends or a signal comes; print its kubeconfig's path."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(0))
-    with files.locked(data_home() / "cluster.lock"):
+    with files.locked(files.data_home() / "cluster.lock"):
         try:
             keeper = Keeper(up(images))
             keeper.start()

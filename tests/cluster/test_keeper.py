@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.core import files
 from builder.engine.private import daemon
-from builder.engine.private.instance import data_home, load
+from builder.engine.private.instance import load
 from tests.cluster import keeper, programs
 from tests.cluster.access import Access
 from tests.commands import ROOT, environment
@@ -34,7 +35,7 @@ def started(own: Access, tmp_path: Path) -> Iterator[list[subprocess.Popen[str]]
     """Two keepers of a second cluster: the first is killed before the second starts."""
     home = tmp_path / "training-image-factory"
     home.mkdir()
-    (home / "docker").symlink_to(data_home() / "docker")
+    (home / "docker").symlink_to(files.data_home() / "docker")
     keepers = []
     for killed in (True, False):
         process = subprocess.Popen(
