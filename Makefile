@@ -11,7 +11,7 @@ BUILDER := $(VENV)/bin/builder
 PYTHON := $(VENV)/bin/python
 PYTEST := $(PYTHON) -m pytest --dist loadscope --numprocesses
 
-VARIABLES := GPU PUSH REGISTRY LONG_SECONDS FUZZ_FIRST VENV
+VARIABLES := GPU PUSH REGISTRY LONG_SECONDS FUZZ_FIRST CLUSTER VENV
 $(foreach name,$(filter-out $(VARIABLES),$(.VARIABLES)),$(if $(findstring command line,$(origin $(name))),\
     $(error $(name) is none of make's variables here; known: $(VARIABLES))))
 
@@ -42,8 +42,8 @@ test: $(VENV)/.test  ## run the tests, with a real engine, registry and TensorFl
 test-fast: $(VENV)/.test  ## run the tests that need no engine, network or TensorFlow
 	@$(PYTEST) 2 -q -m "not engine and not network and not tensorflow and not slow and not long"
 
-test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, fuzzing. LONG_SECONDS=60 each, FUZZ_FIRST=1
-	@grep -rl --include="test_*.py" "mark.long" tests packages | xargs -r $(PYTHON) -m pytest -m long
+test-long: $(VENV)/.test  ## run what takes minutes: every target, campaigns of kills, a cluster (CLUSTER=0: none), fuzzing. LONG_SECONDS=60 each, FUZZ_FIRST=1
+	@grep -rl --include="test_*.py" "mark.long" tests packages | grep -v $(if $(filter 0,$(CLUSTER)),^tests/cluster/,^$$) | xargs -r $(PYTHON) -m pytest -m long
 	@$(PYTHON) -m tests.fuzz --first $(FUZZ_FIRST) --seconds $(LONG_SECONDS)
 
 test-cluster: $(VENV)/.test  ## run jobs in Kubernetes: KUBECONFIG's with REGISTRY=host/path, else one made here

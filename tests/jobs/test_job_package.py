@@ -66,7 +66,10 @@ def script(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     (folder / "train.py").write_text(SCRIPT)
     (folder / "helper.py").write_text('WORDS = "epochs done:"\n')
     (folder / "requirements.txt").write_text("pyyaml>=6\ntqdm  # progress\n")
+    pushed = ROOT / "images/pushed.lock"
+    before = pushed.read_bytes()
     yield folder
+    pushed.write_bytes(before)
     made = home(folder) / "build" / f"cpu-{folder.name}" / "image.json"
     if made.is_file():  # else it failed before there was anything
         engine.client.images.remove(f"training:{tag_of(ROOT, f'cpu-{folder.name}')}", force=True)
