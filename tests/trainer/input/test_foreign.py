@@ -1,12 +1,13 @@
 """Records that other tools wrote: each message says what is there and which option reads it."""
 
 import gzip
+import io
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from PIL import Image
 
 from tests.trainer.runs import Task
 from trainer import evaluate
@@ -17,7 +18,15 @@ from trainer.records.tfrecord import Value, example, frame
 
 pytestmark = pytest.mark.tensorflow
 
-PICTURES = [tf.io.encode_jpeg(np.full((8, 8, 3), colour, np.uint8)).numpy() for colour in (250, 20)]
+
+def jpeg(colour: int) -> bytes:
+    """A picture of one colour."""
+    out = io.BytesIO()
+    Image.fromarray(np.full((8, 8, 3), colour, np.uint8)).save(out, "JPEG")
+    return out.getvalue()
+
+
+PICTURES = [jpeg(250), jpeg(20)]
 
 
 def written(folder: Path, *, packed: bool = False, label: Value | None = None) -> Path:
