@@ -323,6 +323,8 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[tuple
         if locked.get(name) != now.get(name):
             requirements = f"{spec.program.folder}/{image_yaml.REQUIREMENTS}"
             key = requirements if name == TRAINER_REQUIREMENTS else f"image.yaml's {name}"
+            if name == "apt" and (framework := frameworks.of(spec.framework)).apt:
+                key += f", with what {framework.title} needs,"
             why = f"{key} is {text(now.get(name))}, locked is {text(locked.get(name))}"
             changed.append((FILE, why))
     return changed

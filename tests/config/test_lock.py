@@ -177,6 +177,13 @@ def test_a_lock_that_cannot_be_read_is_refused_with_the_command(name: str, copy:
     assert "run builder lock cpu" in error.value.fix
 
 
+def test_what_a_framework_needs_is_not_said_to_be_the_persons(copy: Path) -> None:
+    spec, stack = target(copy, "t4-torch")
+    replace_in(copy / "images/t4-torch/image.lock", '"g++",', "")
+    (staleness,) = lockfile.stale(copy, spec, stack)
+    assert staleness.why.startswith('image.yaml\'s apt, with what PyTorch needs, is ["g++", ')
+
+
 def test_moved_tables_are_seen(copy: Path) -> None:
     spec, stack = target(copy, "v100")
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
