@@ -37,6 +37,13 @@ PARTS = (
     *(f"cli/{name}.py" for name in ("__init__", "audit", "common", "console", "options")),
     *(f"image/{name}.py" for name in ("__init__", "download", "layer", "tarball")),
     *(f"prove/{name}.py" for name in ("__init__", "audit", "report", "ptxas")),
+    # the tables that builder.toml may have
+    *(f"jobs/{name}__init__.py" for name in ("", "backends/", "backends/local/")),
+    *(
+        f"jobs/backends/{backend}/{name}.py"
+        for backend in ("kubernetes", "vertex")
+        for name in ("__init__", "settings")
+    ),
 )
 
 
