@@ -123,6 +123,9 @@ def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
         return _diagnosis(first.ending, "certain", (_evidence(run, first),))
     if ending := table.of_state(run.state):
         last = fatal[-1:] if ending.name == "waiting" else ()
+        said = [index for index, line in enumerate(run.lines) if line.now]
+        if ending.name == "waiting" and not last and said:  # what holds it up, in no words we know
+            return _diagnosis(ending, "certain", (_of_line(run, said[-1]),))
         return _diagnosis(ending, "certain", tuple(_evidence(run, match) for match in last))
     if run.state in FAILED or run.exit_code:
         return None

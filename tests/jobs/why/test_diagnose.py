@@ -144,3 +144,11 @@ def test_a_programs_own_word_for_a_good_end_counts_at_the_end_of_its_log() -> No
     assert why("training done", "a", "b", "c", "d").ending == "unknown"
     assert why("training done", OWN).ending == "unknown"
     assert why("training done", exit_code=1, state="failed").ending == "unknown"
+
+
+def test_what_holds_a_job_up_is_shown_also_in_words_that_no_ending_has() -> None:
+    refused = "Error creating: pods is forbidden by the weather"
+    held = JobLog("job", (Line(refused, "now", now=True),), state="pending")
+    said = diagnose(held)
+    assert said.ending == "waiting"
+    assert [line.text for line in said.evidence] == [refused]
