@@ -38,3 +38,8 @@ def sources_of(table: Mapping[str, Any]) -> dict[str, Source]:
         key: Source(entry["text"], entry["verified"] == "true")
         for key, entry in table["sources"].items()
     }
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version or a compute capability so that it can be compared: (9, 10) of "9.10"."""
+    return tuple(map(int, version.split(".")))

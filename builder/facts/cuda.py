@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from builder.facts import DATA, Source, read_table, sources_of
+from builder.facts import DATA, Source, numbers, read_table, sources_of
 
 _NVIDIA = """
 ml cfg nscq gpucomp ptxjitcompiler fatbinaryloader allocator compiler pkcs11 pkcs11-openssl3 nvvm
@@ -109,7 +109,7 @@ def oldest_driver(
     known = [OldestDriver(row.driver, row.cuda) for row in cuda().drivers if row.cuda == major]
     if ptx_isa:
         rows = cuda().ptx
-        newer = (row for row in rows if _numbers(row.isa) >= _numbers(ptx_isa))
+        newer = (row for row in rows if numbers(row.isa) >= numbers(ptx_isa))
         row = next(newer, rows[-1])
         known.append(OldestDriver(row.driver, row.cuda))
     if known:
@@ -121,8 +121,8 @@ def oldest_driver(
 
 def cudnn(version: str) -> Cudnn | None:
     """Return what a cuDNN carries, None for one from before the table."""
-    wanted = _numbers(version)
-    return next((row for row in cuda().cudnn[::-1] if _numbers(row.since) <= wanted), None)
+    wanted = numbers(version)
+    return next((row for row in cuda().cudnn[::-1] if numbers(row.since) <= wanted), None)
 
 
 def shipped_with(framework: str, release: str, major: str) -> Shipped | None:
@@ -169,7 +169,3 @@ def cuda() -> CudaFacts:
             for isa, toolkit, driver in table["ptx"]["rows"]
         ),
     )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from pydantic import TypeAdapter
 
 from builder.core.errors import InputError
-from builder.facts import DATA, Source, accelerators, read_table, sources_of
+from builder.facts import DATA, Source, accelerators, numbers, read_table, sources_of
 from builder.facts.accelerators import Accelerator
 
 GIB: Final = 2**30
@@ -89,9 +89,9 @@ class Device:
         or where that is not known. kind: float8, bfloat16."""
         if not self.is_gpu:
             return None
-        here = _version(self.capability)
+        here = numbers(self.capability)
         rows = (row for row in _types() if (row.library, row.type) == (library, kind))
-        return next((row for row in rows if here < _version(row.since)), None)
+        return next((row for row in rows if here < numbers(row.since)), None)
 
     def seconds(self, flops: float, moved: float, kinds: frozenset[str]) -> float:
         """Return the least time that a step takes, if nothing but one thing held it up.
@@ -152,15 +152,20 @@ device_description_str: "{device.name}"
 
 
 @cache
+def _table() -> Mapping[str, Any]:
+    return read_table(DATA / "devices.yaml")
+
+
+@cache
 def devices() -> Mapping[str, Device]:
     """Return every device by its name."""
-    rows = read_table(DATA / "devices.yaml")["devices"]
+    rows = _table()["devices"]
     return {row.name: row for row in TypeAdapter(tuple[Device, ...]).validate_python(rows)}
 
 
 def sources() -> Mapping[str, Source]:
     """Return the sources that the rows name."""
-    return sources_of(read_table(DATA / "devices.yaml"))
+    return sources_of(_table())
 
 
 def of(accelerator: Accelerator) -> Device | None:
@@ -182,15 +187,11 @@ def on(topology: str) -> Device:
 
 @cache
 def _capabilities() -> Mapping[str, Capability]:
-    rows = read_table(DATA / "devices.yaml")["capabilities"]
+    rows = _table()["capabilities"]
     return TypeAdapter(dict[str, Capability]).validate_python(rows)
 
 
 @cache
 def _types() -> tuple[TypeSince, ...]:
-    rows = read_table(DATA / "devices.yaml")["types"]
+    rows = _table()["types"]
     return TypeAdapter(tuple[TypeSince, ...]).validate_python(rows)
-
-
-def _version(capability: str) -> tuple[int, ...]:
-    return tuple(map(int, capability.split(".")))

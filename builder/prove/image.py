@@ -113,7 +113,7 @@ class Image:
         """The folders that a program is looked for in."""
         return tuple(dict.fromkeys((self.environment.get("PATH") or PATH).split(":")))
 
-    @property
+    @cached_property
     def spent(self) -> tuple[Spent, ...]:
         """What reading it, and starting it, took."""
         ledger = self.started.ledger if self.started else Ledger()

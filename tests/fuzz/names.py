@@ -20,10 +20,8 @@ from builder.prove.image import Image
 from builder.reading import layers
 from builder.reading.images import ImageContent
 from tests.devicecode.writer import container, library, sass
-from tests.prove.hostile import COMMAND, KEY, SITE, WORDS, files
+from tests.prove.hostile import COMMAND, COMMANDS, KEY, MOVES, SITE, WORDS, files
 
-COMMANDS = re.compile(r"^\s*(::(?!(error|warning)( |::))|##\[)", re.MULTILINE)
-MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 FORGED = re.compile(r"^(\s*::(error|warning)::|\S+ +passed +)forged", re.MULTILINE)
 
 _PIECES = (

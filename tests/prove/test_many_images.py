@@ -322,22 +322,26 @@ OF_TORCH: list[Broken] = [
         Cmd=["torchrun", "--nproc_per_node=1", "fit.py"],
     ),
 ]
+OPENED = (
+    ("cublas", "libcublas.so.12"),
+    ("cufft", "libcufft.so.11"),
+    ("cusolver", "libcusolver.so.11"),
+    ("cusparse", "libcusparse.so.12"),
+    ("cuda_runtime", "libcudart.so.12"),
+    ("cudnn", "libcudnn.so.9"),
+    ("nccl", "libnccl.so.2"),
+    ("cuda_cupti", "libcupti.so.12"),
+)
+"""The libraries that TensorFlow and JAX both open, below their folders."""
+
+
+def opened(*own: tuple[str, str]) -> list[Broken]:
+    """An image without one of OPENED, or of these, each."""
+    return [gone(f"opens {name}", f"{NV}/{folder}/lib/{name}") for folder, name in (*OPENED, *own)]
+
+
 OF_TENSORFLOW: list[Broken] = [
-    *(
-        gone(f"opens {name}", f"{NV}/{folder}/lib/{name}")
-        for folder, name in (
-            ("cublas", "libcublas.so.12"),
-            ("cublas", "libcublasLt.so.12"),
-            ("cufft", "libcufft.so.11"),
-            ("cusolver", "libcusolver.so.11"),
-            ("cusparse", "libcusparse.so.12"),
-            ("cuda_runtime", "libcudart.so.12"),
-            ("cudnn", "libcudnn.so.9"),
-            ("nccl", "libnccl.so.2"),
-            ("cuda_cupti", "libcupti.so.12"),
-            ("nvjitlink", "libnvJitLink.so.12"),
-        )
-    ),
+    *opened(("cublas", "libcublasLt.so.12"), ("nvjitlink", "libnvJitLink.so.12")),
     Broken(
         "a search path without cuSOLVER",
         "loader",
@@ -387,20 +391,7 @@ OF_TENSORFLOW: list[Broken] = [
 ]
 OLD_PJRT = b"Name: jax-cuda12-pjrt\nVersion: 0.8.0\n"
 OF_JAX: list[Broken] = [
-    *(
-        gone(f"opens {name}", f"{NV}/{folder}/lib/{name}")
-        for folder, name in (
-            ("cublas", "libcublas.so.12"),
-            ("cufft", "libcufft.so.11"),
-            ("cusolver", "libcusolver.so.11"),
-            ("cusparse", "libcusparse.so.12"),
-            ("cuda_runtime", "libcudart.so.12"),
-            ("cudnn", "libcudnn.so.9"),
-            ("nccl", "libnccl.so.2"),
-            ("cuda_cupti", "libcupti.so.12"),
-            ("cudnn", "libcudnn_graph.so.9"),
-        )
-    ),
+    *opened(("cudnn", "libcudnn_graph.so.9")),
     gone("JAX has no plugin for a GPU", f"{SITE}/{shapes.PLUGIN}"),
     gone(
         "xla_cuda_plugin.so: installed by jax-cuda12-pjrt",

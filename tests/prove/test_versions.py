@@ -27,7 +27,7 @@ TABLE = {
     "machine": (5, "a5ef0459a7"),
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
-    "shadows": (1, "32541c9c61"),
+    "shadows": (1, "fe9c6f7d59"),
     "loader": (4, "5e1547e849"),
     "installed": (2, "654c98cbe3"),
     "certificates": (2, "cdd939e4ac"),

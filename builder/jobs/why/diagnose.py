@@ -122,16 +122,21 @@ def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     if run.state in ACTIVE and (first := _first(held)) and first.ending.again != "later":
         return _diagnosis(first.ending, "certain", (_evidence(run, first),))
     if ending := table.of_state(run.state):
-        last = fatal[-1:] if ending.name == "waiting" else ()
-        said = [index for index, line in enumerate(run.lines) if line.now]
-        if ending.name == "waiting" and not last and said:  # what holds it up, in no words we know
-            return _diagnosis(ending, "certain", (_of_line(run, said[-1]),))
-        return _diagnosis(ending, "certain", tuple(_evidence(run, match) for match in last))
+        shown = _waits_for(run, fatal) if ending.name == "waiting" else ()
+        return _diagnosis(ending, "certain", shown)
     if run.state in FAILED or run.exit_code:
         return None
     if run.exit_code == 0:
         return _diagnosis(table.named("ended-well"), "certain", ())
     return _done_by_its_own_word(run, fatal)
+
+
+def _waits_for(run: JobLog, fatal: Sequence[Match]) -> tuple[Evidence, ...]:
+    """Return the line that says what holds a job up, also in words that no ending has."""
+    if fatal:
+        return (_evidence(run, fatal[-1]),)
+    said = [index for index, line in enumerate(run.lines) if line.now]
+    return tuple(_of_line(run, index) for index in said[-1:])
 
 
 def _done_by_its_own_word(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from builder.prove import commands
+from builder.prove.commands import Command
 from builder.prove.image import Image, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
@@ -63,19 +64,20 @@ _PERHAPS: Final = re.compile(r"\s*(if|elif|else|except|case)\b")
 
 def run(image: Image) -> Answer:
     """Look beside the program, along PYTHONPATH, and into the scripts and programs of the image."""
-    folders = _folders(image)
+    started = list(commands.started(image))
+    folders = _folders(image, started)
     defects = [*_modules(image, folders), *_second(image, folders)]
     if not image.is_ours:  # the factory's own start hook runs the one that it hides
         defects += _customized(image)
     if image.kind != "cpu":
-        defects += [*_scripts(image), *_programs(image, folders)]
+        defects += [*_scripts(image, started), *_programs(image, folders)]
     return defects, {"note": f"the program's folder: {folders[0]}" if folders else ""}
 
 
-def _folders(image: Image) -> list[str]:
+def _folders(image: Image, started: Sequence[Command]) -> list[str]:
     """Return the folders that come before Python's own: the program's, and those of PYTHONPATH."""
     found, path = list[str](), image.environment.get("PYTHONPATH", "")
-    for command in commands.started(image):
+    for command in started:
         kind, at = command.target
         if {"-I", "-P"} & set(command.words[:at]):
             continue
@@ -164,9 +166,9 @@ def _customized(image: Image) -> Iterator[Defect]:
 # --- the accelerator ------------------------------------------------------------------------------
 
 
-def _scripts(image: Image) -> Iterator[Defect]:
+def _scripts(image: Image, started: Sequence[Command]) -> Iterator[Defect]:
     """Yield where a shell hides the accelerator: in what the image starts, or in a profile."""
-    search, started = ":".join(image.search_path), list(commands.started(image))
+    search = ":".join(image.search_path)
     for command in started[:1]:
         if match := _shell(" ".join(command.words)):
             yield Defect(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import struct
 import tarfile
 import zlib
@@ -107,6 +108,10 @@ WORDS = {
     "a line of Unicode": "x\u2028::error::forged\u0085::error::forged",
     "a page": "x<script>alert(1)</script>'\"><img src=x onerror=alert(1)>",
 }
+COMMANDS = re.compile(r"^\s*(::(?!(error|warning)( |::))|##\[)", re.MULTILINE)
+"""A line that begins as a command to a CI service does, but those that are the prover's own."""
+MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
+"""A character that moves a terminal's cursor, colours it or turns its text."""
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
 
 

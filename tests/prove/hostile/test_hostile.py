@@ -14,12 +14,10 @@ from typer.testing import CliRunner
 from builder.cli.group import app
 from builder.core.errors import FactoryError
 
-from . import IMAGES
+from . import COMMANDS, IMAGES, MOVES
 
 HANGS = 120
 """Seconds after which a test counts as hung; none takes a tenth of it."""
-COMMANDS = re.compile(r"^\s*(::(?!(error|warning)( |::))|##\[)", re.MULTILINE)
-MOVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 @pytest.fixture(autouse=True)
