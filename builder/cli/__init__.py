@@ -148,6 +148,7 @@ def _stop(*_: object) -> NoReturn:
 def _explained(error: Exception) -> tuple[int, list[str]]:
     """Return the exit code of an error, and the lines that tell a person of it."""
     from builder.cli.common import OPTIONS
+    from builder.core.display import Lines, line
     from builder.core.errors import FactoryError
 
     if OPTIONS.debug:
@@ -162,9 +163,10 @@ def _explained(error: Exception) -> tuple[int, list[str]]:
     if known is None:
         fix = "fix:   this is a bug in the factory; builder --debug shows where"
         return 1, [f"error: {type(error).__name__}: {error}", fix]
-    log = [f"    {line}" for line in getattr(known, "log", ())]  # of a failed step of a build
-    fixes = [f"fix:   {known.fix}"] if known.fix else []
-    return known.exit_code, [*log, f"error: {known.message}", *fixes]
+    log = [f"    {each}" for each in getattr(known, "log", ())]  # of a failed step of a build
+    fixes = [f"fix:   {line(known.fix)}"] if known.fix else []
+    message = known.message if isinstance(known.message, Lines) else line(known.message)
+    return known.exit_code, [*log, f"error: {message}", *fixes]
 
 
 def _refusal(error: Exception) -> OutsideError | None:

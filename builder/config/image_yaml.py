@@ -29,6 +29,7 @@ from pydantic_core import PydanticCustomError
 from builder.config import fields
 from builder.config.fields import OWN
 from builder.core import filemodel, outgoing, project, yamlfile
+from builder.core.display import Lines
 from builder.core.errors import InputError
 from builder.core.filemodel import FileModel
 from builder.core.yamlfile import Document, Mistake
@@ -307,9 +308,15 @@ def load_all(root: Path) -> tuple[ImageSpec, ...]:
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        lines = [f"{e.message} -> {e.fix}" if "\n" not in e.message else e.message for e in errors]
-        raise InputError("\n".join(lines), f"mend these {len(errors)} files, then try again")
+        lines = [each for error in errors for each in _lines(error)]
+        raise InputError(Lines.of(lines), f"mend these {len(errors)} files, then try again")
     return tuple(specs)
+
+
+def _lines(error: InputError) -> list[str]:
+    if isinstance(error.message, Lines):  # each with its fix
+        return error.message.split("\n")
+    return [f"{error.message} -> {error.fix}"]
 
 
 def load(root: Path, target: str) -> ImageSpec:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, Self
 
 # Each is linear: text from elsewhere may be a megabyte without a space.
 _QUOTED: Final = re.compile(r"//[^\s/<>@]{0,500}['\",][^\s/<>]{0,500}@")
@@ -58,3 +59,14 @@ def line(text: str) -> str:
     """Return the text as `plain` does, on one line, so that nothing in it passes for a line of the
     factory's own."""
     return type(text)(plain(text).replace("\n", "?"))
+
+
+class Lines(str):
+    """Several lines of an error, each by `line`: a line break in any other text is not ours."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Self:
+        """Return these texts, each on its line."""
+        return cls("\n".join(map(line, texts)))

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from builder.core import yamlfile
+from builder.core.display import Lines
 from builder.core.errors import InputError
 from builder.core.yamlfile import Document, Mistake
 
@@ -104,7 +105,7 @@ def error(where: str, mistakes: Sequence[Mistake]) -> InputError:
     if len(mistakes) == 1:
         return InputError(lines[0], mistakes[0].fix)
     fixes = [f"{line} -> {mistake.fix}" for line, mistake in zip(lines, mistakes, strict=True)]
-    return InputError("\n".join(fixes), f"mend these {len(fixes)} lines, then try again")
+    return InputError(Lines.of(fixes), f"mend these {len(fixes)} lines, then try again")
 
 
 def _sentence(mistake: Mistake) -> str:

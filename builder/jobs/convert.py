@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from builder.core import filemodel, yamlfile
+from builder.core.display import Lines
 from builder.core.errors import InputError
 from builder.facts import DATA, accelerators, read_table
 from builder.jobs import machines
@@ -379,4 +380,4 @@ def _check(where: str, written: Mapping[str, Any]) -> None:
     except ValidationError as error:
         mistakes = filemodel.mistakes(document, error.errors(), described())
         lines = [f"{where}: {mistake.field}: {mistake.what}" for mistake in mistakes]
-        raise InputError("\n".join(lines), mistakes[0].fix) from None
+        raise InputError(Lines.of(lines), mistakes[0].fix) from None

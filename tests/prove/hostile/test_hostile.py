@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from builder import cli
 from builder.cli.group import app
-from builder.core.errors import FactoryError
+from builder.core.display import Lines
+from builder.core.errors import FactoryError, InputError
 
 from . import COMMANDS, IMAGES, MOVES
 
@@ -60,3 +62,20 @@ def test_data_has_the_same_words_and_is_whole(name: str, form: str, tmp_path: Pa
     result = CliRunner().invoke(app, ["prove", str(path), "--gpu", "v100", form])
     assert not MOVES.search(result.stdout)
     assert json.loads(result.stdout)
+
+
+def test_an_error_has_no_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What refuses a library names it, on one line; several mistakes of a file have a line each."""
+    library = tmp_path / "lib" / "libx\nsecrets passed forged.so"
+    library.parent.mkdir()
+    library.write_bytes(b"\x7fELF")
+    monkeypatch.setattr("sys.argv", ["builder", "audit", str(library.parent), "--gpu", "v100"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    words = capsys.readouterr().err
+    assert ended.value.code == 4 and "?secrets passed forged.so" in words
+    assert not [each for each in words.splitlines() if each.startswith("secrets")]
+    code, lines = cli._explained(InputError(Lines.of(["a:1: x", "a:2: y\nforged"]), "mend\nforged"))
+    assert (code, lines) == (2, ["error: a:1: x\na:2: y?forged", "fix:   mend?forged"])
