@@ -10,6 +10,7 @@ import copy
 import re
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -52,6 +53,10 @@ class Objects:
     script: Callable[[Object], Script] = lambda pod: Script()
     known: dict[tuple[str, str, str], Object] = field(default_factory=dict)
     logs: dict[str, list[str]] = field(default_factory=dict)
+    followed: dict[str, threading.Event] = field(
+        default_factory=lambda: defaultdict(threading.Event)
+    )
+    """Set for a pod, by its uid, once somebody holds a stream of its log."""
     lock: Any = field(default_factory=threading.RLock)
     zone: tzinfo = UTC
     """Of the nodes' clocks."""

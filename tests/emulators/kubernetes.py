@@ -210,6 +210,7 @@ class _Handler(QuietHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        self.objects.followed[meta["uid"]].set()
         ends = False
         while not ends and not self.faults.closed.wait(0.01):
             now_is = self.objects.known.get(("pods", meta["namespace"], meta["name"]), {})

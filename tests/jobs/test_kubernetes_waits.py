@@ -299,6 +299,7 @@ def test_the_chiefs_last_words_are_kept_when_a_worker_fails(
             chief, *_, worker = objects.list("pods")
             objects.say(chief, f"step {number}")
         if number == 2:
+            assert objects.followed[chief["metadata"]["uid"]].wait(60)  # the thread has begun
             objects.say(chief, "worker-1 is lost")
             objects.end(worker, 2)
             assert objects.list("pods", selector=f"{ROLE}=chief") == []
