@@ -1,22 +1,30 @@
 """What a framework decides, and which frameworks there are.
 
-A framework is a value: `Framework`. Ours lie in the folders of builder/frameworks/. One that lives
-in another distribution is registered there, as an entry point of the group GROUP; its name is the
-key of image.yaml. Everything else in the factory asks this value, and names no framework.
+A framework is a value with the members of `Framework`. Ours lie in the folders of
+builder/frameworks/. One that lives in another distribution is registered there, as an entry point
+of the group GROUP; its name is the key of image.yaml. Everything else in the factory asks this
+value, and names no framework.
 
-Functions of the rooms above (the versions of an image, its checks) are imported when they are
-called, by the reference that an entry point has (`later` in builder/core/plugins.py): so this
-module imports none of them.
+Its methods import what they call when they are called: naming a framework loads no other room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from builder.core import plugins
+
+if TYPE_CHECKING:  # the types of the rooms above
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
+    from builder.devicecode.library import Library
+    from builder.prove.receipts import Defect
+    from builder.prove.suite import Suite
 
 GROUP: Final = "training_image_factory.frameworks"
 DEFAULT: Final = "tensorflow"
@@ -57,63 +65,87 @@ class OptionalLibrary:
     """What it is for."""
 
 
-@dataclass(frozen=True)
-class Framework:
+class WhyNot(Protocol):
+    """Says why a library does not open: it "is not in the image"; "" where it does."""
+
+    def __call__(self, name: str, opener: str = "") -> str:
+        """Take its name, and the beginning of the name of what opens it."""
+        ...
+
+
+class Framework(Protocol):
     """A framework."""
 
-    name: str
-    """The key of image.yaml, and the folder of its libraries below site-packages."""
-    title: str
-    """Its name for a person."""
-    distributions: frozenset[str]
-    """Packages that install over each other's files; an image has one of them."""
-    releases: Callable[[], tuple[str, ...]]
-    """Returns those that are known, oldest first."""
-    resolve: Callable[[Any], Any]
-    """Takes an ImageSpec; returns the Stack of an image, or raises RefusedError."""
-    suites: Callable[[], Mapping[str, Any]]
-    """Returns the Suite of an image by `suite` of image.yaml."""
-    needed_by: frozenset[str] = frozenset()
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The key of image.yaml, and the folder of its libraries below site-packages."""
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """Its name for a person."""
+
+    @property
+    @abstractmethod
+    def distributions(self) -> frozenset[str]:
+        """Packages that install over each other's files; an image has one of them."""
+
+    @abstractmethod
+    def releases(self) -> tuple[str, ...]:
+        """Return those that are known, oldest first."""
+
+    @abstractmethod
+    def resolve(self, spec: ImageSpec) -> Stack:
+        """Return the versions of an image. Raises RefusedError for what cannot work."""
+
+    @abstractmethod
+    def suites(self) -> Mapping[str, Suite]:
+        """Return the suite of an image by `suite` of image.yaml."""
+
+    needed_by: ClassVar[frozenset[str]] = frozenset()
     """Packages that say that a program uses it."""
-    apt: tuple[str, ...] = ()
+    companions: ClassVar[frozenset[str]] = frozenset()
+    """Packages that are released together with it, so that their versions move with its own."""
+    aliases: ClassVar[frozenset[str]] = frozenset()
+    """Its other names, in conda and in the names of images."""
+    indexes: ClassVar[frozenset[str]] = frozenset()
+    """The addresses of indexes that have its builds, and nothing else of their own."""
+    apt: ClassVar[tuple[str, ...]] = ()
     """Debian's packages that each of its bases has."""
-    beside: tuple[str, ...] = ()
+    beside: ClassVar[tuple[str, ...]] = ()
     """PyPI's packages that it uses, and does not ask for."""
-    exclude_nvidia: tuple[Exclude, ...] = ()
-    exclude: tuple[Exclude, ...] = ()
-    """`exclude_nvidia` and `exclude`: the rules for NVIDIA's wheels, and for its own."""
-    environment: Callable[[Iterable[str], str], Mapping[str, str]] = lambda _packages, _site: {}
-    """Returns the variables of an image with these packages; the second value is its
-    site-packages."""
-    rendezvous: Mapping[str, str] = field(default_factory=dict)
+    exclude_nvidia: ClassVar[tuple[Exclude, ...]] = ()
+    """The rules for NVIDIA's wheels."""
+    exclude: ClassVar[tuple[Exclude, ...]] = ()
+    """The rules for its own wheels."""
+    rendezvous: ClassVar[Mapping[str, str]] = {}
     """The variables by which its processes find each other, each with its value: {host} and {port}
     of the first process, {rank} of this one, {count} of all; empty for a framework that reads
     TF_CONFIG itself."""
-    devices: str = ""
+    devices: ClassVar[Path | None] = None
     """The module that says where its list of devices is, which is copied into images for the guard
-    (trainer/guard/framework.py); "" for none."""
-    optional: tuple[OptionalLibrary, ...] = ()
+    (trainer/guard/framework.py)."""
+    optional: ClassVar[tuple[OptionalLibrary, ...]] = ()
     """Its libraries that one feature alone needs."""
-    module: str = ""
+    module: ClassVar[str] = ""
     """A pattern of the compiled module, below site-packages, without which it is not imported."""
-    opened: Callable[[Any, Callable[..., str]], Iterable[Any]] = lambda _libraries, _why_not: ()
-    """Takes the libraries of an image for a GPU, and a function that says why one does not open
-    ("is not in the image", "" where it does), asked with its name and the beginning of the name of
-    what opens it; yields a Defect for each that the framework opens by name and does not get."""
-    one_bundle: bool = False
-    """Whether it looks for certificates in Debian's place alone."""
-    flags: str = ""
-    """A program that makes it read the flags of XLA_FLAGS; "" for a framework without XLA."""
-    one_host: bool = False
-    """Whether it trains on one host of a TPU alone."""
-    plugins: str = ""
+    plugins: ClassVar[str] = ""
     """A second folder of its libraries; "" for none."""
-    companions: frozenset[str] = frozenset()
-    """Packages that are released together with it, so that their versions move with its own."""
-    aliases: frozenset[str] = frozenset()
-    """Its other names, in conda and in the names of images."""
-    indexes: frozenset[str] = frozenset()
-    """The addresses of indexes that have its builds, and nothing else of their own."""
+    one_bundle: ClassVar[bool] = False
+    """Whether it looks for certificates in Debian's place alone."""
+    one_host: ClassVar[bool] = False
+    """Whether it trains on one host of a TPU alone."""
+    xla_program: ClassVar[str] = ""
+    """A program that makes it read the flags of XLA_FLAGS; "" for a framework without XLA."""
+
+    def environment(self, _packages: Iterable[str], _site: str) -> Mapping[str, str]:
+        """Return the variables of an image with these packages, in this site-packages."""
+        return {}
+
+    def opened(self, _libraries: Sequence[Library], _why_not: WhyNot) -> Iterable[Defect]:
+        """Yield what the framework opens by name in an image for a GPU, and does not get."""
+        return ()
 
     @property
     def lock_file(self) -> str:

@@ -196,8 +196,7 @@ def _named(framework: str, suite: str) -> str:
 
 def of_spec(spec: ImageSpec) -> Suite:
     """Return the suite that the image of a target needs."""
-    suite: Suite = frameworks.of(spec.framework).suites()[spec.suite]
-    return suite
+    return frameworks.of(spec.framework).suites()[spec.suite]
 
 
 def of_image(labels: Mapping[str, str]) -> Suite:
@@ -207,7 +206,7 @@ def of_image(labels: Mapping[str, str]) -> Suite:
     """
     name = labels.get(LABEL, receipts.TRAINER)
     try:
-        suite: Suite = frameworks.of_image(labels).suites()[name]
+        return frameworks.of_image(labels).suites()[name]
     except KeyError as error:
         label, what = LABEL, "suite of checks"
         if not frameworks.is_known(labels.get(frameworks.LABEL, frameworks.DEFAULT)):
@@ -216,4 +215,3 @@ def of_image(labels: Mapping[str, str]) -> Suite:
             f"the image's label {label} says {error}, and there is no such {what}",
             "build the image again with this factory, or verify it with the one that made it",
         ) from None
-    return suite

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -22,7 +22,7 @@ from builder.image import dockerfile, program
 from builder.pipeline import make, proof
 from builder.prove import suites
 from builder.prove.session import Session
-from builder.prove.suite import Answer, Check
+from builder.prove.suite import Answer, Check, Suite
 from tests.emulators.answers import serving
 from tests.image.layers import wheel
 
@@ -47,14 +47,23 @@ SUITES = {
     "program": suites.program("toy", LOADER, ("toy",)),
 }
 
-TOY = Framework(
-    name="toy",
-    title="Toy",
-    distributions=frozenset({"toy-trainer", "toy-gpu"}),
-    releases=lambda: ("1.0.0",),
-    resolve=resolve,
-    suites=lambda: SUITES,
-)
+
+class Toy(Framework):
+    name = "toy"
+    title = "Toy"
+    distributions = frozenset({"toy-trainer", "toy-gpu"})
+
+    def releases(self) -> tuple[str, ...]:
+        return ("1.0.0",)
+
+    def resolve(self, spec: ImageSpec) -> Stack:
+        return resolve(spec)
+
+    def suites(self) -> Mapping[str, Suite]:
+        return SUITES
+
+
+TOY = Toy()
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +82,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def spec(text: str) -> ImageSpec:
     return image_yaml.parse(f"accelerator: CPU\n{text}\n", Path("images/toy/image.yaml"))
+
+
+def test_one_that_lacks_a_member_is_no_framework() -> None:
+    with pytest.raises(TypeError, match=r"distributions.*releases.*resolve.*suites.*title"):
+        type("Nameless", (Framework,), {"name": "nameless"})()
 
 
 def test_a_key_of_image_yaml_selects_it() -> None:

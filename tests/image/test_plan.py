@@ -16,7 +16,6 @@ from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import Prune
 from builder.core.settings import Settings
-from builder.facts import frameworks
 from builder.frameworks.tensorflow import FRAMEWORK as TENSORFLOW
 from builder.image import base, layers_lock, plan
 from builder.image.content_store import ContentStore
@@ -100,9 +99,8 @@ def test_what_moves_a_key(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
             patch.setattr(plan, "pruning_program", lambda changed=changed: changed)
             assert moved(before, wheel_layers(lock, prune)) == moves, file
     others = [rule for rule in TENSORFLOW.exclude if rule.paths != ("numpy/*/lib/*.a",)]
-    framework = replace(TENSORFLOW, exclude=tuple(others))
     with monkeypatch.context() as patch:
-        patch.setattr(frameworks, "of", lambda _: framework)
+        patch.setattr(TENSORFLOW, "exclude", tuple(others))
         assert moved(before, wheel_layers(lock, prune)) == {"numpy 2.4.6"}
     assert moved(before, wheel_layers(lock, prune, GZIP)) == every
     apt = [

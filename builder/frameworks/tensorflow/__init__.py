@@ -10,12 +10,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from builder.core.plugins import later
-from builder.facts.frameworks import Exclude, Framework
+from builder.facts.frameworks import Exclude, Framework, WhyNot
+
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
+    from builder.devicecode.library import Library
+    from builder.prove.receipts import Defect
+    from builder.prove.suite import Suite
 
 # What training never loads, of CUDA 12.5 and TensorFlow 2.21.0.
 # TensorFlow's loader asks for cudart, cublas, cublasLt, cudnn, cufft, cupti, cusolver, cusparse,
@@ -53,42 +59,57 @@ _TENSORFLOW: Final = (
 # fmt: on
 
 
-def _environment(packages: Iterable[str], site: str) -> dict[str, str]:
-    """TensorFlow looks for libtpu here or on the loader's path, not in the package that has it."""
-    return {"TPU_LIBRARY_PATH": f"{site}/libtpu/libtpu.so"} if "libtpu" in packages else {}
+class TensorFlow(Framework):
+    """TensorFlow."""
 
-
-FRAMEWORK: Final = Framework(
-    name="tensorflow",
-    title="TensorFlow",
-    distributions=frozenset(
+    name = "tensorflow"
+    title = "TensorFlow"
+    distributions = frozenset(
         {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tf-nightly"}
-    ),
-    releases=partial(later("builder.devicecode.gpu_support:versions"), "TensorFlow"),
-    needed_by=frozenset(
+    )
+    needed_by = frozenset(
         {"tensorflow-text", "tensorflow-addons", "tensorflow-estimator", "tf-keras", "tfx"}
-    ),
-    aliases=frozenset({"tensorflow", "tf", "tf1", "tf2"}),
-    companions=frozenset(
+    )
+    companions = frozenset(
         {"keras", "tf-keras", "tensorboard", "tensorflow-estimator", "tensorflow-text"}
         | {"tensorflow-addons", "tensorflow-io", "tensorflow-probability"}
-    ),
-    resolve=later("builder.frameworks.tensorflow.stack:resolve"),
-    suites=partial(
-        later("builder.prove.suites:both"),
-        "tensorflow",
-        ("tensorflow", "keras"),
-        3,
-        "builder.frameworks.tensorflow.probes.opens",
-    ),
-    exclude_nvidia=tuple(Exclude(*rule) for rule in _CUDA),
-    exclude=tuple(Exclude(*rule) for rule in _TENSORFLOW),
-    environment=_environment,
-    devices="builder.frameworks.tensorflow.devices",
-    module=r"tensorflow/python/_pywrap_tensorflow_internal\.",
-    opened=later("builder.frameworks.tensorflow.opened:missing"),
-    one_bundle=True,  # tensorflow#40065
-    one_host=True,  # TPUStrategy of the TPU "local": each host would train by itself
-    flags="import tensorflow\n"
-    "print(tensorflow.function(lambda x: x + 1, jit_compile=True)(tensorflow.constant(1.0)))",
-)
+    )
+    aliases = frozenset({"tensorflow", "tf", "tf1", "tf2"})
+    exclude_nvidia = tuple(Exclude(*rule) for rule in _CUDA)
+    exclude = tuple(Exclude(*rule) for rule in _TENSORFLOW)
+    devices = Path(__file__).with_name("devices.py")
+    module = r"tensorflow/python/_pywrap_tensorflow_internal\."
+    one_bundle = True  # tensorflow#40065
+    one_host = True  # TPUStrategy of the TPU "local": each host would train by itself
+    xla_program = (
+        "import tensorflow\n"
+        "print(tensorflow.function(lambda x: x + 1, jit_compile=True)(tensorflow.constant(1.0)))"
+    )
+
+    def releases(self) -> tuple[str, ...]:
+        from builder.devicecode import gpu_support
+
+        return gpu_support.versions(self.title)
+
+    def resolve(self, spec: ImageSpec) -> Stack:
+        from builder.frameworks.tensorflow import stack
+
+        return stack.resolve(spec)
+
+    def suites(self) -> Mapping[str, Suite]:
+        from builder.prove import suites
+
+        opens = "builder.frameworks.tensorflow.probes.opens"
+        return suites.both(self.name, ("tensorflow", "keras"), 3, opens)
+
+    def environment(self, packages: Iterable[str], site: str) -> Mapping[str, str]:
+        """It looks for libtpu here or on the loader's path, not in the package that has it."""
+        return {"TPU_LIBRARY_PATH": f"{site}/libtpu/libtpu.so"} if "libtpu" in packages else {}
+
+    def opened(self, libraries: Sequence[Library], why_not: WhyNot) -> Iterable[Defect]:
+        from builder.frameworks.tensorflow import opened
+
+        return opened.missing(libraries, why_not)
+
+
+FRAMEWORK: Final = TensorFlow()

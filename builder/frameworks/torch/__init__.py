@@ -7,51 +7,47 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final
 
-from builder.core.plugins import later
-from builder.facts.frameworks import Exclude, Framework, OptionalLibrary
+from builder.facts.frameworks import Exclude, Framework, OptionalLibrary, WhyNot
 
-FRAMEWORK: Final = Framework(
-    name="torch",
-    title="PyTorch",
-    distributions=frozenset({"torch"}),
-    releases=partial(later("builder.devicecode.gpu_support:versions"), "PyTorch"),
-    resolve=later("builder.frameworks.torch.stack:resolve"),
-    suites=partial(later("builder.prove.suites:both"), "torch", ("torch",), 2, compiles=True),
-    opened=later("builder.frameworks.torch.opened:missing"),
-    # torch.compile and Triton compile C and C++, against Python's headers too, while a job runs
-    apt=("g++", "libpython3-dev"),
-    beside=("setuptools",),  # torch.utils.cpp_extension
-    environment=lambda _packages, _site: {
-        "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
-        "TRITON_CACHE_DIR": "/tmp/triton",  # else in HOME, which is / for a user without an account
-        "USER": "trainer",  # torch.compile asks getpass, and that else /etc/passwd
-    },
-    needed_by=frozenset(
+if TYPE_CHECKING:
+    from builder.config.image_yaml import ImageSpec
+    from builder.config.stack import Stack
+    from builder.devicecode.library import Library
+    from builder.prove.receipts import Defect
+    from builder.prove.suite import Suite
+
+
+class PyTorch(Framework):
+    """PyTorch."""
+
+    name = "torch"
+    title = "PyTorch"
+    distributions = frozenset({"torch"})
+    needed_by = frozenset(
         {"torchvision", "torchaudio", "torchtext", "torchdata", "torchmetrics", "accelerate"}
         | {"lightning", "pytorch-lightning", "timm", "axolotl", "deepspeed", "xformers", "peft"}
         | {"trl", "unsloth", "ultralytics", "bitsandbytes", "pytorch-ignite", "torch-geometric"}
-    ),
-    aliases=frozenset({"torch", "pytorch", "pytorch-gpu", "pytorch-cpu"}),
-    companions=frozenset(
+    )
+    companions = frozenset(
         {"torchvision", "torchaudio", "torchtext", "torchdata", "torchcodec", "torchao", "triton"}
         | {"xformers", "functorch", "torchrec", "fbgemm-gpu", "torch-tensorrt"}
-    ),
-    indexes=frozenset({"https://download.pytorch.org/whl"}),
-    devices="builder.frameworks.torch.devices",
-    optional=(
-        # NVIDIA, cuSPARSELt, "Supported compute capabilities"
-        OptionalLibrary("libcusparseLt.so", "8.0", "only 2:4 sparsity uses it, from 8.0 on"),
-        # NVIDIA, GPUDirect Storage, cuFile API
-        OptionalLibrary("libcufile.so", "", "only reading files into a GPU's memory uses it"),
-        # torch.distributed._symmetric_memory, set_backend("NVSHMEM")
-        OptionalLibrary("libnvshmem_host.so", "", "only symmetric memory by NVSHMEM uses it"),
-        OptionalLibrary("libtorch_nvshmem.so", "", "only symmetric memory by NVSHMEM uses it"),
-    ),
-    module=r"torch/_C\.",
-    rendezvous={
+    )
+    aliases = frozenset({"torch", "pytorch", "pytorch-gpu", "pytorch-cpu"})
+    indexes = frozenset({"https://download.pytorch.org/whl"})
+    # torch.compile and Triton compile C and C++, against Python's headers too, while a job runs
+    apt = ("g++", "libpython3-dev")
+    beside = ("setuptools",)  # torch.utils.cpp_extension
+    exclude_nvidia = (
+        Exclude("nvidia-*", ("nvidia/*/include/**",), "headers, for compilers"),
+        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), "cuFFT as FFTW"),
+        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), "cuBLAS as BLAS"),
+    )
+    exclude = (Exclude("torch", ("torch/lib/*.a",), "static libraries, for linkers"),)
+    rendezvous: ClassVar[Mapping[str, str]] = {
         # torch.distributed's own, for one process in each container
         "MASTER_ADDR": "{host}",
         "MASTER_PORT": "{port}",
@@ -63,11 +59,46 @@ FRAMEWORK: Final = Framework(
         "PET_MASTER_PORT": "{port}",
         "PET_NODE_RANK": "{rank}",
         "PET_NNODES": "{count}",
-    },
-    exclude_nvidia=(
-        Exclude("nvidia-*", ("nvidia/*/include/**",), "headers, for compilers"),
-        Exclude("nvidia-cufft*", ("nvidia/cufft/lib/libcufftw.so*",), "cuFFT as FFTW"),
-        Exclude("nvidia-cublas*", ("nvidia/cublas/lib/libnvblas.so*",), "cuBLAS as BLAS"),
-    ),
-    exclude=(Exclude("torch", ("torch/lib/*.a",), "static libraries, for linkers"),),
-)
+    }
+    devices = Path(__file__).with_name("devices.py")
+    optional = (
+        # NVIDIA, cuSPARSELt, "Supported compute capabilities"
+        OptionalLibrary("libcusparseLt.so", "8.0", "only 2:4 sparsity uses it, from 8.0 on"),
+        # NVIDIA, GPUDirect Storage, cuFile API
+        OptionalLibrary("libcufile.so", "", "only reading files into a GPU's memory uses it"),
+        # torch.distributed._symmetric_memory, set_backend("NVSHMEM")
+        OptionalLibrary("libnvshmem_host.so", "", "only symmetric memory by NVSHMEM uses it"),
+        OptionalLibrary("libtorch_nvshmem.so", "", "only symmetric memory by NVSHMEM uses it"),
+    )
+    module = r"torch/_C\."
+
+    def releases(self) -> tuple[str, ...]:
+        from builder.devicecode import gpu_support
+
+        return gpu_support.versions(self.title)
+
+    def resolve(self, spec: ImageSpec) -> Stack:
+        from builder.frameworks.torch import stack
+
+        return stack.resolve(spec)
+
+    def suites(self) -> Mapping[str, Suite]:
+        from builder.prove import suites
+
+        return suites.both(self.name, ("torch",), 2, compiles=True)
+
+    def environment(self, _packages: Iterable[str], _site: str) -> Mapping[str, str]:
+        """Return where it caches what it compiles, and a user for it."""
+        return {
+            "TORCHINDUCTOR_CACHE_DIR": "/tmp/torchinductor",
+            "TRITON_CACHE_DIR": "/tmp/triton",  # else in HOME: / for a user without an account
+            "USER": "trainer",  # torch.compile asks getpass, and that else /etc/passwd
+        }
+
+    def opened(self, libraries: Sequence[Library], why_not: WhyNot) -> Iterable[Defect]:
+        from builder.frameworks.torch import opened
+
+        return opened.missing(libraries, why_not)
+
+
+FRAMEWORK: Final = PyTorch()

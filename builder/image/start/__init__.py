@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -74,9 +73,8 @@ def _for_cuda(stack: Stack) -> OldestDriver | None:
 def _devices() -> Iterator[tuple[str, bytes]]:
     """Yield the name of each framework, and the module that knows where it lists its devices."""
     for framework in frameworks.every():
-        spec = find_spec(framework.devices) if framework.devices else None
-        if spec and spec.origin:
-            yield framework.name, Path(spec.origin).read_bytes()
+        if framework.devices:
+            yield framework.name, framework.devices.read_bytes()
 
 
 def files(stack: Stack) -> Mapping[str, bytes]:

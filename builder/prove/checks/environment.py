@@ -209,9 +209,10 @@ def unknown_flags(session: Session) -> Answer:
     framework = frameworks.of(session.subject.spec.framework)
     environment = session.read.environment
     written = any(environment.get(name, "").lstrip().startswith("-") for name in _FLAGS)
-    if not (written and framework.flags):
+    if not (written and framework.xla_program):
         return [], {}
-    run = session.start(["-B", "-c", framework.flags], _FLAG_SECONDS, entrypoint=[session.python])
+    program = ["-B", "-c", framework.xla_program]
+    run = session.start(program, _FLAG_SECONDS, entrypoint=[session.python])
     match = next(filter(None, map(_UNKNOWN.search, run.tail)), None)
     if not (run.exit_code and match):
         return [], {}

@@ -282,9 +282,9 @@ class _Follower:
     def opened(self) -> Iterator[Defect]:
         """Beside a framework that uses the GPU, another one may feed it from the CPU."""
         said = []
-        for each in self.image.frameworks:
-            lacks = _Opening(self, each)
-            said.append(list(each.opened(self.image.content.libraries, lacks.why)))
+        for framework in self.image.frameworks:
+            lacks = _Opening(self, framework)
+            said.append(list(framework.opened(self.image.content.libraries, lacks.why)))
         works = any(all(isinstance(defect, Finding) for defect in each) for each in said)
         for each in (defect for defects in said for defect in defects):
             yield Finding(**asdict(each)) if works or self.uncertain else each
