@@ -164,10 +164,9 @@ def render(
 
 def explain(target: str = TARGET, as_json: bool = JSON) -> None:
     """Say why each version is what it is."""
-    from builder.config import compatibility, device_code, image_yaml
+    from builder.config import targets
 
-    spec = image_yaml.load(root(), target)
-    facts = (*compatibility.resolve(spec).facts, *device_code.explain(root(), spec))
+    facts = targets.of(root(), target).facts
     lines: list[str] = []
     for fact in facts:
         doubt = "" if fact.verified else "  (not verified)"

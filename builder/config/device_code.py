@@ -10,13 +10,12 @@ The file holds what was read and no verdicts: those follow today's rule
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.config import compatibility, image_yaml, lockfile
-from builder.config.stack import Fact
+from builder.config import image_yaml
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.devicecode import library
@@ -26,7 +25,6 @@ from builder.facts import accelerators, cuda
 from builder.facts.cuda import OldestDriver
 
 if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
     from builder.config.lockfile import Lock
     from builder.config.stack import Stack
 
@@ -105,19 +103,6 @@ def of_known(lock: Lock, wheels: Read) -> Audit:
 def locked(root: Path, lock: Lock) -> Audit:
     """Return every library with device code in a lock's wheels, as far as they were read."""
     return of_known(lock, read(root, {pin.sha256 for pin in lock.packages.values()}))
-
-
-def explain(root: Path, spec: ImageSpec) -> Iterator[Fact]:
-    """Yield the oldest driver of a locked GPU target, and the PTX that asks for it."""
-    stack = compatibility.resolve(spec)
-    if stack.cuda is None or not (root / image_yaml.IMAGES / spec.name / lockfile.FILE).exists():
-        return
-    lock = lockfile.read(root, spec.name)
-    verdict = locked(root, lock).verdict(stack.compute_capability or "")
-    isa = f" (PTX {verdict.ptx_version})" if verdict.ptx_version else ""
-    source = f"what the locked wheels carry: {image_yaml.IMAGES}/{FILE}"
-    if oldest := driver(root, stack, lock):
-        yield Fact(f"oldest driver for the libraries{isa}", oldest.driver, source, True)
 
 
 def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:

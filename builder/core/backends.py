@@ -15,11 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from builder.core import plugins
 from builder.core.errors import InputError
-from builder.core.findings import Finding
+
+if TYPE_CHECKING:
+    from builder.core.findings import Finding
 
 GROUP: Final = "training_image_factory.backends"
 DEFAULT: Final = "vertex"

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, device_code, image_yaml, lockfile
+from builder.config import image_yaml, targets
 from builder.config.stack import RUNS_ON
 from builder.core import files
 from builder.core.errors import InputError
@@ -95,28 +95,26 @@ def render(
     return Rendered(spec, stack, base, dockerfile, config, base is not None and not own)
 
 
-def load(root: Path, target: str) -> Rendered:
+def load(root: Path, name: str) -> Rendered:
     """Return a target from the files in its folder.
 
     Raises InputError for mistakes in image.yaml, and for a target that is not locked.
     """
-    spec = image_yaml.load(root, target)
-    stack = compatibility.resolve(spec)
-    lock = lockfile.read(root, target)
-    return render(spec, stack, lock, templates_of(root), device_code.driver(root, stack, lock))
+    target = targets.of(root, name)
+    return render(target.spec, target.stack, target.lock, templates_of(root), target.driver)
 
 
-def load_all(root: Path, targets: Iterable[str] | None = None) -> tuple[Rendered, ...]:
+def load_all(root: Path, names: Iterable[str] | None = None) -> tuple[Rendered, ...]:
     """Return these targets, or all of a project. Raises what `load` raises."""
-    names = targets if targets is not None else image_yaml.targets(root)
+    names = names if names is not None else image_yaml.targets(root)
     return tuple(load(root, name) for name in names)
 
 
-def texts(root: Path, targets: Iterable[Rendered]) -> dict[Path, str]:
+def texts(root: Path, rendered: Iterable[Rendered]) -> dict[Path, str]:
     """Return the Dockerfiles of these targets by the paths under which they are committed."""
     return {
         root / image_yaml.IMAGES / target.spec.name / DOCKERFILE: target.dockerfile
-        for target in targets
+        for target in rendered
     }
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import registry
-from builder.config import compatibility, device_code, image_yaml, lockfile
+from builder.config import device_code, image_yaml
+from builder.config import targets as projects
 from builder.core import filemodel, project
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
@@ -29,8 +30,7 @@ from builder.prove.audit import passes
 from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
-    from builder.config.lockfile import Lock
-    from builder.config.stack import Stack
+    from builder.config.targets import TargetFiles
     from builder.engine import Engine
     from builder.pipeline.asked import Asked
     from builder.pipeline.verify import Verification
@@ -214,15 +214,12 @@ def packaged_image(
 
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Image:
     """Return the image of a target as its image.yaml describes it."""
-    spec = image_yaml.load(root, name)
-    driver, serves = None, dict[str, OldestDriver | None]()
+    target = projects.of(root, name)
+    spec, driver, serves = target.spec, None, dict[str, OldestDriver | None]()
     with contextlib.suppress(InputError):  # versions that do not fit; builder lock says so
-        stack = compatibility.resolve(spec)
-        locked = (root / image_yaml.IMAGES / name / lockfile.FILE).is_file()
-        lock = lockfile.read(root, name) if locked else None
-        driver = device_code.driver(root, stack, lock)
-        if lock is not None:
-            serves = _served(root, stack, lock, spec.allow_ptx)
+        driver = target.driver
+        if target.is_locked:
+            serves = _served(target)
     return Image(
         reference,
         target=name,
@@ -235,10 +232,9 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
     )
 
 
-def _served(
-    root: Path, stack: Stack, lock: Lock, allow_ptx: bool
-) -> dict[str, OldestDriver | None]:
+def _served(target: TargetFiles) -> dict[str, OldestDriver | None]:
     """Return the other GPUs on which a lock's libraries run, with the oldest driver for each."""
+    root, stack, lock = target.root, target.stack, target.lock
     libraries = device_code.locked(root, lock)
     return {
         gpu.name: device_code.driver(root, replace(stack, compute_capability=capability), lock)
@@ -246,7 +242,7 @@ def _served(
         if (capability := gpu.compute_capability)
         and capability != stack.compute_capability
         and (stack.prune is None or stack.prune.keeps(capability))
-        and passes(libraries.verdict(capability), allow_ptx)
+        and passes(libraries.verdict(capability), target.spec.allow_ptx)
     }
 
 

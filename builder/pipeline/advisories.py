@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from builder.config import compatibility, image_yaml, lockfile
+from builder.config import compatibility, image_yaml
+from builder.config import targets as projects
 from builder.config.fields import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
@@ -35,12 +36,13 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
 
     Raises InputError for a target without a lock, OutsideError for what could not be looked up.
     """
-    specs = [image_yaml.load(root, target) for target in targets]
+    files = projects.all_of(root, targets)
+    specs = [target.spec for target in files]
     locked = {
-        spec.name: advisories.package_versions(
-            package.purl for package in sbom.locked(lockfile.read(root, spec.name)) if package.purl
+        target.name: advisories.package_versions(
+            package.purl for package in sbom.locked(target.lock) if package.purl
         )
-        for spec in specs
+        for target in files
     }
     versions = frozenset[PackageVersion]().union(*locked.values())
     findings = advisories.look_up(versions, address)
@@ -63,8 +65,7 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
         if not any(finding.is_named_by(entry) for finding in judged[spec.name])
     ]
     together = {
-        spec.name: compatibility.known_bad_of_lock(spec, lockfile.read(root, spec.name))
-        for spec in specs
+        target.name: compatibility.known_bad_of_lock(target.spec, target.lock) for target in files
     }
     return AdvisoryReport(
         len(versions),

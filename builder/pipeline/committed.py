@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from builder.config import compatibility, image_yaml, lockfile, locking
+from builder.config import compatibility, image_yaml, locking, targets
 from builder.config.schema import schema_text
 from builder.core import git, project
 from builder.core.errors import InputError
@@ -31,23 +31,21 @@ MADE_HERE: Final = (f"{project.BUILD}/*/{records.RECORD}", f"{project.BUILD}/*/{
 
 def lock(
     root: Path,
-    targets: Sequence[str],
+    names: Sequence[str],
     apt: Apt,
     upgrade: bool = False,
     on_event: OnEvent = ignore,
     now: Sequence[str] = (),
 ) -> Iterator[Lock]:
-    """Choose and write the locks of `targets`, one after the other.
+    """Choose and write the locks of these targets, one after the other.
 
     Refuses a lock that is known to fail on its GPU, before it is written.
     Raises InputError, OutsideError.
     """
-    for target in targets:
-        spec = image_yaml.load(root, target)
-        stack = compatibility.resolve(spec)
-        require = partial(_require, root, stack)
+    for target in (targets.of(root, name) for name in names):
+        require = partial(_require, root, target.stack)
         yield locking.lock(
-            root, spec, stack, apt, upgrade, on_event, require, now, project.factory()
+            root, target.spec, target.stack, apt, upgrade, on_event, require, now, project.factory()
         )
     with contextlib.suppress(InputError):  # another target has no lock yet
         layers = layers_lock.of(root)
@@ -61,10 +59,9 @@ def _require(root: Path, stack: Stack, lock: Lock) -> None:
     wheels.require(root, stack, lock)
 
 
-def lock_new(root: Path, targets: Sequence[str], apt: Apt, on_event: OnEvent = ignore) -> None:
+def lock_new(root: Path, names: Sequence[str], apt: Apt, on_event: OnEvent = ignore) -> None:
     """Lock and render the targets that never were. Raises what `lock` raises."""
-    folder = root / image_yaml.IMAGES
-    new = [name for name in targets if not (folder / name / lockfile.FILE).exists()]
+    new = [target.name for target in targets.all_of(root, names) if not target.is_locked]
     for _ in lock(root, new, apt, on_event=on_event) if new else ():
         pass
     dockerfile.write(root, dockerfile.texts(root, dockerfile.load_all(root, new)))
@@ -72,24 +69,19 @@ def lock_new(root: Path, targets: Sequence[str], apt: Apt, on_event: OnEvent = i
 
 def bases(root: Path) -> dict[str, BasePlan]:
     """Return the bases of all targets, by the targets' names. Raises InputError."""
-    specs = [spec for spec in image_yaml.load_all(root) if spec.has_own_base]
     return {
-        spec.name: plan(spec, compatibility.resolve(spec), lockfile.read(root, spec.name))
-        for spec in specs
+        target.name: plan(target.spec, target.stack, target.lock)
+        for target in targets.all_of(root)
+        if target.spec.has_own_base
     }
 
 
-def stale(root: Path, targets: Sequence[str]) -> tuple[Staleness, ...]:
-    """Return every lock file of `targets` that does not belong to today's image.yaml and tables.
+def stale(root: Path, names: Sequence[str]) -> tuple[Staleness, ...]:
+    """Return every lock file of targets that does not belong to today's image.yaml and tables.
 
     Raises InputError.
     """
-    specs = [image_yaml.load(root, target) for target in targets]
-    return tuple(
-        staleness
-        for spec in specs
-        for staleness in lockfile.stale(root, spec, compatibility.resolve(spec))
-    )
+    return tuple(each for target in targets.all_of(root, names) for each in target.checked()[1])
 
 
 def problems(root: Path) -> tuple[str, ...]:
@@ -97,15 +89,14 @@ def problems(root: Path) -> tuple[str, ...]:
 
     A sentence each. Raises InputError for a target that cannot be loaded or resolved at all.
     """
-    specs = image_yaml.load_all(root)
     problems: list[str] = []
-    for spec in specs:
-        compatibility.resolve(spec)
+    known = targets.all_of(root)
+    for target in known:
+        compatibility.resolve(target.spec)
         with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`
-            found = compatibility.known_bad_of_lock(spec, lockfile.read(root, spec.name))
-            problems += [f"{spec.name}: {each}; {each.row.fix}" for each in found if each.row.fails]
-    names = [spec.name for spec in specs]
-    for name, gaps in wheels.check(root, names).items():
+            found = compatibility.known_bad_of_lock(target.spec, target.lock)
+            problems += [f"{target.name}: {e}; {e.row.fix}" for e in found if e.row.fails]
+    for name, gaps in wheels.check(root, [target.name for target in known]).items():
         problems += [f"{name}: {gap}" for gap in gaps]
     layers = layers_lock.of(root)
     with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`

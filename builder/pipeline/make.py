@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.config import compatibility, device_code, image_yaml, lockfile
+from builder.config import device_code, image_yaml, targets
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
 from builder.config.stack import Stack
+from builder.config.targets import TargetFiles
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
@@ -116,10 +117,14 @@ def prepare(root: Path, name: str) -> Target:
     Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or the Dockerfile
     no longer fits image.yaml.
     """
-    spec = image_yaml.load(root, name)
-    stack = compatibility.resolve(spec)
+    return prepared(targets.of(root, name))
+
+
+def prepared(target: TargetFiles) -> Target:
+    """Return what `prepare` does, of a target that is loaded."""
+    root, spec, stack = target.root, target.spec, target.stack
     _check_program(root, spec)
-    lock, stale = lockfile.check(root, spec, stack)
+    lock, stale = target.checked()
     if lock is None or stale:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
     driver = device_code.driver(root, stack, lock)
@@ -127,7 +132,7 @@ def prepare(root: Path, name: str) -> Target:
     if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
         raise CheckFailed(
             f"{differences[0]} is not what image.yaml and the templates give",
-            f"builder render {name}",
+            f"builder render {target.name}",
         )
     context = program.files(root, spec, stack)
     if rendered.base is None:  # BuildKit installs what is locked

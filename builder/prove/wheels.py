@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from builder.config import compatibility, image_yaml, lockfile
+from builder.config import image_yaml, targets
 from builder.config.device_code import COMMAND, FILE, of_known, read, write
 from builder.config.lockfile import Lock
 from builder.config.pins import Pin
 from builder.config.stack import GLIBC, OWN_PYTHON, Stack
+from builder.config.targets import TargetFiles
 from builder.config.uv import Platform
 from builder.core import project
 from builder.core.errors import InputError
@@ -49,7 +50,7 @@ def _locked() -> tuple[Wheel, ...]:
 # --- judging --------------------------------------------------------------------------------------
 
 
-def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def check(root: Path, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return target -> what the tables, its lock and the wheels that were read say differently.
 
     It downloads nothing, and looks at locked GPU targets with a base of their own. Raises
@@ -57,21 +58,20 @@ def check(root: Path, targets: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """
     wheels = read(root)
     problems: dict[str, tuple[str, ...]] = {}
-    for stack in _judged(root, targets):
-        target = stack.spec.name
-        if not (root / image_yaml.IMAGES / target / lockfile.FILE).exists():
+    for target in _judged(root, names):
+        if not target.is_locked:
             continue
-        lock = lockfile.read(root, target)
+        lock = target.lock
         # the tables have facts about CUDA and the framework alone; what image.yaml's requirements
         # add is judged in the image
         covered = (pin for file in lock.wheel_files[:2] for pin in lock.wheels.get(file, ()))
         if missing := [pin for pin in covered if pin.sha256 not in wheels]:
-            names = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
+            first = ", ".join(f"{pin.name} {pin.version}" for pin in missing[:3])
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            message = f"what {names}{more} carries was never read: run {COMMAND} {target}"
-            problems[target] = (message,)
+            message = f"what {first}{more} carries was never read: run {COMMAND} {target.name}"
+            problems[target.name] = (message,)
         else:
-            problems[target] = _disagreements(of_known(lock, wheels), stack)
+            problems[target.name] = _disagreements(of_known(lock, wheels), target.stack)
     return problems
 
 
@@ -94,9 +94,8 @@ def require(root: Path, stack: Stack, lock: Lock) -> None:
     )
 
 
-def _judged(root: Path, targets: Sequence[str]) -> Iterator[Stack]:
-    stacks = (compatibility.resolve(image_yaml.load(root, target)) for target in targets)
-    return filter(_is_judged, stacks)
+def _judged(root: Path, names: Sequence[str]) -> Iterator[TargetFiles]:
+    return (target for target in targets.all_of(root, names) if _is_judged(target.stack))
 
 
 def _is_judged(stack: Stack) -> bool:
@@ -117,7 +116,7 @@ def _disagreements(libraries: Audit, stack: Stack) -> tuple[str, ...]:
 
 def verify(
     root: Path,
-    targets: Sequence[str],
+    names: Sequence[str],
     on_event: OnEvent = ignore,
 ) -> dict[str, tuple[str, ...]]:
     """Read the wheels of locks, write what they carry, and say where the tables disagree.
@@ -129,10 +128,10 @@ def verify(
     known = read(root)
     fresh: dict[str, Wheel] = {}
     problems: dict[str, tuple[str, ...]] = {}
-    for stack in _judged(root, targets):
-        lock = lockfile.read(root, stack.spec.name)
+    for target in _judged(root, names):
+        lock = target.lock
         if any(pin.sha256 not in fresh for pin in lock.packages.values()):
-            platform = Platform(lock.python, GLIBC[OWN_PYTHON[stack.python]])
+            platform = Platform(lock.python, GLIBC[OWN_PYTHON[target.stack.python]])
             libraries = of_lock(lock, platform, on_event)
             fresh |= by_wheel(lock.packages.values(), libraries)
         wrong = [
@@ -140,8 +139,8 @@ def verify(
             for pin in lock.packages.values()
             if pin.sha256 in known and known[pin.sha256] != fresh[pin.sha256]
         ]
-        disagreements = _disagreements(of_known(lock, fresh), stack)
-        problems[stack.spec.name] = (*wrong, *disagreements)
+        disagreements = _disagreements(of_known(lock, fresh), target.stack)
+        problems[target.name] = (*wrong, *disagreements)
     locks = [
         path.read_text(encoding="utf-8") for path in (root / image_yaml.IMAGES).glob("*/*.lock")
     ]
