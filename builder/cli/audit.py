@@ -3,24 +3,16 @@
 The package device-code-audit installs `builder audit` as a program of its own.
 """
 
-import contextlib
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from builder.cli.common import out, project, reporter, results, root, say, settings, show
 from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, TARGET, argument, flag, option
 from builder.core import files
 from builder.core.errors import CheckFailed, InputError
-
-if TYPE_CHECKING:
-    from builder.core.events import OnEvent
-    from builder.core.settings import Settings
-    from builder.prove.audit import Gpu
-    from builder.prove.image import Image
 
 
 def audit(
@@ -114,74 +106,36 @@ def prove(
     accelerator. --push-receipt puts the receipt of an image that no check refused beside it in its
     registry (`builder verify REF --suite image`). Exit code 4: it is refused.
     """
-    from builder.pipeline import image_receipt
+    from builder.pipeline import prove_any
     from builder.pipeline import report as pages
-    from builder.prove import any_image, fleet, suites, waste
-    from builder.prove.audit import gpu_of
+    from builder.prove import any_image, waste
 
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
-    machines = fleet.parse(nodes) if nodes else ()
-    device = gpu_of(project(), image, gpu) or next((each.gpu for each in machines), None)
-    where = settings(registry, engine, key, anywhere=True)
+    chosen = settings(registry, engine, key, anywhere=True)
+    asked = prove_any.Request(
+        project(), image, chosen, gpu, nodes, topology or "", run, in_registry=push_receipt
+    )
     with reporter() as shown:
-        if push_receipt:
-            reference, manifest = image_receipt.image_at(image, shown.on_event)
-            image = str(reference)
-        read = _look_into(image, where, device, topology or "", run, shown.on_event)
-    checks = suites.IMAGE.judge(read)
-    judged = (*checks, fleet.judge(read, machines)) if machines else checks
-    wasted = waste.of_image(read.content, device.capability if device else None)
+        judged = prove_any.prove_any(asked, shown.on_event)
+    name, checks, wasted = judged.name, judged.results, judged.waste
     if sarif:
-        out(any_image.sarif(image, judged))
+        out(any_image.sarif(name, checks))
     else:
-        annotations = any_image.github_lines(judged) if github else ()
-        lines = (*any_image.lines(judged), *waste.lines(wasted), *annotations)
-        results(as_json, any_image.as_dict(image, device, judged, wasted, read.spent), lines)
+        annotations = any_image.github_lines(checks) if github else ()
+        lines = (*any_image.lines(checks), *waste.lines(wasted), *annotations)
+        data = any_image.as_dict(name, judged.gpu, checks, wasted, judged.image.spent)
+        results(as_json, data, lines)
     if html:
-        _write(html, pages.html(pages.of_results(image, read, judged, wasted)))
-    any_image.require(image, judged)
+        _write(html, pages.html(pages.of_results(name, judged.image, checks, wasted)))
+    judged.require()
     if push_receipt:
-        say(image_receipt.push(reference, manifest, device, checks, read.spent, where))
+        say(judged.push_receipt(chosen))
 
 
 def _write(page: Path, text: str) -> None:
     files.write(page, text)
     say(f"wrote {page}")
-
-
-def _look_into(
-    image: str,
-    where: "Settings",
-    gpu: "Gpu | None",
-    topology: str,
-    run: str | None,
-    on_event: "OnEvent",
-) -> "Image":
-    """Read an image, and start it if the engine has it."""
-    from builder.engine.discovery import connect
-    from builder.prove import audit as auditing
-    from builder.prove.checks import compile as compiling
-    from builder.prove.checks import start
-    from builder.prove.image import Image, NotThereError
-    from builder.prove.session import JOB
-
-    connected = cache(lambda begin: connect(where, begin, on_event))
-    content = auditing.image_content(where, connected, image, on_event, _targets())
-    read = Image(content, gpu)
-    if content.image_id:
-        target, arguments = None, compiling.arguments_of(JOB) if read.is_ours else ()
-        with contextlib.suppress(NotThereError):
-            target = compiling.target_of(read, topology)
-        started = start.start(
-            connected(False), content.image_id, image, run, on_event, target, arguments
-        )
-        return replace(read, started=started)
-    if run is not None or topology:
-        fix = "docker pull or docker load it, and name it as the engine does"
-        what = "--topology" if run is None else "--run"
-        raise InputError(f"{what}: {image} is not in the engine, not started", fix)
-    return read
 
 
 def _targets() -> dict[str, str]:

@@ -11,9 +11,11 @@ from builder import registry
 from builder.cli.group import app
 from builder.core.errors import CheckFailed
 from builder.core.settings import Settings
-from builder.pipeline import image_receipt
+from builder.pipeline.prove_any import Judgement
 from builder.pipeline.verify import RECEIPT_TYPE
+from builder.prove.image import Image
 from builder.prove.receipts import CheckResult
+from builder.reading.images import ImageContent
 from builder.registry import Manifest
 from tests.trust.signing import Pair, Repository
 
@@ -26,8 +28,9 @@ UNSEEN = CheckResult(
 def test_what_was_not_followed_is_not_signed() -> None:
     manifest = Manifest(b'{"layers": [], "config": {"digest": "%b", "size": 1}}' % DIGEST, "")
     image = registry.parse("127.0.0.1:1/a/b:c").at(manifest.digest)
+    read = Image(ImageContent(()))
     with pytest.raises(CheckFailed, match="the check loader could not follow musl"):
-        image_receipt.push(image, manifest, None, [UNSEEN], (), Settings())
+        Judgement(str(image), read, None, (UNSEEN,), (), (), manifest).push_receipt(Settings())
 
 
 @pytest.mark.network
