@@ -14,6 +14,7 @@ from builder.cli.common import chosen, out, reporter, results, root, say, settin
 from builder.cli.console import duration, size
 from builder.cli.options import flag, option
 from builder.cli.registry import show_push
+from builder.core import display
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -234,11 +235,16 @@ def list_targets(as_json: bool = options.JSON) -> None:
 
     rows = proof.overview(root())
     lines = (
-        f"{row['target']:<8} {row['accelerator']:<10} {row['framework']} {row['release']:<8} "
-        f"{row['state']:<18} {size(row['compressed_bytes']) if row['digest'] else ''}"
+        (
+            row["target"],
+            row["accelerator"],
+            f"{row['framework']} {row['release']}",
+            row["state"],
+            size(row["compressed_bytes"]) if row["digest"] else "",
+        )
         for row in rows
     )
-    results(as_json, rows, lines)
+    results(as_json, rows, display.columns(lines))
 
 
 def show_image(record: "ImageRecord") -> None:

@@ -9,7 +9,7 @@ import typer
 from builder.cli.common import reporter, results, root, say, settings, show
 from builder.cli.console import size
 from builder.cli.options import ENGINE, JSON, REGISTRY, Sending, Where, expanded, flag, option
-from builder.core import files
+from builder.core import display, files
 from builder.core.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def cache(
     freed = content_store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
     sizes = files.sizes(files.cache_home())
     content = {"folder": str(files.cache_home()), "sizes": sizes, "freed": freed}
-    results(as_json, content, (f"{name:<12} {size(count)}" for name, count in sizes.items()))
+    results(as_json, content, display.columns((name, size(count)) for name, count in sizes.items()))
     say(f"{files.cache_home()}: {size(sum(sizes.values()))}")
     if prune:
         say(f"freed {size(freed)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 # Each is linear: text from elsewhere may be a megabyte without a space.
@@ -59,6 +59,13 @@ def line(text: str) -> str:
     """Return the text as `plain` does, on one line, so that nothing in it passes for a line of the
     factory's own."""
     return type(text)(plain(text).replace("\n", "?"))
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a line for each row, its cells below those of the other rows."""
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 class Lines(str):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from builder.core import display
 from builder.core.display import Annotation, masked
 from builder.devicecode.verdict import LibraryVerdict, Support, Verdict, carries
 from builder.prove.audit import Audited
@@ -33,11 +34,7 @@ def table(sources: Sequence[Audited]) -> tuple[str, ...]:
         [names[path], *(row.get(number, "-") for number in range(len(columns)))]
         for path, row in sorted(cells.items(), key=lambda item: names[item[0]])
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = display.columns(rows)
     for source in sources:
         if source.note:
             lines.append(f"{source.name}: {source.note}")

@@ -171,16 +171,19 @@ def test_several_jobs_at_once_stay_apart_but_not_in_one_folder(
     outcomes: dict[int, JobStatus] = {}
 
     def run_number(number: int) -> None:
-        mine = replace(job(f"sleep 1; exit {number}"), folder=tmp_path / str(number))
+        waits = f"until test -e /job/go; do sleep 0.1; done; exit {number}"
+        mine = replace(job(waits), folder=tmp_path / str(number))
         outcomes[number] = local.run(engine, mine)
 
     threads = [threading.Thread(target=run_number, args=(number,)) for number in range(2)]
     for thread in threads:
         thread.start()
-    time.sleep(0.3)
+    for number in range(2):
+        until(lambda folder=tmp_path / str(number): backend.read(folder))  # type: ignore[misc]
     with pytest.raises(InputError, match="another run of this job"):
         local.run(engine, replace(job("exit 0"), folder=tmp_path / "1"))
-    for thread in threads:
+    for number, thread in enumerate(threads):
+        (tmp_path / str(number) / "go").touch()
         thread.join()
     assert {number: outcome.exit_code for number, outcome in outcomes.items()} == {0: 0, 1: 1}
     assert left(engine) == []

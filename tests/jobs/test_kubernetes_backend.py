@@ -175,6 +175,7 @@ def test_an_api_server_that_is_away_is_asked_again_and_that_is_said_once(
         if number == 0:  # each read is tried four times
             loopback.faults.bursts.append(("GET .*jobsets", 503, 12))
         if number == 20:
+            assert loopback.objects.followed[pod["metadata"]["uid"]].wait(60)
             loopback.objects.say(pod, "still here")
             loopback.objects.fail(
                 loopback.jobsets()[0], pod["metadata"]["labels"][JOB_LABEL], "x", "y"

@@ -7,10 +7,10 @@ import sys
 from tests.trainer.runs import ROOT
 
 
-def run(code: str, *signals: int) -> tuple[int, str]:
+def run(code: str, *signals: int, grace: float = 60) -> tuple[int, str]:
     """A process with a Preemption `p`, which gets a signal once it prints."""
     head = "import threading, time\nfrom trainer.job.preemption import Preemption\n"
-    head += "p = Preemption(grace=0.3)\np.install()\n"
+    head += f"p = Preemption(grace={grace})\np.install()\n"
     process = subprocess.Popen(
         [sys.executable, "-c", head + code], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -18,7 +18,7 @@ def run(code: str, *signals: int) -> tuple[int, str]:
     for number in signals or (signal.SIGTERM,):
         process.stdout.readline()
         process.send_signal(number)
-    text, _ = process.communicate(timeout=20)
+    text, _ = process.communicate(timeout=50)
     return process.returncode, text
 
 
@@ -38,7 +38,7 @@ def test_else_it_leaves_as_soon_as_all_is_saved() -> None:
 
 
 def test_ctrl_c_saves_first_and_a_second_one_does_not_wait() -> None:
-    stuck = "p.saved(False)\np.grace = 20\nprint('here', flush=True)\n"
+    stuck = "p.saved(False)\nprint('here', flush=True)\n"
     stuck += "while not p.requested: time.sleep(0.01)\nprint('saving', flush=True)\n"
     code, text = run(stuck + "p.saved(True)", signal.SIGINT)
     assert (code, text.startswith("saving\n")) == (143, True)
@@ -47,6 +47,8 @@ def test_ctrl_c_saves_first_and_a_second_one_does_not_wait() -> None:
 
 
 def test_a_process_that_is_stuck_leaves_at_the_end_of_its_grace() -> None:
-    code, text = run("p.saved(False)\nprint('here', flush=True)\nthreading.Event().wait()")
+    code, text = run(
+        "p.saved(False)\nprint('here', flush=True)\nthreading.Event().wait()", grace=0.3
+    )
     assert code == 143
     assert "no step ended within 0.3 s; the last checkpoint counts" in text
