@@ -48,6 +48,7 @@ def image(
             chosen(targets, everything), program, push, settings(registry, engine), as_json
         )
         return
+    from builder.config import targets as projects
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
     from builder.pipeline import committed, make, proof
@@ -60,10 +61,11 @@ def image(
             root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
         )
         how = _how(where, shown.on_event)
-        made = make.make(root(), names, how, docker, proof.prove_once)
+        files = projects.all_of(root(), names)
+        made = make.make(root(), files, how, docker, proof.prove_once)
         pushed = [
-            push_target(root(), where, docker(), name, tag or (), shown.on_event)
-            for name in (names if push else ())
+            push_target(target, where, docker(), tag or (), shown.on_event)
+            for target in (files if push else ())
         ]
     for proven in made:
         record, receipt = proven.record, proven.receipt
@@ -97,24 +99,25 @@ def _image_of_program(
     """Run `builder image TARGET --program FOLDER:MODULE`."""
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
-    from builder.jobs import package
-    from builder.pipeline import committed
+    from builder.pipeline import committed, package
+    from builder.pipeline.push import push_target
     from builder.prove import suites
 
     program = package.find(name)
     with reporter() as shown:
         apt = ContainerApt(root(), where, shown.on_event)
         committed.lock_new(root(), targets, apt, shown.on_event)
+        packages = [package.on_target(root(), target, program) for target in targets]
         docker = connect(where, on_event=shown.on_event)
-        images = [
-            package.build(root(), where, docker, target, program, shown.on_event)
-            for target in targets
+        images = [package.build(each, where, docker, shown.on_event) for each in packages]
+        pushed = [
+            push_target(each, where, docker, on_event=shown.on_event)
+            for each in (packages if push else ())
         ]
-        pushed = [image.push(where, docker, shown.on_event) for image in images if push]
     for built in images:
         state = f"{'up to date' if built.unchanged else 'built'}, {built.receipt.verdict}"
         checks = ", ".join(check.name for check in built.receipt.checks)
-        say(f"{built.target}: {built.record.reference}, {state} ({checks})")
+        say(f"{built.record.target}: {built.record.reference}, {state} ({checks})")
         say(f"  {built.record.image_id}")
         for line in suites.beside(built.receipt):
             say(f"  {line}")

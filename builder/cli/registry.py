@@ -42,6 +42,7 @@ def push(
     Without TARGET: every target that has a built image. Refuses an image without a valid receipt
     (exit code 4). builder.toml names a key as well: key = "..." in [trust].
     """
+    from builder.config import targets as projects
     from builder.core.settings import KEYLESS
     from builder.engine.discovery import connect
     from builder.pipeline import records
@@ -54,7 +55,8 @@ def push(
     with reporter() as shown:
         docker = connect(chosen, on_event=shown.on_event)
         pushed = [
-            push_target(root(), chosen, docker, name, tag or (), shown.on_event) for name in names
+            push_target(target, chosen, docker, tag or (), shown.on_event)
+            for target in projects.all_of(root(), names)
         ]
     for image in pushed:
         show_push(image)

@@ -61,10 +61,17 @@ class Program:
         return f"{self.folder}:{self.module}"
 
     def home(self, root: Path) -> Path:
-        """Return the folder that `folder` lies in: `root`, or for the packaged trainer, which
-        stands in where a project has no such folder, the one that the factory is installed in."""
-        packaged = self.module == MODULE and not (root / self.folder).exists()
-        return project.INSTALLED if packaged and self.folder == FOLDER else root
+        """Return the folder that all of it lies in: `root`, or for the packaged trainer, which
+        stands in where a project has no such folder, the one that the factory is installed in; for
+        a `--program`, whose path is whole, that path itself."""
+        if Path(self.folder).is_absolute():
+            return Path(self.folder)
+        return project.INSTALLED if self.is_packaged(root) else root
+
+    def is_packaged(self, root: Path) -> bool:
+        """Return whether it is the packaged trainer."""
+        named = (self.folder, self.module) == (FOLDER, MODULE)
+        return named and not (root / self.folder).exists()
 
 
 def _program(value: object, info: ValidationInfo) -> Program:
@@ -240,11 +247,13 @@ class ImageSpec(FileModel):
             )
         return prune
 
-    def written(self) -> dict[str, Any]:
-        """Return what image.yaml says, without the fields that it leaves out."""
-        values = self.model_dump(mode="json", exclude_unset=True)
-        framework = values.pop("framework", None)
-        return {framework if key == "release" else key: each for key, each in values.items()}
+    def with_program(
+        self, name: str, program: Program, folder: TrainerFolder, **changed: object
+    ) -> ImageSpec:
+        """Return an image of another name, of the same file, with another program."""
+        other = self.model_copy(update={"program": program, **changed})
+        other._name, other._folder = name, folder
+        return other
 
     @classmethod
     def file_keys(cls) -> tuple[str, ...]:
@@ -439,11 +448,17 @@ def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
     outgoing.inside(root, path)
     if not path.is_file():
         return TrainerFolder(flat=not inside)
-    name = f"{program.folder}/{REQUIREMENTS}"
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return TrainerFolder(not inside, requirements_in(text, f"{program.folder}/{REQUIREMENTS}"))
+
+
+def requirements_in(text: str, name: str) -> tuple[tuple[str, str], ...]:
+    """Return the lines of a requirements.txt, each with its file, `name`, and line.
+
+    Raises InputError with every line that cannot be installed.
+    """
     requirements, problems = [], []
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8", errors="replace").split("\n"), 1
-    ):
+    for number, line in enumerate(text.split("\n"), 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()
         if not text:
             continue
@@ -454,4 +469,4 @@ def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
             problems.append(Mistake(number, "", str(context["what"]), str(context["fix"])))
     if problems:
         raise filemodel.error(name, problems)
-    return TrainerFolder(not inside, tuple(requirements))
+    return tuple(requirements)

@@ -17,7 +17,7 @@ IMAGES = "images"
 BUILD = "build"
 """The folder that builds write to; it may be deleted."""
 PACKAGES: Final = f"{BUILD}/packages"
-"""The folder with the projects that are made of a `--program`, each in one of its own."""
+"""The folder with the locks of the images that hold a `--program`, each in a folder of its own."""
 INSTALLED: Final = Path(__file__).parents[2]
 """The folder that the packages `builder` and `trainer` lie in: a checkout, or site-packages."""
 
@@ -46,15 +46,10 @@ def find_root(start: Path | None = None) -> Path:
     )
 
 
-def owner(root: Path) -> Path:
-    """Return the project that a `--program`'s own project was made in; another one is its own."""
-    return root.parents[2] if root.parent.as_posix().endswith(f"/{PACKAGES}") else root
-
-
 def tag_of(root: Path, target: str) -> str:
     """Return the tag of a target's image on the engine, which several projects share: it has the
     name of the project's folder."""
-    folder = re.sub(r"[^a-z0-9_.]+", "-", owner(root).absolute().name.lower()).strip("-._")[:40]
+    folder = re.sub(r"[^a-z0-9_.]+", "-", root.absolute().name.lower()).strip("-._")[:40]
     return f"{folder}-{target}" if folder else target
 
 

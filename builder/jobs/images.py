@@ -191,16 +191,16 @@ def packaged_image(
     connect: connects to the engine. Raises InputError for a job whose image is no target,
     CheckFailed, OutsideError.
     """
-    from builder.jobs import package
-    from builder.pipeline import verify
+    from builder.pipeline import package, verify
+    from builder.pipeline.push import push_target
 
     python, target = package.find(program), target_of(root, job.image)
     if not settings.registry:
         what = "a program is pushed before it is sent, and no registry is named"
         raise InputError(what, _REGISTRY)
-    engine = connect()
-    built = package.build(root, settings, engine, target, python, on_event)
-    pushed = built.push(settings, engine, on_event)
+    files, engine = package.on_target(root, target, python), connect()
+    built = package.build(files, settings, engine, on_event)
+    pushed = push_target(files, settings, engine, on_event=on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)
     return replace(

@@ -56,7 +56,7 @@ class Asked:
 
     def _is_of(self, target: str) -> bool:
         """Return whether an image of this target may have the tag: also that of a program that was
-        put onto the target, which has a longer name (builder/jobs/package.py)."""
+        put onto the target, which has a longer name (builder/pipeline/package.py)."""
         own = target.startswith(f"{self.target}-") and _is_below(self.named.tag or "", target)
         return target == self.target or own
 

@@ -90,7 +90,7 @@ def touching(root: Path) -> dict[str, tuple[str, ...]]:
 def _of_program(root: Path, spec: ImageSpec) -> list[str]:
     """Return globs of a program's folder, and of the folders that links lead to. The packaged
     trainer is part of the factory."""
-    if spec.program.home(root) != root:
+    if spec.program.is_packaged(root):
         return []
     real, own = root.resolve(), Path(spec.program.folder)
     files = [path.resolve() for path in program.walk(root / own)]

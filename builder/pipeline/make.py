@@ -129,7 +129,8 @@ def prepared(target: TargetFiles) -> Target:
         raise CheckFailed(f"{stale[0].file}: {stale[0].why}", stale[0].fix)
     driver = device_code.driver(root, stack, lock)
     rendered = dockerfile.render(spec, stack, lock, templates_of(root), driver)
-    if differences := dockerfile.differences(root, dockerfile.texts(root, [rendered])):
+    committed = [rendered] if target.home == root else ()  # nobody commits a --program's
+    if differences := dockerfile.differences(root, dockerfile.texts(root, committed)):
         raise CheckFailed(
             f"{differences[0]} is not what image.yaml and the templates give",
             f"builder render {target.name}",
@@ -141,13 +142,12 @@ def prepared(target: TargetFiles) -> Target:
     if rendered.copies_only:
         packed = Compression.of(spec.compression)
         image = AssembledPlan(rendered.dockerfile, context, rendered.config, packed)
-    return Target(spec, stack, lock, rendered.base, image, layers_lock.of(root))
+    return Target(spec, stack, lock, rendered.base, image, layers_lock.of(target.home))
 
 
 def _check_program(root: Path, spec: ImageSpec) -> None:
     """Raise InputError for the packaged trainer beside another framework than its own."""
-    packaged = spec.program.home(root) != root
-    if packaged and spec.framework != frameworks.DEFAULT:
+    if spec.program.is_packaged(root) and spec.framework != frameworks.DEFAULT:
         title = frameworks.of(spec.framework).title
         raise InputError(
             f"{image_yaml.where(spec, 'program')}: no program is named, and the packaged trainer "
@@ -158,7 +158,7 @@ def _check_program(root: Path, spec: ImageSpec) -> None:
 
 def make(
     root: Path,
-    names: Sequence[str],
+    wanted: Sequence[TargetFiles],
     options: BuildOptions,
     connect: Callable[[], Engine],
     prove: Prove,
@@ -169,10 +169,11 @@ def make(
     target is prepared. prove: writes the receipt. Raises what `prepare` raises, CheckFailed,
     OutsideError.
     """
-    targets = [prepare(root, name) for name in names]
+    targets = [prepared(target) for target in wanted]
     engine = connect()
     with contextlib.ExitStack() as locks:
-        for name in sorted(set(names)):  # in one order, so that two runs do not wait for each other
+        # in one order, so that two runs do not wait for each other
+        for name in sorted({target.name for target in targets}):
             locks.enter_context(files.locked(records.folder(root, name) / ".lock"))
         built = {
             target.name: records.up_to_date(root, engine, target.name, target.inputs)

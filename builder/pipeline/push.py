@@ -15,12 +15,11 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import __version__, registry
-from builder.config import image_yaml
 from builder.config.stack import check_runs_on
+from builder.config.targets import TargetFiles
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
@@ -85,26 +84,25 @@ class PushedImage:
 
 
 def push_target(
-    root: Path,
+    files: TargetFiles,
     settings: Settings,
     engine: Engine,
-    target: str,
     tags: Sequence[str] = (),
     on_event: OnEvent = ignore,
-    project: Path | None = None,
 ) -> PushedImage:
     """Push the image that the last build of a target made, with its base and its receipt, and write
-    its tags into images/pushed.lock. project: whose file that is, `root` by default.
+    its tags into images/pushed.lock.
 
     Raises InputError where nothing was built, CheckFailed without a receipt for that very image.
     """
+    root, target = files.root, files.name
     record = records.read(root, target)
     image = engine.image(record.image_id) if record else None
     if record is None or image is None:
         raise InputError(
             f"{target}: there is no image on the engine to push", f"builder image {target}"
         )
-    accelerator = accelerators.find(image_yaml.load(root, target).accelerator)
+    accelerator = accelerators.find(files.spec.accelerator)
     check_runs_on(image.labels, accelerator.compute_capability, target)
     result = push(
         engine,
@@ -113,11 +111,11 @@ def push_target(
         settings,
         tagging.tags_for(target, record.release, root, tuple(tags)),
         base=record.base.rpartition(":")[2] if record.base_digest and record.base else None,
-        contents=functools.partial(signing.contents, root, record, __version__),
+        contents=functools.partial(signing.contents, files, record, __version__),
         on_event=prefixed(target, on_event),
     )
     for tag in (*tags, target):  # the tag of a version is one of the target's images
-        pushed.record(project or root, registry.parse(result.repository).tagged(tag), result.digest)
+        pushed.record(root, registry.parse(result.repository).tagged(tag), result.digest)
     return result
 
 

@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.config import image_yaml, lockfile
+from builder.config import lockfile
 from builder.config.lockfile import Lock
+from builder.config.targets import TargetFiles
 from builder.core import parallel, project
 from builder.core.errors import InputError
 from builder.core.settings import KEYLESS, TrustSettings
-from builder.pipeline.make import prepare
+from builder.pipeline.make import prepared
 from builder.pipeline.records import ImageRecord
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
@@ -49,19 +50,19 @@ def signer_of(trust: TrustSettings) -> Signer:
     return key_of(trust) or keyless.signer(trust, os.environ)
 
 
-def contents(root: Path, record: ImageRecord, version: str) -> Contents:
+def contents(target: TargetFiles, record: ImageRecord, version: str) -> Contents:
     """Return what can be attested of the image that the last build of a target made.
 
     version: of the factory. Raises InputError where the target's files are no longer those of the
-    build, besides what make.prepare raises.
+    build, besides what make.prepared raises.
     """
-    item = prepare(root, record.target)
+    item = prepared(target)
     if item.inputs != record.inputs:
         raise InputError(
             f"{record.target}: its files changed since the build, and only what is true is signed",
             f"builder image {record.target}",
         )
-    folder, source = f"{project.IMAGES}/{item.name}", provenance.source_of(root)
+    folder, source = f"{project.IMAGES}/{item.name}", provenance.source_of(target.root)
     texts = {**item.lock.files, lockfile.FILE: item.lock.document}
     locks = _hashes({f"{folder}/{name}": text.encode() for name, text in texts.items()})
     program = {f"/{name}": file.content for name, file in item.image.files.items()}
@@ -72,8 +73,8 @@ def contents(root: Path, record: ImageRecord, version: str) -> Contents:
         if record.base_digest:
             files |= {tag: record.base_digest.removeprefix("sha256:")}
     build = Build(record.target, tag, record.inputs, files, source, record.engine, version)
-    program_of = item.spec.program
-    named = program_of.folder if program_of.folder != image_yaml.ROOT else program_of.module
+    chosen = item.spec.program
+    named = Path(chosen.folder).name or chosen.module
     return Contents(item.lock, named, build, base_build)
 
 

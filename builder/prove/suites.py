@@ -3,7 +3,7 @@
 Which suite it is follows from the image's own labels, which are part of its digest, and never from
 the receipt: whoever writes a receipt cannot choose the weaker suite. An image without the label
 LABEL has our trainer, or a program that keeps to the same contract. The factory writes the label
-into images of any other program (builder/jobs/package.py).
+into images of any other program (builder/pipeline/package.py).
 """
 
 from __future__ import annotations

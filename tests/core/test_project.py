@@ -12,7 +12,6 @@ from builder.core import project
     [
         ("/home/a/flowers", "flowers-cpu"),
         ("/home/a/My Flowers (2)", "my-flowers-2-cpu"),
-        ("/home/a/flowers/build/packages/cpu-digits", "flowers-cpu"),
         ("/home/a/packages/digits", "digits-cpu"),
         ("/", "cpu"),
         ("/home/" + "a" * 100, "a" * 40 + "-cpu"),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.config import compatibility, image_yaml, lockfile, locking
+from builder.config import compatibility, image_yaml, lockfile, locking, targets
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Fact, RefusedError, Stack
 from builder.core import plugins, settings
@@ -174,7 +174,7 @@ def test_its_newest_release_is_locked_from_its_index_and_its_image_names_it(proj
 @pytest.mark.long
 def test_its_image_is_made_and_proven(engine: Engine, project: Path) -> None:
     options = make.BuildOptions(settings.load(project))
-    (made,) = make.make(project, ["toy"], options, lambda: engine, proof.prove_once)
+    (made,) = make.make(project, targets.all_of(project), options, lambda: engine, proof.prove_once)
     assert made.receipt.passed and made.receipt.suite == "toy-program"
     assert "loader" in [check.name for check in made.receipt.checks]
     engine.client.images.remove(made.record.image_id, force=True)

@@ -10,7 +10,7 @@ import pytest
 from builder.core.errors import InputError
 from builder.init import factory_wheel, proposal
 from builder.init.repository import Findings, look
-from builder.jobs import package
+from builder.pipeline import package
 
 SECRET = "root:$6$secret"
 

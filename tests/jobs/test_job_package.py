@@ -70,22 +70,24 @@ def script(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     before = pushed.read_bytes()
     yield folder
     pushed.write_bytes(before)
-    made = home(folder) / "build" / f"cpu-{folder.name}" / "image.json"
+    made = ROOT / "build" / f"cpu-{folder.name}" / "image.json"
     if made.is_file():  # else it failed before there was anything
         engine.client.images.remove(f"training:{tag_of(ROOT, f'cpu-{folder.name}')}", force=True)
         engine.client.images.remove(json.loads(made.read_text())["base"], force=True)
     shutil.rmtree(home(folder), ignore_errors=True)
+    shutil.rmtree(made.parent, ignore_errors=True)
     (home(folder).parent / f".cpu-{folder.name}.lock").unlink(missing_ok=True)
 
 
 def home(folder: Path) -> Path:
-    """The little project that is made of a folder."""
+    """Where the locks of a folder's image lie."""
     return ROOT / "build" / "packages" / f"cpu-{folder.name}"
 
 
 def built(folder: Path) -> dict[Path, int]:
     """What building has written of a folder, and when."""
-    return {path: path.stat().st_mtime_ns for path in (home(folder) / "build").rglob("*.json")}
+    made = ROOT / "build" / f"cpu-{folder.name}"
+    return {path: path.stat().st_mtime_ns for path in made.rglob("*.json")}
 
 
 @pytest.mark.long
@@ -98,7 +100,7 @@ def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_p
     assert "epochs done: 40" in done.stderr
     assert float((job / "result.yaml").read_text().partition(":")[2]) < 0.1
     assert (job / "result.yaml").stat().st_uid == os.geteuid()
-    receipt = json.loads((home(script) / f"build/{name}/receipt.json").read_text())
+    receipt = json.loads((ROOT / f"build/{name}/receipt.json").read_text())
     made = {check["name"]: check for check in receipt["checks"]}
     assert all(check["passed"] for check in made.values())
     assert made["imports"]["seen"]["modules"] == ["tensorflow", "tqdm", "yaml"]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from builder.config import targets
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone
 from builder.core.settings import Settings
@@ -97,6 +98,7 @@ def test_a_push_writes_down_where_it_led_the_tags_that_move(
     for folder in ("images/v100", "trainer"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     led: list[str] = []
+    target = targets.of(tmp_path, "v100")
     for text in ("a", "b"):
         image = build(text)
         record = ImageRecord(
@@ -107,7 +109,7 @@ def test_a_push_writes_down_where_it_led_the_tags_that_move(
         )  # fmt: skip
         records.write(tmp_path, record)
         receipts.write(proof(image), records.folder(tmp_path, "v100") / receipts.FILE)
-        result = push_target(tmp_path, repository.settings(), engine, "v100", ("nightly",))
+        result = push_target(target, repository.settings(), engine, ("nightly",))
         led.insert(0, result.digest)
         assert "v100-2.21.0" in result.tags
         names = (f"{repository.reference}:{tag}" for tag in ("nightly", "v100"))

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from builder import registry
+from builder.config import targets
 from builder.core.errors import CheckFailed, InputError
 from builder.core.settings import KEYLESS, Identity, Settings, TrustSettings
 from builder.pipeline import make, signing
@@ -146,7 +147,7 @@ def record(root: Path, target: str = "cpu") -> ImageRecord:
 def test_an_image_has_five_attestations_and_its_base_has_two(
     repository: Repository, ours: Pair, root: Path
 ) -> None:
-    contents = signing.contents(root, record(root), "0.1.0")
+    contents = signing.contents(targets.of(root, "cpu"), record(root), "0.1.0")
     assert contents.base_build
     made, tag = repository.proven(), contents.base_build.base
     base = repository.image("base", tag)
@@ -177,7 +178,7 @@ def test_an_image_has_five_attestations_and_its_base_has_two(
 def test_what_is_no_longer_true_is_not_signed(root: Path) -> None:
     old = replace(record(root), inputs="0" * 64)
     with pytest.raises(InputError, match="cpu: its files changed since the build"):
-        signing.contents(root, old, "0.1.0")
+        signing.contents(targets.of(root, "cpu"), old, "0.1.0")
 
 
 # What does not count -----------------------------------------------------------------------------

@@ -97,11 +97,11 @@ def packaged(
     connect: connects to the engine, after the checks that need none. Raises InputError,
     OutsideError, CheckFailed.
     """
-    from builder.jobs import package
+    from builder.pipeline import package
 
-    python, target = package.find(program), target_of(root, job.image)
-    engine = connect()
-    made = package.build(root, settings, engine, target, python, on_event)
+    python = package.find(program)
+    files, engine = package.on_target(root, target_of(root, job.image), python), connect()
+    made = package.build(files, settings, engine, on_event)
     own = {"image": made.record.image_id, "pass_job_dir": True}
     of_file = job.source.is_file()  # else a target stands for a job
     return engine, job.model_copy(update=own if of_file else {**own, "name": python.slug})

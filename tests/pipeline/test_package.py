@@ -1,13 +1,15 @@
 """A folder and a module: what is found in it, and how what cannot be is refused."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.config import image_yaml
+from builder.config import targets
+from builder.config.targets import TargetFiles
 from builder.core.errors import InputError
-from builder.image import dockerfile, program
-from builder.jobs import package
+from builder.image import program as programs
+from builder.pipeline import package
 from builder.prove import suites
 from tests.prove.reading import PROGRAM
 
@@ -50,14 +52,25 @@ def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -
         package.find(f"{script}/nowhere:train")
 
 
+def packed(root: Path, program: str) -> TargetFiles:
+    """The target cpu with a program, FOLDER:MODULE."""
+    return package.on_target(root, "cpu", package.find(program))
+
+
+def image_files(target: TargetFiles) -> set[str]:
+    """The files of the program in its image."""
+    return set(programs.files(target.root, target.spec, target.stack))
+
+
 def test_the_root_of_a_project_is_a_program_again_and_again(project_root: Path) -> None:
-    """Its copy lies in build/, and does not hold itself."""
+    """What builds write lies below it, and is no part of it."""
     (project_root / "train.py").touch()
     for _ in range(3):
-        home, name = package.derive(project_root, "cpu", package.find(f"{project_root}:train"))
-        assert {"app/train.py", "app/trainer/task.py"} == image_files(home, name)
-        (home / "build" / name).mkdir(parents=True, exist_ok=True)
-        (home / "build" / name / "image.json").touch()
+        target = packed(project_root, f"{project_root}:train")
+        assert {"app/train.py", "app/trainer/task.py"} == image_files(target)
+        for folder in (target.home, project_root / "build" / target.name):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "image.json").touch()
 
 
 def test_a_tiny_run_of_the_targets_own_program_is_not_asked_of_another(
@@ -65,8 +78,7 @@ def test_a_tiny_run_of_the_targets_own_program_is_not_asked_of_another(
 ) -> None:
     path = project_root / "images/cpu/image.yaml"
     path.write_text(path.read_text() + "suite: program\nsmoke: [--steps=1]\n")
-    home, name = package.derive(project_root, "cpu", package.find(f"{script}:train"))
-    assert image_yaml.load(home, name).smoke == ()
+    assert packed(project_root, f"{script}:train").spec.smoke == ()
 
 
 def test_requirements_are_read_as_windows_writes_them_or_refused(script: Path) -> None:
@@ -106,58 +118,52 @@ def project_root(root: Path, tmp_path: Path) -> Path:
     for path in (*(root / "images/cpu").iterdir(), *(root / "images").glob("os-*.lock")):
         to = home / path.relative_to(root)
         to.write_bytes(path.read_bytes())
+    (home / "images/layers.lock").write_text("# of the project\n")
     return home
 
 
-def image_files(home: Path, name: str) -> set[str]:
-    """The files of the program in its image."""
-    target = dockerfile.load(home, name)
-    return set(program.files(home, target.spec, target.stack))
-
-
-def test_a_program_becomes_a_project_of_its_own(
+def test_a_program_stands_in_for_the_targets_own(
     project_root: Path, script: Path, packaged: Path
 ) -> None:
     (script / "secret").symlink_to("train.py")
     (script / "__pycache__").mkdir()
     (script / "__pycache__/x.pyc").touch()
-    home, name = package.derive(project_root, "cpu", package.find(f"{script}:train"))
-    assert name == "cpu-my-script"
-    spec = image_yaml.load(home, name)
+    target = packed(project_root, f"{script}:train")
+    spec = target.spec
+    assert (target.name, spec.accelerator) == ("cpu-my-script", "CPU")
     assert (spec.program.module, spec.trainer_folder.flat) == ("train", True)
-    assert spec.accelerator == "CPU"
     assert suites.of_spec(spec) is PROGRAM, "it knows none of the trainer's options"
-    assert sorted(image_files(home, name)) == [
-        "app/helper.py",
-        "app/secret",
-        "app/train.py",
-    ]
-    (script / "helper.py").unlink()
-    package.derive(project_root, "cpu", package.find(f"{script}:train"))
-    assert "app/helper.py" not in image_files(home, name), "what went is gone"
-    home, name = package.derive(project_root, "cpu", package.find(f"{packaged}:trainer.task"))
-    assert "app/trainer/task.py" in image_files(home, name), "a package keeps its name"
+    assert image_files(target) == {"app/helper.py", "app/secret", "app/train.py"}
+    target = packed(project_root, f"{packaged}:trainer.task")
+    assert "app/trainer/task.py" in image_files(target), "a package keeps its name"
+
+
+def test_it_begins_with_the_locks_of_its_target_and_with_newer_ones_again(
+    project_root: Path, script: Path
+) -> None:
+    target, found = targets.of(project_root, "cpu"), packed(project_root, f"{script}:train")
+    package._begin(target, found)
+    assert found.checked()[0] == replace(target.lock, target="cpu-my-script")
+    assert (found.home / "images/layers.lock").read_text() == "# of the project\n"
+    own = found.home / "images/cpu-my-script/extra.lock"
+    own.write_text("what its requirements add")
+    package._begin(target, found)
+    assert own.read_text() == "what its requirements add", "nothing of the target has changed"
+    vars(target)["lock"] = replace(target.lock, cudnn="another")
+    package._begin(target, found)
+    assert own.read_text() == target.lock.files["extra.lock"]
 
 
 def test_what_cannot_be_packed_is_named_in_the_users_files(
     project_root: Path, script: Path, tmp_path: Path
 ) -> None:
-    (script / "requirements.txt").write_text("pyyaml\n-r other.txt\n")
-    program = package.find(f"{script}:train")
-    home, name = package.derive(project_root, "cpu", program)
+    requirements = script / "requirements.txt"
+    requirements.write_text("pyyaml\n-r other.txt\n")
     with pytest.raises(InputError) as error:
-        image_yaml.load(home, name)
-    shown = package._in_users_words(error.value, program, "cpu")
-    assert shown.message.startswith(f"{script}/requirements.txt:2: '-r other.txt' is an option")
+        packed(project_root, f"{script}:train")
+    assert error.value.message.startswith(f"{requirements}:2: '-r other.txt' is an option")
+    requirements.unlink()
     (tmp_path / "elsewhere.py").touch()
     (script / "link.py").symlink_to(tmp_path / "elsewhere.py")
     with pytest.raises(InputError, match=r"link\.py: is a link to a file outside"):
-        package.derive(project_root, "cpu", program)
-
-
-def test_the_root_of_the_project_is_a_program_again_and_again(project_root: Path) -> None:
-    (project_root / "train.py").write_text("print(1)\n")
-    for _ in range(3):  # the copy lies below the root, and does not hold itself
-        home, name = package.derive(project_root, "cpu", package.find(f"{project_root}:train"))
-        copied = {path for path in image_files(home, name) if path.startswith("app/")}
-        assert copied == {"app/train.py", "app/trainer/task.py"}
+        image_files(packed(project_root, f"{script}:train"))
