@@ -6,19 +6,18 @@ A command's module is imported when the command is called, and typer when any is
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import gc
 import io
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from builder.core import ending
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from builder.core.errors import OutsideError
+    from builder.core.errors import FactoryError
 
 HELP: Final = """Usage: builder [OPTIONS] COMMAND [ARGS]...
 
@@ -99,32 +98,14 @@ def summary(place: str) -> str:
 # --- errors ---------------------------------------------------------------------------------------
 
 
-def main(program: Callable[[], object] | None = None) -> NoReturn:
-    """Run the command line, or another program. An error becomes two lines and an exit code."""
+def main() -> NoReturn:
+    """Run the command line. An error becomes two lines and an exit code."""
     gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would look into every package
-    _prepare_streams()
-    signal.signal(signal.SIGTERM, _stop)
     try:
-        try:
-            (program or _program())()
-        except SystemExit as end:
-            if isinstance(end.__context__, BrokenPipeError):  # typer calls that 1
-                raise end.__context__ from None
-            sys.stdout.flush()
-            raise
-    except _Terminated:
-        _leave(128 + signal.SIGTERM, "stopped")
-    except KeyboardInterrupt:
-        _leave(128 + signal.SIGINT, "stopped")
-    except BrokenPipeError:
-        _leave(141)
-    except Exception as error:
-        code, lines = _explained(error)
-        _leave(code, *lines)
+        ending.run(lambda: _program()(), _explained)
     finally:
         gc.freeze()  # else Python looks through all objects again when it ends, for 40 ms
-    _leave(0)
 
 
 def _program() -> Callable[[], object]:
@@ -136,83 +117,23 @@ def _program() -> Callable[[], object]:
     return app
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM has come."""
-
-
-def _stop(*_: object) -> NoReturn:
-    """End by a signal as by Ctrl-C: whatever has something to remove removes it."""
-    raise _Terminated
-
-
-def _explained(error: Exception) -> tuple[int, list[str]]:
+def _explained(error: Exception) -> ending.Told:
     """Return the exit code of an error, and the lines that tell a person of it."""
     from builder.cli.common import OPTIONS
-    from builder.core.display import Lines, line
-    from builder.core.errors import FactoryError
 
     if OPTIONS.debug:
         import traceback
 
         return int(getattr(error, "exit_code", 1)), [traceback.format_exc().rstrip()]
-    known = error if isinstance(error, FactoryError) else _refusal(error)
-    if isinstance(error, ImportError):
-        from builder.cli.extras import missing
-
-        known = missing(error)
-    if known is None:
-        fix = "fix:   this is a bug in the factory; builder --debug shows where"
-        return 1, [f"error: {type(error).__name__}: {error}", fix]
-    log = [f"    {each}" for each in getattr(known, "log", ())]  # of a failed step of a build
-    fixes = [f"fix:   {line(known.fix)}"] if known.fix else []
-    message = known.message if isinstance(known.message, Lines) else line(known.message)
-    return known.exit_code, [*log, f"error: {message}", *fixes]
+    return ending.explained(
+        error, _missing, "this is a bug in the factory; builder --debug shows where"
+    )
 
 
-def _refusal(error: Exception) -> OutsideError | None:
-    """Return what the operating system refused; None for a fault of the factory."""
-    from pathlib import Path
+def _missing(error: Exception) -> FactoryError | None:
+    """Return which extra an import lacks; None for another error."""
+    if not isinstance(error, ImportError):
+        return None
+    from builder.cli.extras import missing
 
-    from builder.core import files
-    from builder.core.errors import OutsideError, refusal
-
-    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        name = error.object.encode(errors="backslashreplace").decode()
-        fix = "give the file or folder another name"
-        return OutsideError(f"{name}: the name is not UTF-8", fix)
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        return OutsideError("the shell's folder is gone", "cd to a folder that is there")
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    where = f"standard output, the temporary folder, or the cache {files.cache_home()}"
-    return refusal(error, where if full else "") if isinstance(error, OSError) else None
-
-
-def _prepare_streams() -> None:
-    """Give the process the standard streams that it was started without."""
-    while (free := os.open(os.devnull, os.O_RDWR)) < 3:
-        pass
-    os.close(free)
-    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a file's name may be no text
-            stream.reconfigure(errors="backslashreplace")
-
-
-def _leave(code: int, *lines: str) -> NoReturn:
-    """End with these lines on stderr. A stream that takes nothing more changes no exit code."""
-    text = ""
-    if lines:
-        from builder.core.display import masked, plain
-
-        text = "".join(f"{plain(masked(line))}\n" for line in lines)
-    for stream, last in ((sys.stdout, ""), (sys.stderr, text)):
-        try:
-            stream.write(last)
-            stream.flush()
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
+    return missing(error)

@@ -12,7 +12,7 @@ from typing import Literal
 from builder.cli.common import out, project, reporter, results, root, say, settings, show
 from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, TARGET, argument, flag, option
 from builder.core import files
-from builder.core.errors import CheckFailed, InputError
+from builder.core.errors import InputError
 
 
 def audit(
@@ -49,9 +49,10 @@ def audit(
       3  the outside world refused: a registry, a full disk
       4  a GPU cannot run a library, or a layer of an image holds a secret
     """
+    from builder.audit import audited as judged
+    from builder.audit import report
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
-    from builder.prove import report
 
     where = settings(registry, engine, anywhere=not everything)
     with reporter() as shown:
@@ -70,7 +71,7 @@ def audit(
     results(as_json, [report.as_dict(source) for source in audited], lines)
     if ptx:
         _compile(sources or (), gpu or (), ptx)
-    auditing.require(audited)
+    judged.require(audited)
 
 
 ALSO_GITHUB = option(
@@ -150,16 +151,17 @@ def _targets() -> dict[str, str]:
 
 def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds", "all"]) -> None:
     """Compile PTX, and show what the compiler says."""
-    from builder.prove import audit as auditing
-    from builder.prove import ptxas
+    from builder.audit import ptxas
+    from builder.audit.audited import gpu_named
+    from builder.config import network
 
     with reporter() as shown:
-        devices = [auditing.gpu_named(name).capability for name in gpus]
-        results = ptxas.compile_paths(map(Path, sources), devices, which, shown.on_event)
+        devices = [gpu_named(name).capability for name in gpus]
+        variables, paths = network.discover().host_environment(), map(Path, sources)
+        results = ptxas.compile_paths(paths, devices, which, shown.on_event, variables)
     for result in results:
         show(str(result))
-    if failed := next((result for result in results if result.words), None):
-        raise CheckFailed(str(failed), "take a release whose wheels hold code for this GPU")
+    ptxas.require(results)
 
 
 def report(

@@ -22,10 +22,11 @@ from packaging.utils import canonicalize_name
 
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.pruning.prune import PRUNED
 
 LARGEST: Final = 64 << 20
 """Bytes of a RECORD that are read; TensorFlow's has 2.5 MB."""
+PRUNED: Final = "training_image_pruned.csv"
+"""The name of pruning's own record. `pruning/prune.py`, which stands alone, has the same."""
 
 _RECORD: Final = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")

@@ -14,12 +14,13 @@ from typing import Final
 from builder import registry
 from builder.config import debian, network
 from builder.core import system
+from builder.core.docker_sdk import NoEngine
 from builder.core.errors import FactoryError, OutsideError
 from builder.core.findings import Finding, check
 from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.engine import PLATFORM, Engine, buildx, private
-from builder.engine.discovery import NoEngine, connect
+from builder.engine.discovery import connect
 
 BUILD_BYTES: Final = 25_000_000_000
 """Disk that a CUDA image takes on the engine: wheels, unpacked files, compressed layers."""

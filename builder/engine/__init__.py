@@ -5,7 +5,7 @@ else the private one. It stands apart: most of the factory is handed an engine.
 """
 
 from builder.engine.buildx import BuildRequest, BuiltImage
-from builder.engine.docker import PLATFORM, DiskSpace, Engine, EngineImage, refusals
+from builder.engine.docker import PLATFORM, DiskSpace, Engine, EngineImage
 
 __all__ = [
     "PLATFORM",

@@ -22,10 +22,11 @@ from typing import Any, Final, Literal
 
 from builder.core import system
 from builder.core.display import plain
+from builder.core.docker_sdk import first_line
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
-from builder.engine.docker import PLATFORM, Engine, first_line
+from builder.engine.docker import PLATFORM, Engine
 
 COMPRESSION_LEVEL: Final = 3
 """zstd's own default. TensorFlow's largest library (788 MB) on two busy cores: level 1 gives 161 MB

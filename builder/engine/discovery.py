@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from builder.core import system
+from builder.core import docker_sdk, system
+from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import private
-from builder.engine.docker import CLIENTS, Engine, first_line, release, sdk_client
+from builder.engine.docker import CLIENTS, Engine, release
 
 OLDEST_ENGINE: Final = (20, 10)
 """The oldest Docker that loads and runs images (tried: 20.10.24); building asks for more."""
 
 _ANSWER_SECONDS: Final = 10
-_SOCKET: Final = Path("/var/run/docker.sock")
-
-
-class NoEngine(OutsideError):
-    """This machine has no engine of its own."""
 
 
 def connect(settings: Settings, start: bool = True, on_event: OnEvent = ignore) -> Engine:
@@ -64,22 +59,14 @@ def _machine() -> Engine:
 
     Raises NoEngine where there is none, OutsideError for one that does not answer or is too old.
     """
-    host, builder = _machine_host()
+    host, builder = docker_sdk.machine_host()
     # The engine's own builder, whatever builder the user chose: the images of other drivers do not
     # arrive in the engine.
     environment = {**os.environ, **CLIENTS, "BUILDX_BUILDER": builder}
-    socket = Path(host.removeprefix("unix://"))
-    if host.startswith("unix://") and not _exists(socket):
-        raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
-    try:
-        client = sdk_client(host, environment, _ANSWER_SECONDS)
+    with docker_sdk.answering(host):
+        client = docker_sdk.client(host, environment, _ANSWER_SECONDS)
         info: dict[str, Any] = client.info()
         components = client.version().get("Components") or []
-    except Exception as error:
-        raise OutsideError(
-            f"the Docker engine at {host} does not answer: {first_line(str(error))}",
-            _remedy(host, str(error)),
-        ) from error
     version = str(info.get("ServerVersion", ""))
     podman = any("podman" in str(part.get("Name")).lower() for part in components)
     if not podman and release(version) < OLDEST_ENGINE:
@@ -102,61 +89,6 @@ def _machine() -> Engine:
         architecture=system.architecture(str(info.get("Architecture") or "amd64")),
         rootless="name=rootless" in (info.get("SecurityOptions") or []),
     )
-
-
-def _machine_host() -> tuple[str, str]:
-    """Return the engine's host and the name of its builder, which is that of docker's context."""
-    from docker.context import ContextAPI
-
-    if os.environ.get("DOCKER_HOST"):
-        return os.environ["DOCKER_HOST"], "default"
-    try:
-        context = ContextAPI.get_context(os.environ.get("DOCKER_CONTEXT") or None)
-    except Exception as error:  # whatever is wrong in the files of ~/.docker
-        raise OutsideError(
-            f"docker's contexts cannot be read: {first_line(str(error))}",
-            "repair ~/.docker (docker context ls), or set DOCKER_HOST",
-        ) from error
-    if context is None:
-        raise OutsideError(
-            "docker's current context does not exist",
-            "docker context use default, or builder with --engine private",
-        )
-    host = str(context.Host or f"unix://{_SOCKET}")
-    if host == f"unix://{_SOCKET}" and not _SOCKET.exists():
-        others = (path for path in _other_sockets() if path.exists())
-        return next((f"unix://{path}" for path in others), host), "default"
-    return host, context.Name
-
-
-def _other_sockets() -> Iterator[Path]:
-    """Yield where Docker without root and Podman listen (their manuals: dockerd-rootless.sh, podman
-    system service)."""
-    if run := os.environ.get("XDG_RUNTIME_DIR"):
-        yield Path(run) / "docker.sock"
-        yield Path(run) / "podman" / "podman.sock"
-    yield Path("/run/podman/podman.sock")
-
-
-def _exists(socket: Path) -> bool:
-    """Return whether there is a socket; True where this user may not look."""
-    try:
-        return socket.exists()
-    except PermissionError:
-        return True
-
-
-def _remedy(host: str, reason: str) -> str:
-    """Return what to do about an engine that gives no answer."""
-    if "permission denied" in reason.lower():
-        try:
-            user = getpass.getuser()
-        except (OSError, KeyError):
-            user = "USER"
-        return f"let this user reach it: sudo usermod --append --groups docker {user}, log in anew"
-    if host.startswith("unix://"):
-        return "start it (systemctl start docker), or use --engine private"
-    return "check DOCKER_HOST and docker's context (docker context ls), or use --engine private"
 
 
 def _buildx_version(command: tuple[str, ...], environment: Mapping[str, str]) -> str:

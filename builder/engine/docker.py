@@ -5,15 +5,15 @@ Everything goes through Docker's SDK, except the build of a Dockerfile (builder/
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from builder.core import docker_sdk
 from builder.core.errors import OutsideError
 from builder.registry import manifests as image_manifests
 
@@ -106,7 +106,7 @@ class Engine:
     @cached_property
     def client(self) -> docker.DockerClient:
         """The SDK's client. A call waits ten minutes at most."""
-        return sdk_client(self.host, self.environment, _API_SECONDS)
+        return docker_sdk.client(self.host, self.environment, _API_SECONDS)
 
     def image(self, reference: str) -> EngineImage | None:
         """Return the image of this name, digest or id; None if the engine does not have it.
@@ -124,7 +124,7 @@ class Engine:
             return None
         except Exception as error:
             raise OutsideError(
-                f"the engine at {self.host} does not answer: {first_line(str(error))}",
+                f"the engine at {self.host} does not answer: {docker_sdk.first_line(str(error))}",
                 "builder doctor shows its state; builder engine start starts the private one",
             ) from error
 
@@ -155,50 +155,14 @@ class Engine:
     def answers(self) -> bool:
         """Return whether the engine answers within ten seconds."""
         try:
-            return bool(sdk_client(self.host, self.environment, _ANSWER_SECONDS).ping())
+            return bool(docker_sdk.client(self.host, self.environment, _ANSWER_SECONDS).ping())
         except Exception:
             return False
-
-
-def sdk_client(host: str, environment: Mapping[str, str], timeout: int) -> docker.DockerClient:
-    """Return the SDK's client for an engine; timeout: seconds for each call."""
-    import docker
-
-    return docker.DockerClient.from_env(
-        environment={**environment, "DOCKER_HOST": host}, timeout=timeout
-    )
-
-
-@contextlib.contextmanager
-def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[None]:
-    """Turn what the SDK raises about a container of `image` into an OutsideError of one line.
-
-    fix: what to do if the engine does not have the image.
-    """
-    import requests
-    from docker.errors import APIError, ImageNotFound
-
-    try:
-        yield
-    except ImageNotFound:
-        raise OutsideError(f"the engine has no image {image}", fix) from None
-    except APIError as error:
-        reason = error.explanation or error
-        raise OutsideError(f"the engine refused: {reason}", "see `builder doctor`") from error
-    except requests.exceptions.RequestException as error:
-        raise OutsideError(
-            f"the engine does not answer: {error}", "see `builder engine status`"
-        ) from error
 
 
 def release(version: str) -> tuple[int, ...]:
     """Return the first two numbers of a version: (28, 5) of 28.5.2+dfsg1."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-
-
-def first_line(text: str) -> str:
-    """Return the first line that is not empty, at most 400 characters of it."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "no message")[:400]
 
 
 def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from builder.core import yamlfile
+import yaml
+
 from builder.core.errors import InputError
 
 DATA = Path(__file__).parent
@@ -23,13 +24,14 @@ class Source:
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the content of a table. Raises InputError for a file that is not a table."""
-    document = yamlfile.parse(path.read_text(encoding="utf-8"), path.name)
-    if document.problems:
-        problem = document.problems[0]
-        where = f"{path.name}:{problem.line}: {problem.field}"
-        raise InputError(f"{where}: {problem.what}", problem.fix)
-    return cast(dict[str, Any], document.value)
+    """Return the content of a table of ours, each scalar as its text. Raises InputError for a file
+    that is no YAML."""
+    try:
+        table = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CBaseLoader)
+    except yaml.YAMLError as error:
+        message = " ".join(str(error).split())
+        raise InputError(f"{path.name}: not YAML: {message}", "correct the table") from None
+    return cast(dict[str, Any], table)
 
 
 def sources_of(table: Mapping[str, Any]) -> dict[str, Source]:

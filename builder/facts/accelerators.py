@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from builder import contract
 from builder.core.errors import InputError
 from builder.facts import DATA, Source, read_table, sources_of
-from builder.facts.cuda import OldestDriver
 
 Kind = Literal["gpu", "tpu", "cpu"]
 
@@ -161,27 +159,3 @@ def find(name: str) -> Accelerator:
             + f"known: {', '.join(accelerators())}",
         )
     return accelerators()[known]
-
-
-def expectation(
-    accelerator: str,
-    driver: OldestDriver | None,
-    count: int | None = None,
-    topology: str | None = None,
-) -> str:
-    """Return `V100:2,capability=7.0,cuda=12,driver=525`, or `TPU-v5e:4,topology=4x4`.
-
-    driver: the oldest for the image's libraries, None where it is not known. count: how many are
-    paid for, of a TPU its chips on one host; None: one at least. topology: of a TPU. Raises
-    InputError for an accelerator that does not exist.
-    """
-    known = find(accelerator)
-    if known.kind == "tpu":
-        return contract.accelerator(accelerator, count, topology=topology)
-    return contract.accelerator(
-        known.name,
-        count,
-        capability=known.compute_capability,
-        cuda=driver.cuda if driver else None,
-        driver=driver.driver if driver else None,
-    )

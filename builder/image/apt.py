@@ -17,13 +17,13 @@ from builder.config.debian import Archives
 from builder.config.debian_packages import DebianPackage, from_apt
 from builder.core import project
 from builder.core.display import masked
+from builder.core.docker_sdk import refusals
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.project import IMAGES
 from builder.core.settings import Settings
 from builder.engine import containers
 from builder.engine.discovery import connect
-from builder.engine.docker import refusals
 from builder.image import content_store, deb, rootfs
 from builder.image.download import fetch_debs
 from builder.image.layer import Compression

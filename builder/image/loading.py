@@ -38,11 +38,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from builder.core import files
+from builder.core import docker_sdk, files
+from builder.core.docker_sdk import first_line
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
-from builder.engine.docker import first_line, sdk_client
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer, assemble
 from builder.image.tarball import pieces
@@ -138,7 +138,7 @@ def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:
     """Stream an archive to the engine. Return the engine's message of an error, "" for none."""
     loading.detail = f"{archive.size / 1e6:.0f} MB of {archive.image.compressed_bytes / 1e6:.0f}"
     stream = archive.stream(lambda count: loading.progress(count, archive.size))
-    client: Any = sdk_client(engine.host, engine.environment, _SECONDS)
+    client: Any = docker_sdk.client(engine.host, engine.environment, _SECONDS)
     message = ""
     try:
         for line in client.api.load_image(stream, quiet=True):

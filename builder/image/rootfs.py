@@ -21,11 +21,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from builder.core.docker_sdk import refusals
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
 from builder.engine import containers
-from builder.engine.docker import PLATFORM, refusals
+from builder.engine.docker import PLATFORM
 from builder.image import deb
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs

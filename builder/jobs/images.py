@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder import registry
+from builder.audit.audited import passes
 from builder.config import device_code, image_yaml
 from builder.config import targets as projects
 from builder.core import filemodel, project
@@ -26,7 +27,6 @@ from builder.jobs import description
 from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
 from builder.jobs.ready import Image, Ready
-from builder.prove.audit import passes
 from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pydantic import TypeAdapter
 from builder import contract
 from builder.core.errors import InputError
 from builder.facts import DATA, read_table
-from builder.facts.accelerators import expectation
 from builder.facts.cuda import OldestDriver
+from builder.image.start import expectation
 
 Role = Literal["chief", "worker", "ps", "evaluator"]
 ROLES: tuple[Role, ...] = ("chief", "worker", "ps", "evaluator")

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder import registry
+from builder.audit.audited import Gpu
 from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine.discovery import connect
 from builder.pipeline import records, repository, signing, verify
 from builder.prove import any_image, audit, fleet, receipts, suites, waste
-from builder.prove.audit import Gpu
 from builder.prove.checks import compile as compiling
 from builder.prove.checks import start
 from builder.prove.image import Image, NotThereError

@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import Any
 
 from builder import __version__
-from builder.prove.audit import Gpu
+from builder.audit.audited import Gpu
+from builder.audit.report import annotation
 from builder.prove.receipts import CheckResult, Defect, Spent, failure
-from builder.prove.report import annotation
 from builder.prove.waste import Waste
 
 

@@ -6,9 +6,9 @@ import re
 import time
 from typing import Final, NamedTuple
 
+from builder.audit.audited import Gpu, gpu_named, instead, passes
 from builder.core.errors import InputError
 from builder.devicecode.verdict import Audit
-from builder.prove.audit import Gpu, gpu_named, instead, passes
 from builder.prove.checks import environment
 from builder.prove.image import Image
 from builder.prove.receipts import CheckResult, Defect

@@ -12,13 +12,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from builder.audit.audited import Gpu
 from builder.config.image_yaml import ImageSpec
 from builder.config.stack import Stack
 from builder.facts import frameworks
 from builder.facts.accelerators import Kind
 from builder.facts.frameworks import Framework
 from builder.image.plan import LABELS
-from builder.prove.audit import Gpu
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
 from builder.prove.receipts import Spent

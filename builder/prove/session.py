@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from builder import contract
+from builder.audit import sources
+from builder.audit.audited import Gpu
 from builder.contract import TrainerEvent
 from builder.core.events import OnEvent, RunningStep, ignore
 from builder.devicecode.pruning.rule import compute_capability
 from builder.engine import containers
-from builder.prove import audit
-from builder.prove.audit import Gpu
 from builder.prove.image import Image, Subject
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
@@ -327,7 +327,7 @@ class Session(Sandbox):
         gpu = stack.compute_capability and Gpu(
             stack.accelerator.name, compute_capability(stack.compute_capability)
         )
-        content = audit.of_engine(self.client, str(self.image.id), self.subject.layers)
+        content = sources.of_engine(self.client, str(self.image.id), self.subject.layers)
         self.ledger.read(content)
         return Image(content, gpu or None, self.subject)
 

@@ -15,8 +15,9 @@ from types import FrameType
 from typing import Final
 
 from builder.core import files
+from builder.core.docker_sdk import refusals
 from builder.core.events import OnEvent, ignore, step
-from builder.engine import containers, refusals
+from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.prove import receipts
 from builder.prove.image import Subject

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+from builder.audit.audited import passes
 from builder.config import image_yaml, targets
 from builder.config.device_code import COMMAND, FILE, of_known, read, write
 from builder.config.lockfile import Lock
@@ -23,7 +24,6 @@ from builder.devicecode import gpu_support, inventory
 from builder.devicecode.library import Library, Wheel
 from builder.devicecode.verdict import Audit, Support
 from builder.image import download
-from builder.prove.audit import passes
 
 # --- what is known --------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The build backend: setuptools, with the parts of `builder` that the audit needs in the package.
 
-In the repository they are copied from there, and removed after the build. A source distribution
-holds them already, so that it needs nothing outside of its own folder.
+In the repository they are copied from there, and removed after the build: what the program imports,
+and no list that anybody keeps. A source distribution holds them already, so that it needs nothing
+outside of its own folder.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +30,8 @@ __all__ = [
 ]
 
 HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 FACTORY = HERE / "device_code_audit/factory"
-PARTS = (
-    *("__init__.py", "contract.py", "config", "core", "devicecode", "engine", "facts", "reading"),
-    "registry",
-    "frameworks/__init__.py",
-    *(f"frameworks/{name}/__init__.py" for name in ("jax", "tensorflow", "torch")),
-    *(f"cli/{name}.py" for name in ("__init__", "audit", "common", "console", "options")),
-    *(f"image/{name}.py" for name in ("__init__", "download", "layer", "tarball")),
-    *(f"prove/{name}.py" for name in ("__init__", "audit", "report", "ptxas")),
-    # the tables that builder.toml may have
-    *(f"jobs/{name}__init__.py" for name in ("", "backends/", "backends/local/")),
-    *(
-        f"jobs/backends/{backend}/{name}.py"
-        for backend in ("kubernetes", "vertex")
-        for name in ("__init__", "settings")
-    ),
-)
 
 
 def build_sdist(folder: str, settings: dict[str, Any] | None = None) -> str:
@@ -66,16 +53,29 @@ def _parts() -> Iterator[None]:
     if (HERE / "PKG-INFO").exists():  # a source distribution
         yield
         return
-    source = HERE.parents[1] / "builder"
     try:
-        for part in PARTS:
-            copy = FACTORY / "builder" / part
+        for path in parts():
+            copy = FACTORY / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            if (source / part).is_dir():
-                ignored = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source / part, copy, ignore=ignored, dirs_exist_ok=True)
-            else:
-                shutil.copy(source / part, copy)
+            shutil.copy(path, copy)
         yield
     finally:
         shutil.rmtree(FACTORY, ignore_errors=True)
+
+
+def parts() -> list[Path]:
+    """Return the files of `builder` that the program imports, and the tables that they name."""
+    finder = ModuleFinder([str(ROOT)])
+    finder.run_script(str(HERE / "device_code_audit/__init__.py"))
+    for framework in (ROOT / "builder/frameworks").glob("*/__init__.py"):  # by an entry point's way
+        finder.import_hook(f"builder.frameworks.{framework.parent.name}")
+    modules = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
+    modules = sorted(path for path in modules if (ROOT / "builder") in path.parents)
+    text = "".join(path.read_text(encoding="utf-8") for path in modules)
+    tables = [
+        table
+        for folder in sorted({path.parent for path in modules})
+        for table in (*folder.glob("*.yaml"), *folder.glob("*.json"))
+        if f'"{table.name}"' in text
+    ]
+    return [*modules, *tables]

@@ -107,7 +107,7 @@ def test_our_table_of_ptx_is_nvidias() -> None:
 
 @pytest.mark.network
 def test_ptxas_agrees(tmp_path: Path) -> None:
-    from builder.prove import ptxas
+    from builder.audit import ptxas
 
     (tmp_path / "libgood.so").write_bytes(writer.library(writer.container(module("sm_90"))))
     (tmp_path / "libbad.so").write_bytes(writer.library(writer.container(module("sm_90a"))))

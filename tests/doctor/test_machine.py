@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
 from builder.core.findings import Finding, examine
 from builder.core.settings import Settings
 from builder.doctor import machine
 from builder.engine import Engine, docker
-from builder.engine.discovery import NoEngine
 from tests.doctor.conftest import severities
 from tests.emulators.answers import serving
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
+from builder.core import docker_sdk
+from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
 from builder.engine import Engine, discovery
 from builder.engine.buildx import require
-from builder.engine.discovery import NoEngine
 from tests.emulators.answers import serving
 
 
@@ -101,7 +102,7 @@ def test_who_may_not_reach_the_running_engine_is_not_told_to_install_one(
     """Root is refused nothing, so the refusal and the user are put in their places."""
 
     def refused() -> Engine:
-        fix = discovery._remedy("unix:///var/run/docker.sock", "PermissionError(13, ...denied)")
+        fix = docker_sdk._remedy("unix:///var/run/docker.sock", "PermissionError(13, ...denied)")
         raise OutsideError("the Docker engine at unix:///var/run/docker.sock does not answer", fix)
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -121,7 +122,7 @@ def test_an_engine_without_root_is_found_by_its_socket(
 ) -> None:
     for variable in ("DOCKER_HOST", "DOCKER_CONTEXT"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(discovery, "_SOCKET", tmp_path / "none.sock")
+    monkeypatch.setattr(docker_sdk, "_SOCKET", tmp_path / "none.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(
         "docker.context.ContextAPI.get_context",
@@ -129,4 +130,4 @@ def test_an_engine_without_root_is_found_by_its_socket(
     )
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
-    assert discovery._machine_host() == (f"unix://{tmp_path / name}", "default")
+    assert docker_sdk.machine_host() == (f"unix://{tmp_path / name}", "default")

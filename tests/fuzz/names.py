@@ -11,11 +11,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from builder.audit import report
+from builder.audit.audited import Audited, gpu_named
 from builder.cli.common import results
 from builder.devicecode.verdict import Audit
 from builder.pipeline import report as pages
-from builder.prove import any_image, report, suites, waste
-from builder.prove.audit import Audited, gpu_named
+from builder.prove import any_image, suites, waste
 from builder.prove.image import Image
 from builder.reading import layers
 from builder.reading.images import ImageContent

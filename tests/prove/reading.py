@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from builder.audit.audited import gpu_named
 from builder.config import compatibility, image_yaml
 from builder.prove import suites
-from builder.prove.audit import gpu_named
 from builder.prove.image import Image, Subject
 from builder.reading import layers
 from builder.reading.images import ImageContent

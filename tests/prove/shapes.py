@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
+from builder.audit.audited import gpu_named
 from builder.frameworks.libraries import CUDNN_PARTS
 from builder.prove import suites
-from builder.prove.audit import gpu_named
 from builder.prove.image import Image
 from builder.prove.receipts import CheckResult
 from builder.reading import layers

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from builder.audit import report, sources
+from builder.audit.audited import Audited, Gpu, gpu_named, require
 from builder.cli.group import app
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
@@ -24,8 +26,7 @@ from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import BuildRequest, Engine, buildx
 from builder.prove import audit as auditing
-from builder.prove import report
-from builder.prove.audit import Audited, Gpu, audit, require
+from builder.prove.audit import audit
 from builder.prove.checks import device_code
 from builder.prove.image import Image
 from builder.prove.receipts import Defect
@@ -138,7 +139,7 @@ def test_of_an_image_on_the_engine_only_what_a_container_sees_is_judged(
     assert [library.path for library in source.libraries.libraries] == ["/opt/replaced.so"]
     assert [gpu.name for gpu, _ in source.refused] == ["H100"]
     with pytest.raises(OutsideError, match="the engine has no image"):
-        auditing.of_engine(engine.client, "no-such-image:ever")
+        sources.of_engine(engine.client, "no-such-image:ever")
 
 
 @pytest.mark.engine
@@ -225,7 +226,7 @@ def judged(root: Path, target: str, libraries: Audit) -> tuple[list[Defect], dic
     subject = read(target=target, root=root).subject
     assert subject
     content = ImageContent(libraries.libraries)
-    image = Image(content, auditing.gpu_named(subject.spec.accelerator), subject)
+    image = Image(content, gpu_named(subject.spec.accelerator), subject)
     defects, seen = device_code.run(image)
     return list(defects), dict(seen)
 
@@ -278,7 +279,7 @@ def test_a_layer_in_the_engines_store_is_read_alone(
         client: Any = SimpleNamespace(
             images=SimpleNamespace(get=lambda _: image), api=SimpleNamespace(get_image=save)
         )
-        content = auditing.of_engine(client, "a", store=store)
+        content = sources.of_engine(client, "a", store=store)
         shutil.rmtree(tmp_path / "cache")
         return tuple(content.layers[0].files)
 

@@ -10,12 +10,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from builder.audit.audited import gpu_named
 from builder.cli.group import app
 from builder.core.errors import CheckFailed
 from builder.facts import known_bad
 from builder.jobs.why.diagnose import diagnose
 from builder.jobs.why.logs import JobLog, Line
-from builder.prove.audit import gpu_named
 from builder.prove.checks import combinations
 from builder.prove.image import Image, NotThereError
 from tests.devicecode.writer import install

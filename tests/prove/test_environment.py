@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from builder.audit.audited import gpu_named
 from builder.config import image_yaml
 from builder.facts.accelerators import Kind
 from builder.image import dockerfile
-from builder.prove.audit import gpu_named
 from builder.prove.checks import environment, machine
 from builder.prove.image import Image
 from builder.prove.judge import Run

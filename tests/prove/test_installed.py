@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.prove.audit import gpu_named
+from builder.audit.audited import gpu_named
 from builder.prove.checks import installed
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import Defect, Finding

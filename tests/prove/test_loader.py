@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from builder.audit.audited import gpu_named
 from builder.frameworks.libraries import CUDNN_PARTS
-from builder.prove.audit import gpu_named
 from builder.prove.checks import loader
 from builder.prove.image import Image
 from builder.prove.receipts import Defect, Finding

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.prove.audit import gpu_named
+from builder.audit.audited import gpu_named
 from builder.prove.checks import shadows
 from builder.prove.image import Image
 from builder.prove.receipts import Defect, Finding

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from builder import contract
-from builder.facts import frameworks
-from builder.facts.accelerators import expectation
+from builder.facts import accelerators, frameworks
 from builder.facts.cuda import OldestDriver, oldest_driver
 from builder.image.start import training_image_rendezvous as rendezvous
 
@@ -58,6 +57,30 @@ def environment(
         "PYTHONPATH": path,
         **(floor if spec.has_own_base else {}),
     }
+
+
+def expectation(
+    accelerator: str,
+    driver: OldestDriver | None,
+    count: int | None = None,
+    topology: str | None = None,
+) -> str:
+    """Return `V100:2,capability=7.0,cuda=12,driver=525`, or `TPU-v5e:4,topology=4x4`.
+
+    driver: the oldest for the image's libraries, None where it is not known. count: how many are
+    paid for, of a TPU its chips on one host; None: one at least. topology: of a TPU. Raises
+    InputError for an accelerator that does not exist.
+    """
+    known = accelerators.find(accelerator)
+    if known.kind == "tpu":
+        return contract.accelerator(accelerator, count, topology=topology)
+    return contract.accelerator(
+        known.name,
+        count,
+        capability=known.compute_capability,
+        cuda=driver.cuda if driver else None,
+        driver=driver.driver if driver else None,
+    )
 
 
 def _is_needed(stack: Stack) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 
+from builder.audit.audited import instead, passes
 from builder.devicecode.verdict import Audit, Support, Verdict, holding
 from builder.prove import wheels
-from builder.prove.audit import instead, passes
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check

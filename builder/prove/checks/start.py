@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from builder.core.docker_sdk import refusals
 from builder.core.events import OnEvent, step
-from builder.engine import containers, refusals
+from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.prove.checks import starts
 from builder.prove.checks.compile import Target

@@ -32,8 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from builder import contract
 from builder.core import files
+from builder.core.docker_sdk import refusals
 from builder.core.errors import InputError, OutsideError
-from builder.engine import containers, refusals
+from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import backend
 from builder.jobs.backends.local.backend import LOCAL

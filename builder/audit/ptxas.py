@@ -10,33 +10,31 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal
 
-from builder.config.pins import Pin
-from builder.config.uv import Platform
 from builder.core import parallel
-from builder.core.errors import InputError
+from builder.core.display import masked
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import ptx
 from builder.devicecode.pruning.elf import LIBRARY_NAME, MAGIC, Buffer
 from builder.devicecode.pruning.fatbin import LINK_INPUT, PTX, Container, Entry, containers
 from builder.devicecode.pruning.rule import ComputeCapability, choose
 from builder.devicecode.ptx import Directives
-from builder.image import download
 
-WHEEL: Final = Pin(
-    "nvidia-cuda-nvcc-cu12",
-    "12.9.86",
-    "5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0",
-    40546229,
-)
+VERSION: Final = "12.9.86"
 """The last ptxas that compiles for every GPU from compute capability 5.0 to 12.1."""
+_WHEEL: Final = (
+    f"nvidia-cuda-nvcc-cu12=={VERSION}"
+    " --hash=sha256:5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0"
+)
 
 Modules = Literal["kinds", "all"]
 """What is compiled: a module of each version and target in a library, or every module."""
@@ -63,9 +61,7 @@ class Compiled:
         what = f"{self.library}: {self.directives}: {self.modules:,} modules"
         if self.words:
             return f"{what}: ptxas does not compile them for {self.device}: {self.words}"
-        return (
-            f"{what}, {self.compiled:,} of them compiled for {self.device} by ptxas {WHEEL.version}"
-        )
+        return f"{what}, {self.compiled:,} of them compiled for {self.device} by ptxas {VERSION}"
 
 
 def compile_paths(
@@ -73,19 +69,27 @@ def compile_paths(
     devices: Iterable[ComputeCapability],
     which: Modules,
     on_event: OnEvent = ignore,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Compiled, ...]:
     """Compile the PTX that devices have to use of the libraries below these paths.
 
-    Raises InputError for an image in files, OutsideError where the compiler is not to be had.
+    environment: see `compiler`. Raises InputError for an image in files, OutsideError where the
+    compiler is not to be had.
     """
     devices = tuple(devices)
-    with compiler(on_event) as ptxas, step("compile PTX", on_event) as running:
+    with compiler(on_event, environment) as ptxas, step("compile PTX", on_event) as running:
         results: list[Compiled] = []
         for name, data in _libraries(paths):
             running.log(name)
             for device in devices:
                 results += compile_library(ptxas, name, data, device, which)
     return tuple(results)
+
+
+def require(results: Iterable[Compiled]) -> None:
+    """Raise CheckFailed where ptxas does not compile something."""
+    if failed := next((result for result in results if result.words), None):
+        raise CheckFailed(str(failed), "take a release whose wheels hold code for this GPU")
 
 
 def compile_library(
@@ -107,19 +111,30 @@ def compile_library(
 
 
 @contextmanager
-def compiler(on_event: OnEvent = ignore) -> Iterator[Path]:
-    """Yield ptxas, from its wheel. Raises OutsideError where no index has it."""
-    platform = Platform("3.11", 28)
+def compiler(
+    on_event: OnEvent = ignore, environment: Mapping[str, str] | None = None
+) -> Iterator[Path]:
+    """Yield ptxas, from its wheel. environment: variables for uv, which fetches it, beside those of
+    this process. Raises OutsideError where no index has it."""
+    import uv
+
     with (
         tempfile.TemporaryDirectory(prefix="ptxas-") as folder,
-        step(f"fetch ptxas {WHEEL.version}", on_event),
-        download.wheels_of([WHEEL], platform) as wheels,
+        step(f"fetch ptxas {VERSION}", on_event),
     ):
-        wheels.folder.mkdir(parents=True, exist_ok=True)
-        with wheels.fetch(WHEEL, lambda _: None) as file, zipfile.ZipFile(file) as archive:
-            path = Path(archive.extract("nvidia/cuda_nvcc/bin/ptxas", folder))
-        path.chmod(0o755)
-        yield path
+        wanted = Path(folder, "wanted.txt")
+        wanted.write_text(f"{_WHEEL}\n")
+        command = [uv.find_uv_bin(), "pip", "install", "--requirements", str(wanted)]
+        command += ["--target", folder, "--no-deps", "--only-binary", ":all:", "--require-hashes"]
+        command += ["--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
+        command += ["--python", sys.executable, "--quiet"]
+        variables = {**os.environ, **(environment or {}), "NO_COLOR": "1"}
+        done = subprocess.run(command, env=variables, capture_output=True, text=True)
+        if done.returncode:
+            why = masked(" ".join(done.stderr.split()))
+            fix = "check the network, or name an index that is reachable in UV_DEFAULT_INDEX"
+            raise OutsideError(f"ptxas {VERSION} cannot be fetched: {why}", fix)
+        yield Path(folder, "nvidia/cuda_nvcc/bin/ptxas")
 
 
 def _used(present: Iterable[Container], device: ComputeCapability) -> Iterator[Entry]:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .writer import container, install, library, ptx, sass
+from tests.devicecode.packing import configuration, layout, tar
+from tests.devicecode.writer import container, install, library, ptx, sass
 
 pytestmark = pytest.mark.slow
 
@@ -20,10 +21,11 @@ PACKAGE = Path(__file__).parents[2] / "packages/device-code-audit"
 NEEDED = (
     *("annotated_doc", "annotated_types", "certifi", "docker", "packaging", "pydantic"),
     *("pydantic_core", "requests", "charset_normalizer*", "idna", "yaml"),
-    *("shellingham", "typer", "typing_extensions.py", "typing_inspection", "rich", "markdown_it"),
-    *("mdurl", "pygments", "urllib3", "zstandard"),
+    *("typing_extensions.py", "typing_inspection", "urllib3", "uv", "zstandard"),
 )
-"""What the package names, and what that brings: no google, no kubernetes."""
+"""What the package names, and what that brings: no google, no kubernetes, no typer."""
+MOST = 8_000
+"""Lines of Python that the package may carry: it had 17,400 when it held half of the factory."""
 
 
 def build(*words: object) -> None:
@@ -77,13 +79,28 @@ def test_it_is_the_audit_of_the_factory_and_has_every_part_that_it_imports(
     refused = run(program, "127.0.0.1:1/x/y:z", "--gpu", "T4", cwd=tmp_path)
     assert refused.returncode == 3
     assert "fix:   look whether the registry is up" in refused.stderr
+    layer = tar({"opt/libcudnn_ops.so.9": cudnn})
+    (tmp_path / "image.tar").write_bytes(tar(layout(configuration(layer), layer)))
+    seen = run(program, "image.tar", "--gpu", "7.0", "--github", cwd=tmp_path)
+    assert seen.returncode == 4, seen.stderr
+    assert seen.stdout.startswith("::error file=/opt/libcudnn_ops.so.9,title=device code for 7.0::")
+
+
+def test_the_package_carries_readers_and_facts_and_nothing_of_a_factory(
+    program: list[str],
+) -> None:
     factory = Path(program[-1]).parents[1] / "device_code_audit/factory"
-    start = f"import sys; sys.path.insert(0, {str(factory)!r}); "
-    start += "import builder.prove.ptxas as ptxas; print(ptxas.__file__)"
-    imported = subprocess.run(
-        [sys.executable, "-c", start], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert imported.stdout.startswith(str(factory)), imported.stderr
+    carried = sorted((factory / "builder").rglob("*.py"))
+    rooms = {path.relative_to(factory / "builder").parts[0] for path in carried}
+    readers = {"audit", "devicecode", "reading", "registry"}
+    assert rooms == {"__init__.py", "core", "facts", "frameworks", *readers}
+    assert sum(len(path.read_text().splitlines()) for path in carried) < MOST
+    walk = "import pkgutil, sys; sys.path.insert(0, sys.argv[1]); import builder; "
+    walk += "[__import__(m.name) for m in pkgutil.walk_packages(builder.__path__, 'builder.')]"
+    *python, start, _ = program
+    every = [*python, start.partition("sys.argv =")[0] + walk, str(factory)]
+    done = subprocess.run(every, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_action_asks_for_what_the_program_takes() -> None:

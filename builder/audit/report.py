@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
+from builder.audit.audited import Audited
 from builder.core import display
 from builder.core.display import Annotation, masked
 from builder.devicecode.verdict import LibraryVerdict, Support, Verdict, carries
-from builder.prove.audit import Audited
 
 
 def table(sources: Sequence[Audited]) -> tuple[str, ...]:
