@@ -64,18 +64,21 @@ def _parts() -> Iterator[None]:
 
 
 def parts() -> list[Path]:
-    """Return the files of `builder` that the program imports, and the tables that they name."""
-    finder = ModuleFinder([str(ROOT)])
+    """Return the files of `builder` that the program imports, and the tables that they name.
+
+    Of a framework it reads what its module says, and calls no method.
+    """
+    finder = ModuleFinder([str(ROOT)], excludes=["builder.config", "builder.prove"])  # types
     finder.run_script(str(HERE / "device_code_audit/__init__.py"))
-    for framework in (ROOT / "builder/frameworks").glob("*/__init__.py"):  # by an entry point's way
-        finder.import_hook(f"builder.frameworks.{framework.parent.name}")
-    modules = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
-    modules = sorted(path for path in modules if (ROOT / "builder") in path.parents)
+    found = [Path(module.__file__) for module in finder.modules.values() if module.__file__]
+    builder = ROOT / "builder"
+    modules = {path for path in found if builder in path.parents}
+    modules |= {*builder.glob("frameworks/__init__.py"), *builder.glob("frameworks/*/__init__.py")}
     text = "".join(path.read_text(encoding="utf-8") for path in modules)
-    tables = [
+    tables = {
         table
-        for folder in sorted({path.parent for path in modules})
+        for folder in {path.parent for path in modules}
         for table in (*folder.glob("*.yaml"), *folder.glob("*.json"))
         if f'"{table.name}"' in text
-    ]
-    return [*modules, *tables]
+    }
+    return sorted(modules | tables)
