@@ -153,7 +153,7 @@ def main(target: str, folder: Path) -> int:
 def requirements(root: Path, target: str) -> str:
     """The framework, and what the program needs, as pip takes them."""
     spec = image_yaml.load(root, target)
-    program = lockfile.read(root, target).configuration.get(lockfile.TRAINER_REQUIREMENTS, ())
+    program = lockfile.read(root, target).configuration.get(lockfile.PROGRAM_REQUIREMENTS, ())
     return shlex.join([compatibility.resolve(spec).requirement, *program])
 
 

@@ -56,7 +56,7 @@ def watch_all(clients: Clients, started: Mapping[str, Build], on_event: OnEvent)
     on_event: gets a step for each build, and what it does at the moment. Raises as `watch`.
     """
     done: Outcomes = {}
-    shown: dict[str, str] = {}
+    doing_now: dict[str, str] = {}
     begun = {name: RunningStep(name, on_event) for name in started}
     for name in started:
         on_event(StepStarted(name))
@@ -67,8 +67,8 @@ def watch_all(clients: Clients, started: Mapping[str, Build], on_event: OnEvent)
                 done[name] = ended = outcome(build)
                 error = None if ended.status == GOOD else ended.short
                 on_event(StepDone(name, begun[name].seconds, detail=ended.short, error=error))
-            elif shown.get(name) != (doing := _doing(build)):
-                shown[name] = doing
+            elif doing_now.get(name) != (doing := _doing(build)):
+                doing_now[name] = doing
                 begun[name].log(doing)
             builds.wait(PAUSE)  # as many requests a second as for one build: they have a quota
     return {name: done[name] for name in started}

@@ -87,8 +87,8 @@ def _program(value: object, info: ValidationInfo) -> Program:
 
 
 @dataclass(frozen=True)
-class TrainerFolder:
-    """What the trainer's folder holds."""
+class ProgramFolder:
+    """What the folder of a program holds."""
 
     flat: bool = False
     """The module lies in the folder itself, whose content becomes /app; otherwise the folder is a
@@ -198,7 +198,7 @@ class ImageSpec(FileModel):
 
     _name: str = PrivateAttr("")
     _source: Path = PrivateAttr(Path(FILE))
-    _folder: TrainerFolder = PrivateAttr(default_factory=TrainerFolder)
+    _folder: ProgramFolder = PrivateAttr(default_factory=ProgramFolder)
 
     @model_validator(mode="before")
     @classmethod
@@ -248,7 +248,7 @@ class ImageSpec(FileModel):
         return prune
 
     def with_program(
-        self, name: str, program: Program, folder: TrainerFolder, **changed: object
+        self, name: str, program: Program, folder: ProgramFolder, **changed: object
     ) -> ImageSpec:
         """Return an image of another name, of the same file, with another program."""
         other = self.model_copy(update={"program": program, **changed})
@@ -282,8 +282,8 @@ class ImageSpec(FileModel):
         return self.base == OWN
 
     @property
-    def trainer_folder(self) -> TrainerFolder:
-        """What the trainer's folder holds."""
+    def program_folder(self) -> ProgramFolder:
+        """What the program's folder holds."""
         return self._folder
 
 
@@ -376,7 +376,7 @@ def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
         problems.append(Mistake(1, "", "is not a list of `key: value` lines", "accelerator: V100"))
     if spec is not None and root is not None:
         problems += _module_problems(document, spec.program, root)
-        spec._folder = _trainer_folder(spec.program, root)
+        spec._folder = _program_folder(spec.program, root)
     if problems or spec is None:
         raise filemodel.error(where, problems)
     spec._name, spec._source = name, source
@@ -433,13 +433,13 @@ def _module_problems(document: Document, program: Program, root: Path) -> list[M
     return [Mistake(document.line("program"), "program", what, fix)]
 
 
-def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
+def _program_folder(program: Program, root: Path) -> ProgramFolder:
     """Return what the folder holds.
 
     Raises InputError with every line of requirements.txt that cannot be installed.
     """
     if program.folder == ROOT:
-        return TrainerFolder(flat=True)
+        return ProgramFolder(flat=True)
     root = program.home(root)
     package = root / program.folder
     steps = program.module.split(".")
@@ -447,9 +447,9 @@ def _trainer_folder(program: Program, root: Path) -> TrainerFolder:
     path = package / REQUIREMENTS
     outgoing.inside(root, path)
     if not path.is_file():
-        return TrainerFolder(flat=not inside)
+        return ProgramFolder(flat=not inside)
     text = path.read_text(encoding="utf-8", errors="replace")
-    return TrainerFolder(not inside, requirements_in(text, f"{program.folder}/{REQUIREMENTS}"))
+    return ProgramFolder(not inside, requirements_in(text, f"{program.folder}/{REQUIREMENTS}"))
 
 
 def requirements_in(text: str, name: str) -> tuple[tuple[str, str], ...]:

@@ -42,8 +42,8 @@ CONFIGURATION = ("accelerator", "release", "python", "base", "apt", "requirement
 FILES = (CUDA, *(f"{name}.lock" for name in frameworks.OWN), EXTRA, APT, APT_EXTRA)
 """Every file that a lock may have; one that it does not list belongs to no lock."""
 
-TRAINER_REQUIREMENTS = "trainer_requirements"
-"""The key of the configuration for the trainer's requirements.txt, where it has one."""
+PROGRAM_REQUIREMENTS = "trainer_requirements"
+"""The key of a lock's configuration for the requirements.txt of the program, where it has one."""
 
 _SCHEMA = 3
 _HEADERS = {
@@ -156,8 +156,8 @@ def configuration(spec: ImageSpec) -> dict[str, Any]:
     values[spec.framework] = values["release"]
     values["apt"] = [*frameworks.of(spec.framework).apt, *values["apt"]]
     configured = {name: values[name] for name in names}
-    if spec.trainer_folder.requirements:
-        configured[TRAINER_REQUIREMENTS] = [text for _, text in spec.trainer_folder.requirements]
+    if spec.program_folder.requirements:
+        configured[PROGRAM_REQUIREMENTS] = [text for _, text in spec.program_folder.requirements]
     return configured
 
 
@@ -322,7 +322,7 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[tuple
     for name in {**now, **locked}:
         if locked.get(name) != now.get(name):
             requirements = f"{spec.program.folder}/{image_yaml.REQUIREMENTS}"
-            key = requirements if name == TRAINER_REQUIREMENTS else f"image.yaml's {name}"
+            key = requirements if name == PROGRAM_REQUIREMENTS else f"image.yaml's {name}"
             if name == "apt" and (framework := frameworks.of(spec.framework)).apt:
                 key += f", with what {framework.title} needs,"
             why = f"{key} is {text(now.get(name))}, locked is {text(locked.get(name))}"

@@ -158,7 +158,7 @@ def _debian(
         (lock.apt.get(APT_EXTRA, ()) for lock in near if lock.configuration["apt"] == names), ()
     )
     steps = [(WANTED, rootfs.packages), (PYTHON_PACKAGES, python), (tuple(names), extra)]
-    chosen = _chosen(rootfs.suite, [(what, kept) for what, kept in steps if what], apt)
+    chosen = _chosen(rootfs.suite, [(wanted, kept) for wanted, kept in steps if wanted], apt)
     root, *on_top = (tuple(sorted(packages)) for packages in chosen)
     by_file = {name: each for name, each in zip((APT, APT_EXTRA), on_top, strict=False) if each}
     return replace(rootfs, packages=root), by_file
@@ -331,7 +331,7 @@ class _Resolver:
         spec = self.stack.spec
         return tuple(
             dict.fromkeys(
-                (*spec.requirements, *(text for _, text in spec.trainer_folder.requirements))
+                (*spec.requirements, *(text for _, text in spec.program_folder.requirements))
             )
         )
 
@@ -472,7 +472,7 @@ class _Resolver:
     def where(self, requirement: str) -> str:
         """Return the file, line and field of one requirement."""
         spec = self.stack.spec
-        for where, text in spec.trainer_folder.requirements:
+        for where, text in spec.program_folder.requirements:
             if text == requirement:
                 return where
         with contextlib.suppress(OSError):

@@ -92,9 +92,9 @@ class BuildNetwork:
         """
         known = [(url, self.extra_named) for url in self.extra_indexes]
         known += [(self.index, self.index_named)] if self.index else []
-        shown = [(without_login(url), named) for url, named in known]
+        listed = [(without_login(url), named) for url, named in known]
         return max(
-            shown, key=lambda each: len(os.path.commonpath([each[0], wheel])), default=(wheel, "")
+            listed, key=lambda each: len(os.path.commonpath([each[0], wheel])), default=(wheel, "")
         )
 
     def secrets(

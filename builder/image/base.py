@@ -56,12 +56,12 @@ def look_up(
     refused = tuple(missing[key].name for key in known if key in remake)
     offered: dict[str, Layer] = {}
     if settings.registry and len(stored) < len(known):
-        where = registry.parse(settings.registry)
-        with registry.Registry(where.host) as client:
+        reference = registry.parse(settings.registry)
+        with registry.Registry(reference.host) as client:
             offered = {
                 key: layer
                 for key, layer in known.items()
-                if key not in stored and client.has_blob(where.repository, layer.blob.digest)
+                if key not in stored and client.has_blob(reference.repository, layer.blob.digest)
             }
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
     return Availability(stored, offered, left, refused, remake)
@@ -142,9 +142,9 @@ def _taken(
     What it has lost, or has with other bytes, is not among them."""
     lost = frozenset[str]()
     if offered := list(available.offered.values()):
-        where = registry.parse(settings.repository)
-        with registry.Registry(where.host) as client:
-            lost = registry_layers.fetch(client, where.repository, offered, store, on_event)
+        reference = registry.parse(settings.repository)
+        with registry.Registry(reference.host) as client:
+            lost = registry_layers.fetch(client, reference.repository, offered, store, on_event)
     every = {**available.stored, **available.offered}
     return {key: layer for key, layer in every.items() if key not in lost}
 

@@ -146,9 +146,9 @@ def fill(name: str, templates: Path | None, **values: object) -> str:
     try:
         return _environment(templates).get_template(f"{name}.j2").render(values)
     except jinja2.TemplateError as error:
-        where = getattr(error, "filename", None) or f"{TEMPLATES}/{name}.j2"
+        template = getattr(error, "filename", None) or f"{TEMPLATES}/{name}.j2"
         line = getattr(error, "lineno", None)
-        place = f"{TEMPLATES}/{Path(where).name}" + (f":{line}" if line else "")
+        place = f"{TEMPLATES}/{Path(template).name}" + (f":{line}" if line else "")
         raise InputError(
             f"{place}: {error.message or type(error).__name__}", "mend the template"
         ) from None

@@ -120,7 +120,7 @@ def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
     root = spec.program.home(root)
     source = root / spec.program.folder
     # `python -m` starts in /app
-    to = PurePosixPath(APP) if spec.trainer_folder.flat else PurePosixPath(APP, source.name)
+    to = PurePosixPath(APP) if spec.program_folder.flat else PurePosixPath(APP, source.name)
     copied = {f"{APP}/{name}": File(content) for name, content in start.files(stack).items()}
     for path in walk(source):
         check(root, path)

@@ -138,23 +138,23 @@ def pushed_image(
         )
     image, _ = local_image(root, job, settings)
     wanted = asked.of(root, image.reference, settings)
-    where = wanted.reference
+    named = wanted.reference
     if is_target or settings.trust.prove:
         verified = verify.proof(wanted, settings, on_event=on_event)
         return _verified(image, verified), _moved(wanted)
     try:
-        with registry.Registry(where.host) as client:
-            manifest = client.manifest(where.repository, where.target)
-            labels = _labels(client, where, manifest) if manifest else {}
+        with registry.Registry(named.host) as client:
+            manifest = client.manifest(named.repository, named.target)
+            labels = _labels(client, named, manifest) if manifest else {}
     except OutsideError:
-        if where.digest:  # this machine cannot ask; the service will
-            return image, (f"{where.host} was not asked about {name}",)
+        if named.digest:  # this machine cannot ask; the service will
+            return image, (f"{named.host} was not asked about {name}",)
         raise
     if manifest is None:
-        raise OutsideError(f"{name}: {where.host} has no such image", "correct it, or push it")
+        raise OutsideError(f"{name}: {named.host} has no such image", "correct it, or push it")
     wanted.check(manifest.digest)
-    reference = str(where.at(manifest.digest))
-    notes: Notes = () if where.digest else (f"{name} is {manifest.digest} now",)
+    reference = str(named.at(manifest.digest))
+    notes: Notes = () if named.digest else (f"{name} is {manifest.digest} now",)
     image, label = Image(reference, manifest.digest), labels.get(ACCELERATOR)
     if label is not None:  # an image of ours under another name: its receipt lies beside it
         framework = labels.get(frameworks.LABEL, frameworks.DEFAULT)
@@ -262,9 +262,9 @@ def _verified(image: Image, verified: Verification) -> Image:
 
 
 def _labels(
-    client: registry.Registry, where: registry.Reference, image: registry.Manifest
+    client: registry.Registry, reference: registry.Reference, image: registry.Manifest
 ) -> Mapping[str, str]:
     """Return an image's labels; none for an index, or where its configuration cannot be read."""
     with contextlib.suppress(FactoryError):
-        return client.labels(where.repository, image)
+        return client.labels(reference.repository, image)
     return {}

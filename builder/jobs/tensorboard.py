@@ -66,22 +66,22 @@ def _logs(folder: Path) -> Path:
     return logs if logs.is_dir() and next(others, None) is None else folder
 
 
-def spec(shown: Mapping[str, str]) -> str:
+def spec(folders: Mapping[str, str]) -> str:
     """Return the jobs as TensorBoard's --logdir_spec takes them: cats:/path,far:gs://bucket/far."""
     places = {
         name: address if address.startswith("gs://") else str(_logs(Path(address)))
-        for name, address in shown.items()
+        for name, address in folders.items()
     }
     return ",".join(f"{name}:{place}" for name, place in places.items())
 
 
-def serve(shown: Mapping[str, str], host: str, port: int) -> None:
+def serve(folders: Mapping[str, str], host: str, port: int) -> None:
     """Let TensorBoard show the jobs until Ctrl-C or SIGTERM.
 
     Raises ImportError without TensorBoard, OutsideError where what reads gs:// for it is not
     installed, and where it cannot start.
     """
-    remote, gcsfs = "gs://" in spec(shown), importlib.util.find_spec("gcsfs")
+    remote, gcsfs = "gs://" in spec(folders), importlib.util.find_spec("gcsfs")
     if remote and not gcsfs and not importlib.util.find_spec("tensorflow"):
         uv = Path(sys.executable).with_name("uv")
         what = "TensorBoard reads gs:// with gcsfs, which is not installed"
@@ -92,7 +92,7 @@ def serve(shown: Mapping[str, str], host: str, port: int) -> None:
     from tensorboard import program  # type: ignore[import-untyped]
 
     board = program.TensorBoard()
-    board.configure(logdir_spec=spec(shown), host=host, port=port, reload_interval=5)
+    board.configure(logdir_spec=spec(folders), host=host, port=port, reload_interval=5)
     with contextlib.suppress(KeyboardInterrupt):
         if board.main():  # it has said why
             raise OutsideError("TensorBoard did not start", "choose another --port")

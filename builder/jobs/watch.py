@@ -137,10 +137,10 @@ def page(
         table.add_column(name, justify="left" if words else "right", no_wrap=True)
     for replica in _rows(job):
         values = figures.get(replica.name, {})
-        shown = {name: shape.format(values[name]) for name, shape in _SHAPES if name in values}
+        metrics = {name: shape.format(values[name]) for name, shape in _SHAPES if name in values}
         left = _clock(values["eta_seconds"]) if "eta_seconds" in values and job.active else ""
-        cells = (shown.get(name, "") for name in ("loss", "examples_per_second"))
-        steps = shown.get("step", "") + shown.get("steps", "")
+        cells = (metrics.get(name, "") for name in ("loss", "examples_per_second"))
+        steps = metrics.get("step", "") + metrics.get("steps", "")
         restarts = str(replica.restarts or "")
         state = ", ".join(filter(None, (replica.state, replica.uses)))
         table.add_row(replica.name, state, steps, *cells, left, restarts)

@@ -53,8 +53,8 @@ def to_registry(
     registry, OutsideError where the registry lacks a base.
     """
     targets = [prepare(root, name) for name in names]
-    where = repository.of(options.settings, "build")
-    return tuple(_put_onto_base(where, target, options, engine) for target in targets)
+    reference = repository.of(options.settings, "build")
+    return tuple(_put_onto_base(reference, target, options, engine) for target in targets)
 
 
 def bases_to_registry(
@@ -64,7 +64,7 @@ def bases_to_registry(
 
     Raises what `prepare` raises, InputError without a registry or for a published base.
     """
-    where = repository.of(options.settings, "build")
+    reference = repository.of(options.settings, "build")
     targets: dict[str, Target] = {}
     for target in [prepare(root, name) for name in names]:
         if target.base is None:
@@ -74,8 +74,8 @@ def bases_to_registry(
         targets[target.base.tag] = target
     exported = []
     for tag, target in targets.items():
-        to = where.tagged(tag)
-        with Registry(where.host) as client:
+        to = reference.tagged(tag)
+        with Registry(reference.host) as client:
             committed = _base_of(target, options)
             image = committed and base_in_registry(client, to, committed)
             blobs = image.layers if image else ()
@@ -144,13 +144,13 @@ def _assemble(
 
 
 def _put_onto_base(
-    where: Reference, target: Target, options: BuildOptions, engine: Connect
+    reference: Reference, target: Target, options: BuildOptions, engine: Connect
 ) -> Exported:
     """Put one training image onto its base. Raises OutsideError where the registry lacks that."""
-    to, store = where.tagged(f"unproven-{target.inputs[:16]}"), content_store.of_this_machine()
+    to, store = reference.tagged(f"unproven-{target.inputs[:16]}"), content_store.of_this_machine()
     events = prefixed(target.name, options.on_event)
     if target.base:
-        at = where.tagged(target.base.tag)
+        at = reference.tagged(target.base.tag)
         with Registry(to.host) as client:
             committed = _base_of(target, options)
             image = committed and base_in_registry(client, at, committed)

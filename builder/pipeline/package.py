@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.config import image_yaml, lockfile, locking, targets
-from builder.config.image_yaml import Program, TrainerFolder
+from builder.config.image_yaml import Program, ProgramFolder
 from builder.config.targets import TargetFiles
 from builder.core import files, outgoing, project
 from builder.core.errors import InputError
@@ -104,7 +104,7 @@ def on_target(root: Path, target: str, program: PythonProgram) -> TargetFiles:
     """
     spec = targets.of(root, target).spec
     text, source = requirements(program)
-    folder = TrainerFolder(program.flat, image_yaml.requirements_in(text, source))
+    folder = ProgramFolder(program.flat, image_yaml.requirements_in(text, source))
     budget = spec.size_budget and spec.size_budget + ADDED_SIZE
     changed = {"suite": receipts.PROGRAM, "smoke": (), "size_budget": budget}
     chosen = Program(str(program.folder), program.module)

@@ -139,32 +139,34 @@ def push(
     the registry has other bytes than the engine; OutsideError for what the registry refuses.
     """
     valid = _valid(receipt, image)
-    where = repository.of(settings)
+    reference = repository.of(settings)
     for tag in tags:
-        where.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
-    with step(f"push {where.name}", on_event) as pushing:
+        reference.tagged(tag)  # refuses a text that cannot be a tag before anything is sent
+    with step(f"push {reference.name}", on_event) as pushing:
         key = signing.key_of(settings.trust)
         attested = contents() if contents and settings.trust.key else None
-        with Registry(where.host, on_retry=pushing.log) as client:
-            sender = _Sender(engine, client, where, pushing)
+        with Registry(reference.host, on_retry=pushing.log) as client:
+            sender = _Sender(engine, client, reference, pushing)
             if base is not None:
                 sender.base(base)
             manifest = sender.image(image)
-            receipt_digest = attach(client, where, manifest, valid)
-            signed = signing.attest(client, where, manifest, valid, attested, settings.trust, key)
+            receipt_digest = attach(client, reference, manifest, valid)
+            signed = signing.attest(
+                client, reference, manifest, valid, attested, settings.trust, key
+            )
             moved = tuple(
-                tag for tag in tags if tagging.move(client, where.tagged(tag), manifest).moved
+                tag for tag in tags if tagging.move(client, reference.tagged(tag), manifest).moved
             )
         result = PushedImage(
-            reference=str(where.at(manifest.digest)),
-            repository=where.name,
+            reference=str(reference.at(manifest.digest)),
+            repository=reference.name,
             digest=manifest.digest,
             image_id=manifest.config.digest,
             tags=tags,
             moved=moved,
             receipt=receipt_digest,
             signed=signed,
-            base=str(where.tagged(base)) if base is not None else None,
+            base=str(reference.tagged(base)) if base is not None else None,
             sent=sender.sent,
             seconds=pushing.seconds,
         )
@@ -190,7 +192,7 @@ class _Sender:
 
     engine: Engine
     client: Registry
-    where: Reference
+    reference: Reference
     step: RunningStep
     store: ContentStore = field(default_factory=content_store.of_this_machine)
     sent: int = 0
@@ -200,7 +202,7 @@ class _Sender:
 
         Raises OutsideError where neither this machine nor the registry has it.
         """
-        if self.client.head(self.where.repository, tag):
+        if self.client.head(self.reference.repository, tag):
             return
         image = self.store.find_image(tag)
         if image is None or not self._has(image):
@@ -208,18 +210,18 @@ class _Sender:
                 f"{tag}: neither this machine nor the registry has the base any more",
                 "make it again: builder build TARGET --no-cache",
             )
-        self.client.check_write(self.where.repository)
-        to, events = self.where.tagged(tag), self.step.on_event
+        self.client.check_write(self.reference.repository)
+        to, events = self.reference.tagged(tag), self.step.on_event
         self.sent += registry_layers.publish(self.client, to, image, self.store, events)
 
     def image(self, image: LocalImage) -> Manifest:
         """Bring an image; return its manifest, read back. Raises CheckFailed for another one."""
         reference = image.digest or image.image_id
-        to = self.where.tagged(f"image-{reference.removeprefix('sha256:')[:16]}")
-        find = functools.partial(self.client.manifest, self.where.repository)
+        to = self.reference.tagged(f"image-{reference.removeprefix('sha256:')[:16]}")
+        find = functools.partial(self.client.manifest, self.reference.repository)
         manifest = find(image.digest or to.target)
         if manifest is None:
-            self.client.check_write(self.where.repository)
+            self.client.check_write(self.reference.repository)
             assembled = self.store.find_image((image.digest or "").removeprefix("sha256:"))
             if assembled and self._has(assembled):
                 events = self.step.on_event
@@ -244,7 +246,7 @@ class _Sender:
 
     def _has(self, image: AssembledImage) -> bool:
         """Return whether each layer of an image is on this machine or in the registry."""
-        repository = self.where.repository
+        repository = self.reference.repository
         return all(
             self.store.has(layer) or self.client.has_blob(repository, layer.blob.digest)
             for layer in image.layers

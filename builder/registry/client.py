@@ -344,10 +344,10 @@ class Registry:
 
     # --------------------------------------------------------------------------------------------
 
-    def _ask(self, method: str, repository: str, path: str, **how: Any) -> Answer:
+    def _ask(self, method: str, repository: str, path: str, **request: Any) -> Answer:
         """Send a request, and repeat it after a transient error."""
         return self.retry.run(
-            lambda: self._requests.send(method, repository, path, **how), self.on_retry
+            lambda: self._requests.send(method, repository, path, **request), self.on_retry
         )
 
     def _other_bytes(self, repository: str, expected: str, actual: str) -> CheckFailed:

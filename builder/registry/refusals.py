@@ -37,45 +37,46 @@ _GCLOUD_USERS: Final = frozenset(
 
 
 def refused(
-    where: Reference, status: int, text: str, right: Right, known: Credentials | None
+    reference: Reference, status: int, text: str, right: Right, known: Credentials | None
 ) -> OutsideError:
     """Return the error of a refusal that no waiting will change.
 
     status: of the answer, 0 where only the words are known. text: those words. right: what was
     asked for. known: the credentials that the registry was shown.
     """
-    host, words = where.host, text.lower()
+    host, words = reference.host, text.lower()
     if "immutab" in words or "cannot be overwritten" in words:
         return OutsideError(
-            f"{where}: the tag exists and this repository's tags are immutable: {text}",
+            f"{reference}: the tag exists and this repository's tags are immutable: {text}",
             "push under a new tag, or let the repository's owner switch immutable tags off",
         )
     if "quota" in words or "insufficient storage" in words or status == 507:
         return OutsideError(
-            f"{where}: over the quota of {host}: {text}",
+            f"{reference}: over the quota of {host}: {text}",
             "delete images that nobody uses, or ask for a larger quota",
         )
     missing = status == 404 or "name_unknown" in words or "name unknown" in words
-    if missing and right == "write" and (error := _no_google_repository(where)):
+    if missing and right == "write" and (error := _no_google_repository(reference)):
         return error
     if missing:
-        return OutsideError(f"{where}: not there: {text}", "correct the name, or create it")
+        return OutsideError(f"{reference}: not there: {text}", "correct the name, or create it")
     if known is None and status in (401, 403):
-        return not_logged_in(where, right)
+        return not_logged_in(reference, right)
     if status in (401, 403) or "denied" in words:
-        return _denied(where, text, right, known)
+        return _denied(reference, text, right, known)
     answer = f"answered {status}" if status else "refused"
     return OutsideError(
-        f"{where}: {host} {answer}{f': {text}' if text else ''}",
+        f"{reference}: {host} {answer}{f': {text}' if text else ''}",
         "see the registry's log for the reason",
     )
 
 
-def not_logged_in(where: Reference, right: Right) -> OutsideError:
+def not_logged_in(reference: Reference, right: Right) -> OutsideError:
     """Return the error where the registry wants credentials, and docker has none for it."""
     return OutsideError(
-        f"not logged in to {where.host}: {right} access to {where.repository} needs a login",
-        f"run: {login_command(where.host)}",
+        f"not logged in to {reference.host}: {right} access to {reference.repository} needs a "
+        "login",
+        f"run: {login_command(reference.host)}",
     )
 
 
@@ -147,29 +148,33 @@ def message(response: Answer) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]
 
 
-def _no_google_repository(where: Reference) -> OutsideError | None:
+def _no_google_repository(reference: Reference) -> OutsideError | None:
     """Return the error where a project lacks the repository; None for hosts but Google's."""
-    host = ARTIFACT_REGISTRY.fullmatch(where.host)
+    host = ARTIFACT_REGISTRY.fullmatch(reference.host)
     if host is None:
         return None
-    project, name, *_ = where.repository.split("/")
+    project, name, *_ = reference.repository.split("/")
     return OutsideError(
-        f"{where.host}: project {project} has no repository {name}",
+        f"{reference.host}: project {project} has no repository {name}",
         f"run: gcloud artifacts repositories create {name} --repository-format=docker"
         f" --location={host['location']} --project={project}",
     )
 
 
-def _denied(where: Reference, text: str, right: Right, known: Credentials | None) -> OutsideError:
+def _denied(
+    reference: Reference, text: str, right: Right, known: Credentials | None
+) -> OutsideError:
     """Return the error for a login without the right."""
     who = (known.username if known else "") or "you"
     if who in _GCLOUD_USERS:
         who = "this account"
-    fix = f"ask the owner for the right to {right} {where.name}, or log in as another user"
-    if ARTIFACT_REGISTRY.fullmatch(where.host) or GCR.fullmatch(where.host):
+    fix = f"ask the owner for the right to {right} {reference.name}, or log in as another user"
+    if ARTIFACT_REGISTRY.fullmatch(reference.host) or GCR.fullmatch(reference.host):
         role = "writer" if right == "write" else "reader"
         fix = f"ask for roles/artifactregistry.{role} on it; a missing repository is denied, too"
-    return OutsideError(f"{where.host}: {who} may not {right} {where.repository}: {text}", fix)
+    return OutsideError(
+        f"{reference.host}: {who} may not {right} {reference.repository}: {text}", fix
+    )
 
 
 def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | None:

@@ -202,8 +202,8 @@ class Requests:
 
     def _refused(self, response: Answer, repository: str, right: Right) -> OutsideError:
         words = refusals.message(response) or response.reason or ""
-        where = Reference(self.host, repository)
-        return refusals.refused(where, response.status, words, right, self.credentials)
+        reference = Reference(self.host, repository)
+        return refusals.refused(reference, response.status, words, right, self.credentials)
 
 
 def _is_answer(method: str, path: str, status: int, right: Right) -> bool:

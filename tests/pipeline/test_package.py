@@ -131,7 +131,7 @@ def test_a_program_stands_in_for_the_targets_own(
     target = packed(project_root, f"{script}:train")
     spec = target.spec
     assert (target.name, spec.accelerator) == ("cpu-my-script", "CPU")
-    assert (spec.program.module, spec.trainer_folder.flat) == ("train", True)
+    assert (spec.program.module, spec.program_folder.flat) == ("train", True)
     assert suites.of_spec(spec) is PROGRAM, "it knows none of the trainer's options"
     assert image_files(target) == {"app/helper.py", "app/secret", "app/train.py"}
     target = packed(project_root, f"{packaged}:trainer.task")

@@ -153,8 +153,8 @@ def _gpu_facts(
         yield Fact(what, "read in the image", "the published base", False)
     else:
         carries = f"{title} carries {', '.join(release.wheel.targets)}; on {name}"
-        how = {"native": "machine code", "ptx": "compiled from PTX at the first start: minutes"}
-        yield Fact.of(carries, how.get(runs, runs), release.wheel.source)
+        kinds = {"native": "machine code", "ptx": "compiled from PTX at the first start: minutes"}
+        yield Fact.of(carries, kinds.get(runs, runs), release.wheel.source)
     yield compatibility.driver_for(_major(release.cuda))
 
 

@@ -83,6 +83,6 @@ def _facts(accelerator: Accelerator, release: Release, runs: Runs) -> Iterator[F
     yield Fact.of(f"{name}'s compute capability", capability, accelerator.source)
     yield Fact.of(f"CUDA that {title} asks for", cuda_of(release), index)
     yield Fact.of(f"cuDNN that {title} asks for", cudnn_of(release), index)
-    how = {"native": "machine code", "ptx": "compiled from PTX at the first start: minutes"}
-    yield Fact.of(f"{title} on {name}", how[runs], release.source)
+    kinds = {"native": "machine code", "ptx": "compiled from PTX at the first start: minutes"}
+    yield Fact.of(f"{title} on {name}", kinds[runs], release.source)
     yield compatibility.driver_for(str(release.cuda))

@@ -122,8 +122,8 @@ def _of_state(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | None:
     if run.state in ACTIVE and (first := _first(held)) and first.ending.again != "later":
         return _diagnosis(first.ending, "certain", (_evidence(run, first),))
     if ending := table.of_state(run.state):
-        shown = _waits_for(run, fatal) if ending.name == "waiting" else ()
-        return _diagnosis(ending, "certain", shown)
+        evidence = _waits_for(run, fatal) if ending.name == "waiting" else ()
+        return _diagnosis(ending, "certain", evidence)
     if run.state in FAILED or run.exit_code:
         return None
     if run.exit_code == 0:
@@ -258,8 +258,8 @@ def _last_words(run: JobLog) -> tuple[Evidence, ...]:
 
 
 def _diagnosis(ending: Ending, certainty: Certainty, evidence: tuple[Evidence, ...]) -> Diagnosis:
-    what = (ending.happened, ending.do, ending.again)
-    return Diagnosis(ending.name, certainty, *what, evidence, source=ending.source)
+    answer = (ending.happened, ending.do, ending.again)
+    return Diagnosis(ending.name, certainty, *answer, evidence, source=ending.source)
 
 
 def _evidence(run: JobLog, match: Match) -> Evidence:

@@ -394,9 +394,9 @@ def looked(handle: ctypes.CDLL) -> list[str]:
     return [os.path.normpath(os.fsdecode(path.name)) for path in paths]
 
 
-def dlinfo(handle: ctypes.CDLL, what: int, answer: Any) -> None:
+def dlinfo(handle: ctypes.CDLL, request: int, answer: Any) -> None:
     """Fill in what the loader knows of an opened library."""
-    if ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle._handle), what, ctypes.byref(answer)):
+    if ctypes.CDLL(None).dlinfo(ctypes.c_void_p(handle._handle), request, ctypes.byref(answer)):
         raise OSError("dlinfo(3) does not answer")
 
 

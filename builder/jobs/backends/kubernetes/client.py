@@ -58,12 +58,12 @@ def load(context: str | None) -> Client:
             f"{paths}: {what}", f"give --context: {', '.join(known)}" if known else _RENEW
         )
     loader = _usable(paths, lambda: KubeConfigLoader(files.config, name, config_base_path=None))
-    where = loader.current_context["context"]
-    cluster = files.config["clusters"].get_with_name(where["cluster"])["cluster"].value
+    entry = loader.current_context["context"]
+    cluster = files.config["clusters"].get_with_name(entry["cluster"])["cluster"].value
     server = str(cluster.get("server") or "").rstrip("/")
     if not server.startswith(("https://", "http://")):
         raise InputError(f"context {name}: {server!r} is no server", _RENEW)
-    namespace = where.get("namespace") or "default"
+    namespace = entry.get("namespace") or "default"
     return Client(str(name), server, namespace, loader.load_and_set, cluster.get("proxy-url"))
 
 

@@ -81,8 +81,8 @@ def _opened(job: LocalJob, study: Study) -> optuna.Study:
     described = study.model_dump(mode="json", include={"metric", "goal", "algorithm", "parameters"})
     described["arguments"] = list(job.arguments)
     if search.user_attrs.get("study", described) != described:
-        what = "this study has begun with another description: its results cannot be compared"
-        raise InputError(f"{path}: {what}", f"write it back to continue it; or {away}")
+        state_now = "this study has begun with another description: its results cannot be compared"
+        raise InputError(f"{path}: {state_now}", f"write it back to continue it; or {away}")
     search.set_user_attr("study", described)
     search.sampler = optuna.samplers.RandomSampler(seed=seed)
     if study.algorithm == "bayesian":
@@ -215,8 +215,8 @@ class _Loop:
         elif ended:
             state = "succeeded"
         code = self.stop.code if state == "cancelled" else None
-        what = (self.job, state, self.started, message)
-        return backend.write(*what, trials=trials, failed_code=code)
+        state_now = (self.job, state, self.started, message)
+        return backend.write(*state_now, trials=trials, failed_code=code)
 
 
 # --- Optuna's form of a study ---------------------------------------------------------------------

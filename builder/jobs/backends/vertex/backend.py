@@ -63,9 +63,9 @@ def load(
     environ = os.environ if environ is None else environ
     own = {name: flags.get(name) or getattr(job, name, None) for name in ("project", "region")}
     chosen = settings.load(root, environ=environ, tables={"job": own})
-    where = chosen.table("job", JobSettings)
-    project = where.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
-    return where.model_copy(update={"project": project})
+    configured = chosen.table("job", JobSettings)
+    project = configured.project or chosen.cloud.project or environ.get("GOOGLE_CLOUD_PROJECT")
+    return configured.model_copy(update={"project": project})
 
 
 @dataclass(frozen=True)
@@ -75,24 +75,24 @@ class VertexAI:
     title = "Vertex AI"
     name = "vertex"
 
-    where: JobSettings
+    settings: JobSettings
 
     @property
     def location(self) -> str:
         """Return the region of the project."""
-        return f"{self.where.region} of {self.where.project}"
+        return f"{self.settings.region} of {self.settings.project}"
 
     @property
     def parent(self) -> str:
         """Return the parent resource of jobs. Raises InputError without a project or a region."""
         for name in ("project", "region"):
-            if not getattr(self.where, name):
+            if not getattr(self.settings, name):
                 raise InputError(
                     f"no {name} is known",
                     f"give --{name}, add {name}: to the job, or set it in the table [job] of "
                     "builder.toml",
                 )
-        return f"projects/{self.where.project}/locations/{self.where.region}"
+        return f"projects/{self.settings.project}/locations/{self.settings.region}"
 
     def known(self) -> VertexAI:
         """Return itself. Raises InputError without a project or a region; needs no credentials."""
@@ -104,8 +104,8 @@ class VertexAI:
         """Return the client of the job service."""
         from google.cloud import aiplatform_v1
 
-        own = f"https://{self.where.region}-aiplatform.googleapis.com"
-        endpoint = self.where.endpoint or own
+        own = f"https://{self.settings.region}-aiplatform.googleapis.com"
+        endpoint = self.settings.endpoint or own
         return aiplatform_v1.JobServiceClient(
             credentials=googleapi.credentials(endpoint)[0],
             transport="rest",
@@ -118,23 +118,25 @@ class VertexAI:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = checks.common(job, image, targets)
         with problems.at(("environment",)):
-            _check_environment(job, image, self.where.project)
+            _check_environment(job, image, self.settings.project)
         with problems.at(("region",)):
-            if self.where.region is None:
+            if self.settings.region is None:
                 raise InputError(
                     "no region is known",
                     "add region: us-central1 to the job, or give --region, or set it in [job]",
                 )
             for placement in placements:
-                machines.check_region(placement, self.where.region)
+                machines.check_region(placement, self.settings.region)
         with problems.at(("image",)):
-            if self.where.endpoint is None and image.in_registry:  # Google's own service pulls it
+            if (
+                self.settings.endpoint is None and image.in_registry
+            ):  # Google's own service pulls it
                 _check_registry(image)
         problems.stop()
         devices = dict.fromkeys(placement.device for placement in placements if placement.device)
         notes += [device.warning for device in devices if device.warning]
         notes += [f"{name}: a cluster's own, not rendered" for name in job.elsewhere("vertex")]
-        project, region = self.where.project, self.where.region or ""
+        project, region = self.settings.project, self.settings.region or ""
         return Ready(job, image, region, placements, project, tuple(notes))
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:  # noqa: ARG002
@@ -157,7 +159,7 @@ class VertexAI:
         from google.api_core import exceptions
         from google.cloud import aiplatform_v1
 
-        bucket.check(self.where, ready)
+        bucket.check(self.settings, ready)
         tuning = ready.job.study is not None
         message = aiplatform_v1.HyperparameterTuningJob if tuning else aiplatform_v1.CustomJob
         job: Any = message.from_json(json.dumps(messages.body(ready, run)))
@@ -233,7 +235,7 @@ class VertexAI:
 
     def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of the job's lines in Cloud Logging."""
-        return status.CloudLog.of(self.where, job.id)
+        return status.CloudLog.of(self.settings, job.id)
 
     # --- pieces ---
 
@@ -256,12 +258,14 @@ def _kind(name: str) -> str:
 
 
 def _check_registry(image: Image) -> None:
-    where = registry.parse(image.reference)
-    if not (where.host == registry.DOCKER_HUB or where.host.endswith((".pkg.dev", "gcr.io"))):
-        path = where.repository.rsplit("/", 1)[-1]
+    reference = registry.parse(image.reference)
+    if not (
+        reference.host == registry.DOCKER_HUB or reference.host.endswith((".pkg.dev", "gcr.io"))
+    ):
+        path = reference.repository.rsplit("/", 1)[-1]
         raise InputError(
-            f"Vertex AI cannot pull from {where.host}: it takes images from Artifact Registry and "
-            "Docker Hub",
+            f"Vertex AI cannot pull from {reference.host}: it takes images from Artifact Registry "
+            "and Docker Hub",
             f"push it to REGION-docker.pkg.dev/PROJECT/REPOSITORY/{path} and name that",
         )
 

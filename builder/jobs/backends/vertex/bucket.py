@@ -36,18 +36,18 @@ def create(called: str, region: str) -> str:
     return f"gcloud storage buckets create gs://{called} --location={region}"
 
 
-def check(where: JobSettings, ready: Ready) -> None:
+def check(settings: JobSettings, ready: Ready) -> None:
     """Refuse a job whose bucket is not there, before it waits for machines.
 
     Whoever may submit need not be allowed to look at the bucket: then the job is its own answer. So
     it is where the service is another's, and STORAGE_EMULATOR_HOST names no store beside it.
     Raises OutsideError.
     """
-    called, own = name(ready), where.endpoint and not os.environ.get("STORAGE_EMULATOR_HOST")
+    called, own = name(ready), settings.endpoint and not os.environ.get("STORAGE_EMULATOR_HOST")
     if not called or own:
         return
     try:
-        found = location(where.project, called)
+        found = location(settings.project, called)
     except OutsideError:
         return
     if found is None:

@@ -33,18 +33,18 @@ RUNS_JOBS: Final = {
 class Vertex:
     """A project and region of the service, and with `ready` a job there."""
 
-    where: JobSettings
+    settings: JobSettings
     ready: Ready | None = None
 
     @cached_property
     def credentials(self) -> Any:
-        return googleapi.credentials(self.where.endpoint)[0]
+        return googleapi.credentials(self.settings.endpoint)[0]
 
     @cached_property
     def project(self) -> Project:
-        own = self.where.endpoint or ""
+        own = self.settings.endpoint or ""
         base = own if own.startswith("http://") else None
-        return Project(self.where.project or "", googleapi.session(self.credentials), base)
+        return Project(self.settings.project or "", googleapi.session(self.credentials), base)
 
     @property
     def caller(self) -> str:
@@ -55,7 +55,7 @@ class Vertex:
 
 def findings(backend: VertexAI, ready: Ready | None) -> tuple[Finding, ...]:
     """Return what there is to say of a project and region, and of a job there."""
-    return examine(Vertex(backend.known().where, ready))
+    return examine(Vertex(backend.known().settings, ready))
 
 
 @check(Vertex, "credentials", essential=True)
@@ -97,14 +97,14 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
         return
     region = vertex.ready.region
     try:
-        where = bucket.location(vertex.where.project, called)
+        found = bucket.location(vertex.settings.project, called)
     except OutsideError as error:
         raise Unknown(error.message, error.fix) from error
-    if where is None:
+    if found is None:
         create = bucket.create(called, region)
         yield Finding("bucket", "error", f"there is no bucket gs://{called}", create)
-    elif where == region:
+    elif found == region:
         yield Finding("bucket", "ok", f"gs://{called} is in {region}")
     else:  # of several regions such as `us`: refused, too
-        what = f"gs://{called} is in {where}, and the job in {region}"
+        what = f"gs://{called} is in {found}, and the job in {region}"
         yield Finding("bucket", "error", what, bucket.create(f"{called}-{region}", region))

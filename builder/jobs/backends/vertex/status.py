@@ -114,12 +114,12 @@ class CloudLog(LogReader):
     entries: googleapi.LogEntries
 
     @classmethod
-    def of(cls, where: JobSettings, job_id: str) -> CloudLog:
+    def of(cls, settings: JobSettings, job_id: str) -> CloudLog:
         """Return the log of a job from its beginning. Raises OutsideError without credentials."""
-        host = where.logging_endpoint or ""
+        host = settings.logging_endpoint or ""
         conditions = ('resource.type="ml_job"', f'resource.labels.job_id="{job_id}"')
         session = googleapi.session(googleapi.credentials(host)[0])
-        return cls(googleapi.LogEntries(session, host, where.project or "", conditions))
+        return cls(googleapi.LogEntries(session, host, settings.project or "", conditions))
 
     def read(self) -> tuple[LogLine, ...]:
         """Return the lines since the last call, by time. Raises OutsideError."""
