@@ -54,18 +54,18 @@ def audit(
     from builder.engine.discovery import connect
     from builder.prove import audit as auditing
 
-    where = settings(registry, engine, anywhere=not everything)
-    with reporter() as shown:
-        connected = cache(lambda start: connect(where, start, shown.on_event))
+    configured = settings(registry, engine, anywhere=not everything)
+    with reporter() as progress:
+        connected = cache(lambda start: connect(configured, start, progress.on_event))
         audited = auditing.audit(
             project(),
             _targets(),
-            where,
+            configured,
             connected,
             sources or (),
             everything,
             gpu or (),
-            shown.on_event,
+            progress.on_event,
         )
     lines = (report.github_lines if github else report.table)(audited)
     results(as_json, [report.as_dict(source) for source in audited], lines)
@@ -117,8 +117,8 @@ def prove(
     asked = prove_any.Request(
         project(), image, chosen, gpu, nodes, topology or "", run, in_registry=push_receipt
     )
-    with reporter() as shown:
-        judged = prove_any.prove_any(asked, shown.on_event)
+    with reporter() as progress:
+        judged = prove_any.prove_any(asked, progress.on_event)
     name, checks, wasted = judged.name, judged.results, judged.waste
     if sarif:
         out(any_image.sarif(name, checks))
@@ -155,10 +155,10 @@ def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds"
     from builder.audit.audited import gpu_named
     from builder.config import network
 
-    with reporter() as shown:
+    with reporter() as progress:
         devices = [gpu_named(name).capability for name in gpus]
         variables, paths = network.discover().host_environment(), map(Path, sources)
-        results = ptxas.compile_paths(paths, devices, which, shown.on_event, variables)
+        results = ptxas.compile_paths(paths, devices, which, progress.on_event, variables)
     for result in results:
         show(str(result))
     ptxas.require(results)

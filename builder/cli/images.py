@@ -54,17 +54,17 @@ def image(
     from builder.pipeline import committed, make, proof
     from builder.pipeline.push import push_target
 
-    names, where = chosen(targets, everything), settings(registry=registry, engine=engine)
-    with reporter() as shown:
-        docker = cache(lambda: connect(where, on_event=shown.on_event))
+    names, configured = chosen(targets, everything), settings(registry=registry, engine=engine)
+    with reporter() as progress:
+        docker = cache(lambda: connect(configured, on_event=progress.on_event))
         committed.lock_new(
-            root(), names, ContainerApt(root(), where, shown.on_event), shown.on_event
+            root(), names, ContainerApt(root(), configured, progress.on_event), progress.on_event
         )
-        how = _how(where, shown.on_event)
+        build_options = _build_options(configured, progress.on_event)
         files = projects.all_of(root(), names)
-        made = make.make(root(), files, how, docker, proof.prove_once)
+        made = make.make(root(), files, build_options, docker, proof.prove_once)
         pushed = [
-            push_target(target, where, docker(), tag or (), shown.on_event)
+            push_target(target, configured, docker(), tag or (), progress.on_event)
             for target in (files if push else ())
         ]
     for proven in made:
@@ -82,19 +82,21 @@ def image(
         out([image_json(proven.record, proven.receipt) for proven in made])
 
 
-def _how(where: "Settings", on_event: "OnEvent", no_cache: bool = False) -> "BuildOptions":
+def _build_options(
+    configured: "Settings", on_event: "OnEvent", no_cache: bool = False
+) -> "BuildOptions":
     """Return how images are built; what reads signatures is loaded where [trust] asks for it."""
     from builder.pipeline.make import BuildOptions
 
-    if not where.trust.layers:
-        return BuildOptions(where, on_event, no_cache)
+    if not configured.trust.layers:
+        return BuildOptions(configured, on_event, no_cache)
     from builder.trust import rebuilders
 
-    return BuildOptions(where, on_event, no_cache, rebuilders.required)
+    return BuildOptions(configured, on_event, no_cache, rebuilders.required)
 
 
 def _image_of_program(
-    targets: tuple[str, ...], name: str, push: bool, where: Any, as_json: bool
+    targets: tuple[str, ...], name: str, push: bool, configured: Any, as_json: bool
 ) -> None:
     """Run `builder image TARGET --program FOLDER:MODULE`."""
     from builder.engine.discovery import connect
@@ -104,14 +106,14 @@ def _image_of_program(
     from builder.prove import suites
 
     program = package.find(name)
-    with reporter() as shown:
-        apt = ContainerApt(root(), where, shown.on_event)
-        committed.lock_new(root(), targets, apt, shown.on_event)
+    with reporter() as progress:
+        apt = ContainerApt(root(), configured, progress.on_event)
+        committed.lock_new(root(), targets, apt, progress.on_event)
         packages = [package.on_target(root(), target, program) for target in targets]
-        docker = connect(where, on_event=shown.on_event)
-        images = [package.build(each, where, docker, shown.on_event) for each in packages]
+        docker = connect(configured, on_event=progress.on_event)
+        images = [package.build(each, configured, docker, progress.on_event) for each in packages]
         pushed = [
-            push_target(each, where, docker, on_event=shown.on_event)
+            push_target(each, configured, docker, on_event=progress.on_event)
             for each in (packages if push else ())
         ]
     for built in images:
@@ -157,18 +159,18 @@ def build(
     from builder.engine.discovery import connect
     from builder.pipeline import make, records
 
-    names, where = chosen(targets, everything), settings(registry, engine)
+    names, configured = chosen(targets, everything), settings(registry, engine)
     if dry_run and (to_registry or to_layout):
         fix = "leave out --to-registry/--to-layout"
         raise InputError("--dry-run says what a build onto the engine takes", fix)
-    with reporter() as shown:
-        docker = cache(lambda: connect(where, on_event=shown.on_event))
-        how = _how(where, shown.on_event, no_cache)
+    with reporter() as progress:
+        docker = cache(lambda: connect(configured, on_event=progress.on_event))
+        build_options = _build_options(configured, progress.on_event, no_cache)
         if dry_run:
             prepared = [make.prepare(root(), name) for name in names]
-            estimate = make.plan_load(prepared, how, docker()).estimate
+            estimate = make.plan_load(prepared, build_options, docker()).estimate
         else:
-            made = _make(names, how, docker, base_only, to_registry, to_layout)
+            made = _make(names, build_options, docker, base_only, to_registry, to_layout)
     if dry_run:
         tags = list(dict.fromkeys(target.base.tag for target in prepared if target.base))
         plan = {"bases": tags, **asdict(estimate)}
@@ -185,7 +187,7 @@ def build(
 
 def _make(
     names: Sequence[str],
-    how: "BuildOptions",
+    build_options: "BuildOptions",
     engine: Callable[[], "Engine"],
     base_only: bool,
     to_registry: bool,
@@ -195,14 +197,14 @@ def _make(
     from builder.pipeline import export, make
 
     if folder:
-        return export.to_layout(root(), names, how, engine, base_only, folder)
+        return export.to_layout(root(), names, build_options, engine, base_only, folder)
     if to_registry:
         send = export.bases_to_registry if base_only else export.to_registry
-        return send(root(), names, how, engine)
+        return send(root(), names, build_options, engine)
     targets = [make.prepare(root(), name) for name in names]
     if base_only:
-        return tuple(make.load_bases(targets, how, engine()).values())
-    return make.build(root(), targets, how, engine())
+        return tuple(make.load_bases(targets, build_options, engine()).values())
+    return make.build(root(), targets, build_options, engine())
 
 
 def smoke(
@@ -220,10 +222,10 @@ def smoke(
     from builder.engine.discovery import connect
     from builder.pipeline import make, proof
 
-    with reporter() as shown:
-        docker = connect(settings(engine=engine), on_event=shown.on_event)
+    with reporter() as progress:
+        docker = connect(settings(engine=engine), on_event=progress.on_event)
         receipts = [
-            proof.prove_built(root(), docker, make.prepare(root(), name), shown.on_event)
+            proof.prove_built(root(), docker, make.prepare(root(), name), progress.on_event)
             for name in chosen(targets, everything)
         ]
     for receipt in receipts:

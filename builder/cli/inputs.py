@@ -42,8 +42,8 @@ def init(
     written = [path.relative_to(folder).as_posix() for path in paths]
     if as_json:
         findings = proposal.findings
-        shown = {"image": proposal.values, "taken": findings.taken, "left": findings.left}
-        out({"target": proposal.target, "written": written, **shown})
+        kinds = {"image": proposal.values, "taken": findings.taken, "left": findings.left}
+        out({"target": proposal.target, "written": written, **kinds})
         return
     for heading, lines in (
         ("wrote", written),
@@ -83,10 +83,10 @@ def lock(
     if check:
         _check_locks(names, as_json)
         return
-    with reporter() as shown:
-        apt = ContainerApt(root(), settings.load(root()), shown.on_event)
+    with reporter() as progress:
+        apt = ContainerApt(root(), settings.load(root()), progress.on_event)
         for made in committed.lock(
-            root(), names, apt, upgrade or bool(now), shown.on_event, now or ()
+            root(), names, apt, upgrade or bool(now), progress.on_event, now or ()
         ):
             for moved in made.moved:
                 say(f"  {made.target}: {moved.name} {moved.before} -> {moved.after}")
@@ -115,8 +115,8 @@ def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
     """Run `builder lock --verify-device-code`."""
     from builder.prove import wheels
 
-    with reporter() as shown:
-        problems = wheels.verify(root(), names, shown.on_event)
+    with reporter() as progress:
+        problems = wheels.verify(root(), names, progress.on_event)
     if as_json:
         out(problems)
     for name, lines in problems.items():

@@ -9,7 +9,7 @@ import typer
 from builder.cli import job_sent, options
 from builder.cli.common import out, reporter, root, say, settings
 from builder.cli.job_sent import backend_of, end, line_writer
-from builder.cli.options import Sending, Where, argument, expanded, flag, option
+from builder.cli.options import BackendOptions, SendingOptions, argument, expanded, flag, option
 from builder.core import backends
 from builder.core.errors import InputError
 
@@ -59,15 +59,15 @@ def local(
     chosen = settings(engine=engine)
     own = {"records": records, "job_dir": job_dir, "env_file": env_file}
     start: Any = backends.of("local").prepare
-    with reporter() as shown:
-        given = (root(), job, chosen, program, shown.on_event)
+    with reporter() as progress:
+        given = (root(), job, chosen, program, progress.on_event)
         prepared = start(*given, arguments=arguments or (), **own)
     end(prepared.run(line_writer), as_json)
 
 
 @expanded
 def render(
-    where: Sending,
+    on: SendingOptions,
     job: str = options.JOB_NAME,
     program: str | None = options.PROGRAM,
     registry: str | None = options.REGISTRY,
@@ -87,9 +87,9 @@ def render(
     from builder.jobs import request
 
     chosen = settings(registry, engine)
-    asked = request.Request(root(), job, where.flags, chosen, program=program, pushed=pushed)
-    with reporter() as shown:
-        prepared = request.prepare(asked, job_sent.note, shown.on_event)
+    asked = request.Request(root(), job, on.flags, chosen, program=program, pushed=pushed)
+    with reporter() as progress:
+        prepared = request.prepare(asked, job_sent.note, progress.on_event)
     _write(prepared.text, output)
 
 
@@ -137,7 +137,7 @@ def convert(
 
 @expanded
 def cost(
-    where: Where,
+    on: BackendOptions,
     job: str = options.JOB_NAME,
     lasting: str = option("How long it runs, such as 22m.", "--for", default=..., metavar="TIME"),
     as_json: bool = options.JSON,
@@ -152,7 +152,7 @@ def cost(
     from builder.jobs.description.values import length
 
     seconds, basis = length("--for", lasting), "the time given"
-    asked = request.Request(root(), job, where.flags, settings(), pushed=False)
+    asked = request.Request(root(), job, on.flags, settings(), pushed=False)
     ready = request.prepare(asked).ready
     if ready.job.study is not None:
         seconds *= ready.job.study.trials
@@ -166,7 +166,7 @@ def cost(
 
 @expanded
 def why(
-    where: Where,
+    on: BackendOptions,
     job: str | None = argument("A job that runs or ran, here or elsewhere.", metavar="[JOB]"),
     log: str | None = option("The log of any program; - reads stdin.", "--log", metavar="FILE"),
     as_json: bool = options.JSON,
@@ -187,7 +187,7 @@ def why(
     if job is None:
         run = logs.of_log(log or "")
     else:
-        backend = backend_of(where, job)
+        backend = backend_of(on, job)
         run = logs.of_job(backend, backend.find(job))
     diagnosis = diagnose.diagnose(run)
     for line in diagnose.as_text(run.name, diagnosis):

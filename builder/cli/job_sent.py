@@ -13,7 +13,7 @@ import typer
 from builder.cli import options
 from builder.cli.common import OPTIONS, out, reporter, root, say, settings
 from builder.cli.console import duration
-from builder.cli.options import Sending, Where, argument, expanded, flag, option
+from builder.cli.options import BackendOptions, SendingOptions, argument, expanded, flag, option
 from builder.core import backends
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright
 _SEVERITIES = {"WARNING": "yellow", "ERROR": "bold red", "CRITICAL": "bold red", "DEBUG": "dim"}
 
 
-def backend_of(where: Where, job: str | None = None) -> "Backend":
+def backend_of(on: BackendOptions, job: str | None = None) -> "Backend":
     """Return the backend to ask about a job."""
     from builder.jobs.backends import choose
 
-    return choose.asked(root(), where.flags, job)
+    return choose.asked(root(), on.flags, job)
 
 
 def note(text: str) -> None:
@@ -137,7 +137,7 @@ def end(job: "JobStatus", as_json: bool) -> None:
 
 @expanded
 def submit(
-    where: Sending,
+    on: SendingOptions,
     job: str = options.JOB_NAME,
     arguments: list[str] | None = options.ARGUMENTS,
     program: str | None = options.PROGRAM,
@@ -162,14 +162,14 @@ def submit(
     from builder.jobs import request
 
     own = (tuple(arguments or ()), program)
-    asked = request.Request(root(), job, where.flags, settings(registry, engine), *own)
-    with reporter() as shown:
+    asked = request.Request(root(), job, on.flags, settings(registry, engine), *own)
+    with reporter() as progress:
         if dry_run:
             sys.stdout.write(
-                request.taken(asked, again=again, on_note=note, on_event=shown.on_event)
+                request.taken(asked, again=again, on_note=note, on_event=progress.on_event)
             )
             return
-        backend, sent = request.submit(asked, again=again, on_note=note, on_event=shown.on_event)
+        backend, sent = request.submit(asked, again=again, on_note=note, on_event=progress.on_event)
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
@@ -184,7 +184,7 @@ def submit(
 
 @expanded
 def status(
-    where: Where,
+    on: BackendOptions,
     job: str = options.SENT_NAME,
     watch: bool = flag("--watch", "Until the job ends: step, loss, speed of each replica."),
     poll: float = options.POLL,
@@ -195,7 +195,7 @@ def status(
     With --watch the page is drawn again until the job ends, and the exit code is the job's. Ctrl-C
     leaves the job alone.
     """
-    backend = backend_of(where, job)
+    backend = backend_of(on, job)
     sent = backend.find(job)
     if watch:
         end(_watch(backend, sent, min(poll, backends.of(backend.name).poll)), as_json)
@@ -225,13 +225,13 @@ def _watch(backend: "Backend", job: "JobStatus", poll: float) -> "JobStatus":
 
 @expanded
 def list_jobs(
-    where: Where,
+    on: BackendOptions,
     job: str | None = argument("Only those of this description.", metavar="[JOB]"),
     limit: int = option("At most this many.", default=20, min=1),
     as_json: bool = options.JSON,
 ) -> None:
     """List the jobs of a region, of a namespace or of this machine, newest first."""
-    backend = backend_of(where, job)
+    backend = backend_of(on, job)
     jobs = backend.list(job, limit)
     for sent in jobs:
         created = sent.created.strftime("%Y-%m-%d %H:%M") if sent.created else ""
@@ -244,7 +244,7 @@ def list_jobs(
 
 @expanded
 def logs(
-    where: Where,
+    on: BackendOptions,
     job: str = options.SENT_NAME,
     replica: str | None = option("Only this one, such as worker-0."),
     follow: bool = option(
@@ -253,7 +253,7 @@ def logs(
     poll: float = options.POLL,
 ) -> None:
     """Show the lines of a job's replicas, each with its replica's name."""
-    backend = backend_of(where, job)
+    backend = backend_of(on, job)
     sent = backend.find(job)
     if follow:
         end(_follow(backend, sent, poll, replica), False)
@@ -263,9 +263,9 @@ def logs(
 
 
 @expanded
-def cancel(where: Where, job: str = options.SENT_NAME, as_json: bool = options.JSON) -> None:
+def cancel(on: BackendOptions, job: str = options.SENT_NAME, as_json: bool = options.JSON) -> None:
     """End a job."""
-    backend = backend_of(where, job)
+    backend = backend_of(on, job)
     sent = backend.find(job)
     if not sent.active:
         say(f"{sent.display_name}: it has {sent.state} already")

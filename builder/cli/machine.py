@@ -8,7 +8,16 @@ import typer
 
 from builder.cli.common import reporter, results, root, say, settings, show
 from builder.cli.console import size
-from builder.cli.options import ENGINE, JSON, REGISTRY, Sending, Where, expanded, flag, option
+from builder.cli.options import (
+    ENGINE,
+    JSON,
+    REGISTRY,
+    BackendOptions,
+    SendingOptions,
+    expanded,
+    flag,
+    option,
+)
 from builder.core import display, files
 from builder.core.errors import CheckFailed
 
@@ -25,7 +34,7 @@ engine_app = typer.Typer(
 
 @expanded
 def doctor(
-    where: Sending,
+    on: SendingOptions,
     cloud: bool = flag("--cloud", "Check a build in Cloud Build instead."),
     job: str | None = option("Check a job and the backend that gets it.", metavar="JOB"),
     registry: str | None = REGISTRY,
@@ -48,10 +57,10 @@ def doctor(
     chosen = settings(registry=registry, engine=engine)
     findings: list[Finding] = []
     if cloud:
-        findings += _cloud(where)
-    if job or where.backend:
-        findings += _jobs(job, chosen, where)
-    if not (cloud or job or where.backend):
+        findings += _cloud(on)
+    if job or on.backend:
+        findings += _jobs(job, chosen, on)
+    if not (cloud or job or on.backend):
         findings += examine(machine.Machine(chosen))
     lines: list[str] = []
     for finding in findings:
@@ -63,23 +72,23 @@ def doctor(
         raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
 
 
-def _cloud(where: Where) -> "Iterable[Finding]":
+def _cloud(on: BackendOptions) -> "Iterable[Finding]":
     from builder.core.findings import examine
     from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild
 
-    own = (where.flags["project"], where.flags["region"])
+    own = (on.flags["project"], on.flags["region"])
     cloud = load_cloud(root(), project=own[0], region=own[1])
     cloud, project = cloudbuild.connect(cloud)
     return examine(cloudbuild.CloudBuild(cloud, project))
 
 
-def _jobs(job: str | None, chosen: "Settings", where: Sending) -> "Iterable[Finding]":
+def _jobs(job: str | None, chosen: "Settings", on: SendingOptions) -> "Iterable[Finding]":
     from builder.jobs import request
 
-    asked = request.Request(root(), job, where.flags, chosen) if job is not None else None
-    with reporter() as shown:
-        return request.examine(asked, root(), where.flags, shown.on_event)
+    asked = request.Request(root(), job, on.flags, chosen) if job is not None else None
+    with reporter() as progress:
+        return request.examine(asked, root(), on.flags, progress.on_event)
 
 
 def cache(
@@ -104,8 +113,8 @@ def engine_start() -> None:
     """Start the private engine, unless it runs; needs root."""
     from builder.engine import private
 
-    with reporter() as shown:
-        engine = private.start(on_event=shown.on_event)
+    with reporter() as progress:
+        engine = private.start(on_event=progress.on_event)
     show(f"export DOCKER_HOST={engine.host}")
 
 

@@ -3,9 +3,9 @@
 A group is a value that a command names once:
 
     @options.expanded
-    def submit(where: Where, job: str = JOB_NAME) -> None: ...
+    def submit(on: BackendOptions, job: str = JOB_NAME) -> None: ...
 
-Typer then offers each option of `Where`, and the command gets one object.
+Typer then offers each option of `BackendOptions`, and the command gets one object.
 """
 
 import functools
@@ -73,7 +73,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Where(Group):
+class BackendOptions(Group):
     """Where a command looks for jobs: a backend, and each backend's own options."""
 
     flags: Mapping[str, str | None]
@@ -109,7 +109,7 @@ class Where(Group):
 
 
 @dataclass(frozen=True)
-class Sending(Where):
+class SendingOptions(BackendOptions):
     """Where a command sends a job."""
 
     sends: ClassVar[bool] = True

@@ -52,10 +52,10 @@ def push(
         raise InputError("--key and --keyless are two ways to sign", "name one of them")
     chosen = settings(registry=registry, engine=engine, key=KEYLESS if keyless else key)
     names = tuple(targets) if targets else records.built_targets(root())
-    with reporter() as shown:
-        docker = connect(chosen, on_event=shown.on_event)
+    with reporter() as progress:
+        docker = connect(chosen, on_event=progress.on_event)
         pushed = [
-            push_target(target, chosen, docker, tag or (), shown.on_event)
+            push_target(target, chosen, docker, tag or (), progress.on_event)
             for target in projects.all_of(root(), names)
         ]
     for image in pushed:
@@ -101,10 +101,10 @@ def verify(
     if model.is_one(reference):
         _verify_model(Path(reference), chosen, as_json)
         return
-    with reporter() as shown:
+    with reporter() as progress:
         judge = judge_of(suites.IMAGE) if suite else None
         image = check(
-            reference, chosen, root(), judge=judge, of_target=not suite, on_event=shown.on_event
+            reference, chosen, root(), judge=judge, of_target=not suite, on_event=progress.on_event
         )
     say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
@@ -125,8 +125,8 @@ def _verify_model(folder: Path, chosen: "Settings", as_json: bool) -> None:
     """Run `builder verify` of a job's folder."""
     from builder.pipeline import model
 
-    with reporter() as shown:
-        found = model.check(folder, chosen, root(), shown.on_event)
+    with reporter() as progress:
+        found = model.check(folder, chosen, root(), progress.on_event)
     say(f"{folder}: {found.files} files are those that the job wrote")
     say(f"  trained in {found.image.reference}, {found.image.receipt.verdict}")
     if as_json:
@@ -164,9 +164,9 @@ def rebuild(
         return
     if everything or sign or against:
         raise InputError("--all, --against and --sign are about layers, not REF", "leave out REF")
-    with reporter() as shown:
-        reached = partial(connect, chosen, on_event=shown.on_event)
-        made = again.rebuild(root(), reference, target, chosen, reached, shown.on_event)
+    with reporter() as progress:
+        reached = partial(connect, chosen, on_event=progress.on_event)
+        made = again.rebuild(root(), reference, target, chosen, reached, progress.on_event)
     if as_json:
         out(asdict(made))
     if made.difference:
@@ -190,9 +190,9 @@ def _rebuild_layers(
     signer = signing.signer_of(chosen.trust) if sign else None
     lock = layers_lock.of(root())
     keys = frozenset(lock.layers) if everything else layer_lines.new(root(), against)
-    with reporter() as shown:
-        reached = partial(connect, chosen, on_event=shown.on_event)
-        made = layer_lines.make(root(), keys, chosen, reached, shown.on_event)
+    with reporter() as progress:
+        reached = partial(connect, chosen, on_event=progress.on_event)
+        made = layer_lines.make(root(), keys, chosen, reached, progress.on_event)
     for layer in made:
         say(f"{lock.names[layer.key]}: made again, the same digest {layer.blob.digest}")
     say(f"{len(made)} of {len(lock.layers)} layers made again")
@@ -223,11 +223,11 @@ def promote(
             "promote takes an image and a tag, or --back and a tag",
             "builder promote v100 production; builder promote --back production",
         )
-    with reporter() as shown:
+    with reporter() as progress:
         if tag is None:
-            moved = tags.rollback(reference, chosen, root(), on_event=shown.on_event)
+            moved = tags.rollback(reference, chosen, root(), on_event=progress.on_event)
         else:
-            moved = tags.promote(reference, tag, chosen, root(), on_event=shown.on_event)
+            moved = tags.promote(reference, tag, chosen, root(), on_event=progress.on_event)
     before = f" (was {moved.previous or 'new'})" if moved.moved else ""
     say(f"{moved.tag} -> {moved.reference}{before}")
 

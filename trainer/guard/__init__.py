@@ -279,20 +279,20 @@ def too_old(wanted: Expected, driver: str, cuda: tuple[int, int]) -> str:
 
 def not_usable(wanted: Expected, devices: Sequence[Device], visible: str | None) -> str:
     """Return why there are fewer usable GPUs than expected; "" if there are enough."""
-    shown = chosen(devices, visible)
-    broken = [device for device in shown if device.problem]
-    if broken and len(shown) - len(broken) < wanted.count:
+    seen = chosen(devices, visible)
+    broken = [device for device in seen if device.problem]
+    if broken and len(seen) - len(broken) < wanted.count:
         return f"{broken[0].label} {broken[0].problem}"
-    shown = [device for device in shown if not device.problem]
-    if len(shown) < wanted.count:
-        count = f"{len(shown) or 'none'} of the {len(devices)} GPUs"
+    seen = [device for device in seen if not device.problem]
+    if len(seen) < wanted.count:
+        count = f"{len(seen) or 'none'} of the {len(devices)} GPUs"
         if len(devices) >= wanted.count:
             return f"CUDA_VISIBLE_DEVICES={visible} shows {count} here: remove it"
         there = f"only {len(devices)} GPU is" if len(devices) == 1 else f"{len(devices)} GPUs are"
         return f"{there if devices else 'no GPU is'} in this container: {_MOUNTS}"
-    fitting = [device for device in shown if _fits(wanted, device)]
+    fitting = [device for device in seen if _fits(wanted, device)]
     if len(fitting) < wanted.count:
-        other = next(device for device in shown if device not in fitting)
+        other = next(device for device in seen if device not in fitting)
         about = f" (compute capability {other.capability})" if other.capability else ""
         known = f" ({wanted.capability})" if wanted.capability else ""
         return (
@@ -326,9 +326,9 @@ def _memory_held(
     """
     if environment.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() in ("1", "true"):
         return ""
-    shown = chosen(devices, environment.get("CUDA_VISIBLE_DEVICES"))
-    full = [device for device in shown if device.used >= _FULL]
-    if len(shown) - len(full) >= wanted.count:
+    seen = chosen(devices, environment.get("CUDA_VISIBLE_DEVICES"))
+    full = [device for device in seen if device.used >= _FULL]
+    if len(seen) - len(full) >= wanted.count:
         return ""
     held = f"{full[0].used:.0%} of the memory of {full[0].label} ({full[0].name})"
     return _Busy(f"another process holds {held}: end it (nvidia-smi names it), or take another GPU")
@@ -339,7 +339,7 @@ def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
     it is not set."""
     if visible is None:
         return list(devices)
-    shown: list[Device] = []
+    usable: list[Device] = []
     for entry in entries(visible):
         if isinstance(entry, int):
             fitting = devices[entry : entry + 1]
@@ -348,8 +348,8 @@ def chosen(devices: Sequence[Device], visible: str | None) -> list[Device]:
             fitting = fitting or [device for device in devices if device.gpu.startswith(entry)]
         if not fitting:
             break
-        shown += [device for device in fitting if device not in shown]
-    return shown
+        usable += [device for device in fitting if device not in usable]
+    return usable
 
 
 def entries(visible: str) -> Iterator[int | str]:

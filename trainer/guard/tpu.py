@@ -62,13 +62,13 @@ def missing(
             return ""
         return f"neither /dev/accel* nor /dev/vfio/* is here: run it on a TPU VM, and {_GIVE}"
     models = on_pci(root)
-    shown = _shown(environment)
-    wanted = min(chips, shown) if part and shown else chips
+    visible = _shown(environment)
+    wanted = min(chips, visible) if part and visible else chips
     return (
         _another(name, models, environment)
         or _closed(here)
         or _too_few(wanted, here, len(models))
-        or _hidden(wanted, shown, len(here), environment)
+        or _hidden(wanted, visible, len(here), environment)
     )
 
 
@@ -129,8 +129,8 @@ def _shown(environment: Mapping[str, str]) -> int | None:
     return None
 
 
-def _hidden(wanted: int, shown: int | None, here: int, environment: Mapping[str, str]) -> str:
-    if shown is None or shown >= wanted:
+def _hidden(wanted: int, visible: int | None, here: int, environment: Mapping[str, str]) -> str:
+    if visible is None or visible >= wanted:
         return ""
     key = next(key for key in _VISIBLE if environment.get(key))
-    return f"{key}={environment[key]} shows {shown} of the {here} chips here: remove it"
+    return f"{key}={environment[key]} shows {visible} of the {here} chips here: remove it"

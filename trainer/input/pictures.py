@@ -198,8 +198,8 @@ def _resized(image: np.ndarray, side: int) -> np.ndarray:
     height, width, _ = image.shape
     source = rust_lib.Image(width, height, _RGB, image.tobytes())
     square = rust_lib.Image(side, side, _RGB, None)
-    how = _AVERAGING if min(height, width) >= 2 * side else _BILINEAR
-    rust_lib.RustResizer().resize(source, square, how)
+    filtering = _AVERAGING if min(height, width) >= 2 * side else _BILINEAR
+    rust_lib.RustResizer().resize(source, square, filtering)
     return np.frombuffer(square.buffer(), np.uint8).reshape(side, side, 3)
 
 

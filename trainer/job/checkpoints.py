@@ -197,8 +197,8 @@ class Background:
         written: Future[tuple[int, str]] = Future()
         self._jobs.append(written)
         # a daemon: one that hangs on a frozen disk does not keep the process from its end
-        what = (written, position, tensors, state)
-        threading.Thread(target=self._work, args=what, name="checkpoints", daemon=True).start()
+        saving = (written, position, tensors, state)
+        threading.Thread(target=self._work, args=saving, name="checkpoints", daemon=True).start()
 
     def done(self, wait: bool = False) -> list[tuple[int, str]]:
         """Return step and path of each checkpoint written since the last call; with `wait`, after

@@ -166,11 +166,11 @@ class Controller:
         if not self._load_newest():
             self._initial = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
         else:
-            where = self.position
-            text = f"resumed after step {where.step}, epoch {where.epoch:.2f}"
-            say("resumed", text, step=where.step, epoch=where.epoch)
+            position = self.position
+            text = f"resumed after step {position.step}, epoch {position.epoch:.2f}"
+            say("resumed", text, step=position.step, epoch=position.epoch)
             before, now = self._readers, self.trainer.readers
-            if self.place.chief and before != now and where.epoch % 1:
+            if self.place.chief and before != now and position.epoch % 1:
                 text = f"{before} workers read before, {now} do now: of this epoch, some records"
                 say("order", f"{text} are seen twice, and some not at all", "WARNING")
         total = self._together([float(self.position.step)])[0]

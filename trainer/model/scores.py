@@ -257,12 +257,12 @@ def as_text(rows: list[dict[str, Any]]) -> str:
     """Return the rows of a table of scores in aligned columns."""
     first, *others = rows[0]
     few = len(rows) <= MOST
-    shown = rows if few else sorted(rows, key=lambda row: row.get("f1") or row.get("r2") or 0.0)
+    listed = rows if few else sorted(rows, key=lambda row: row.get("f1") or row.get("r2") or 0.0)
     left = "" if few else f" ({MOST} of {len(rows)}, the least f1 or r2 first)"
-    width = max(5, *(len(row[first]) for row in shown[:MOST]))
+    width = max(5, *(len(row[first]) for row in listed[:MOST]))
     wide = {name: max(len(name), 6) for name in others}
     lines = [f"{first:{width}}" + "".join(f"  {name:>{wide[name]}}" for name in others) + left]
-    for row in shown[:MOST]:
+    for row in listed[:MOST]:
         cells = (f"  {_cell(row[name]):>{wide[name]}}" for name in others)
         lines.append(f"{row[first]:{width}}" + "".join(cells))
     return "\n".join(lines)

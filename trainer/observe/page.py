@@ -243,11 +243,11 @@ def chart(name: str, curves: Curves) -> str:
     """Return a drawing of the curves `name, training` and `name, evaluation`; bad values are left
     out. "": there are none.
     """
-    shown = {
+    drawn = {
         kind: [(x, y) for x, y in curves.get(f"{name}, {kind}", []) if np.isfinite(y)]
         for kind in _COLOURS
     }
-    points = [point for curve in shown.values() for point in curve]
+    points = [point for curve in drawn.values() for point in curve]
     if not points:
         return ""
     right, high = max(x for x, _ in points), max(y for _, y in points)
@@ -265,7 +265,7 @@ def chart(name: str, curves: Curves) -> str:
         lines.append(f"<path d='M{_LEFT} {down(value)}H{_WIDE - 10}' stroke=#dde2e7 />")
         lines.append(f"<text x=4 y={down(value) + 4} fill=#5b6673>{value:.3g}</text>")
     for number, (kind, colour) in enumerate(_COLOURS.items()):
-        places = [(across(x), down(y)) for x, y in shown[kind]]
+        places = [(across(x), down(y)) for x, y in drawn[kind]]
         path = " ".join(f"{x},{y}" for x, y in places)
         lines.append(f"<polyline points='{path}' fill=none stroke={colour} stroke-width=1.6 />")
         if kind == "evaluation":
@@ -273,7 +273,7 @@ def chart(name: str, curves: Curves) -> str:
         beside = _WIDE - 170 + 85 * number
         lines.append(f"<text x={beside} y={_HIGH - 6} fill={colour}>{kind}</text>")
     if name == "loss" and overfitting(curves):
-        step, _ = min(shown["evaluation"], key=lambda point: point[1])
+        step, _ = min(drawn["evaluation"], key=lambda point: point[1])
         mark = f"M{across(step)} 8V{_HIGH - _LOW}"
         lines.append(f"<path d='{mark}' stroke=#c2571a stroke-dasharray=4 />")
         text = f"least after step {step}"

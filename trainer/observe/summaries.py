@@ -39,10 +39,10 @@ class Scalars(Observer):
         if first_step <= self._reached:  # back to a checkpoint: these steps are made again
             for events in self._runs.values():
                 events.begin(first_step)
-        shown = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
+        written = {k: v for k, v in metrics.items() if k not in ("seconds", "input_wait")}
         count = len(metrics["loss"])
         for index in range(count):
-            values = {name: float(value[index]) for name, value in shown.items()}
+            values = {name: float(value[index]) for name, value in written.items()}
             if index == count - 1:
                 values |= self._speed(run, metrics, count) | self._machine.sample()
             self.events("train").scalars(first_step + index, values)

@@ -78,12 +78,12 @@ def gpus(visible: str | None) -> tuple[Any, list[Any]]:
         import pynvml
 
         pynvml.nvmlInit()
-        shown = range(pynvml.nvmlDeviceGetCount()) if visible is None else guard.entries(visible)
+        entries = range(pynvml.nvmlDeviceGetCount()) if visible is None else guard.entries(visible)
         return pynvml, [
             pynvml.nvmlDeviceGetHandleByUUID(entry)
             if isinstance(entry, str)
             else pynvml.nvmlDeviceGetHandleByIndex(entry)
-            for entry in shown
+            for entry in entries
         ]
     except Exception:  # no library, no driver, no permission: no figures
         return None, []
