@@ -38,7 +38,7 @@ from builder.facts import frameworks
 IMAGES = project.IMAGES
 FILE = "image.yaml"
 REQUIREMENTS = "requirements.txt"
-"""The file in the trainer's folder that names what the trainer needs beside the framework."""
+"""The file in a program's folder that names what it needs beside the framework."""
 
 FOLDER, MODULE = "trainer", "trainer.task"
 """The program of an image that names none: the packaged trainer."""
