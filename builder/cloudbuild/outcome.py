@@ -31,7 +31,7 @@ _WHY: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True)
-class PushedImage:
+class ReportedImage:
     """An image that a build reports."""
 
     name: str
@@ -48,7 +48,7 @@ class Outcome:
     log_url: str
     seconds: float
     """From its start to its end; 0 if it never started."""
-    images: tuple[PushedImage, ...] = ()
+    images: tuple[ReportedImage, ...] = ()
     note: str = ""
     """What could not be read of it, and why."""
     failed_steps: tuple[str, ...] = ()
@@ -79,14 +79,14 @@ def outcome(build: Build, note: str = "") -> Outcome:
     return Outcome(build.id, status(build), detail, build.log_url, seconds, images, note, failed)
 
 
-def _images(build: Build) -> tuple[PushedImage, ...]:
+def _images(build: Build) -> tuple[ReportedImage, ...]:
     """Return the images of `images:`, and those that steps pushed and wrote to their output."""
     digests: dict[str, str] = {image.name: image.digest for image in build.results.images}
     for image in itertools.chain.from_iterable(map(_listed, build.results.build_step_outputs)):
         if isinstance(image, dict) and {"repository", "digest", "tags"} <= image.keys():
             for tag in image["tags"]:
                 digests[f"{image['repository']}:{tag}"] = image["digest"]
-    return tuple(PushedImage(name, digest) for name, digest in digests.items())
+    return tuple(ReportedImage(name, digest) for name, digest in digests.items())
 
 
 def _listed(output: bytes) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from builder.facts import accelerators, frameworks
 from builder.jobs import description, machines
 from builder.jobs.description.job import ROLE_FIELDS, Job
 from builder.jobs.machines import Placement
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 
 _SECRET_NAME = re.compile(
     r"(?:^|_)(?:API_?KEY|ACCESS_KEY|PRIVATE_KEY|SECRET|SECRET_KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE)$",
@@ -48,7 +48,7 @@ class Problems:
 
 
 def common(
-    job: Job, image: Image, targets: Mapping[str, str]
+    job: Job, image: JobImage, targets: Mapping[str, str]
 ) -> tuple[Problems, tuple[Placement, ...], list[str]]:
     """Make the checks of every remote backend: machines, the image, the job's folder.
 
@@ -93,7 +93,7 @@ def check_no_plain_secrets(job: Job, fix: str) -> None:
 
 
 def check_image(
-    image: Image, placements: tuple[Placement, ...], targets: Mapping[str, str]
+    image: JobImage, placements: tuple[Placement, ...], targets: Mapping[str, str]
 ) -> list[str]:
     """Check that the image is made for the replicas' accelerators. Returns notes."""
     wanted = {item.device.name: item for item in placements if item.device is not None}
@@ -138,7 +138,7 @@ def check_image(
 
 
 def _refuse_image(
-    image: Image,
+    image: JobImage,
     made_for: str,
     carried: accelerators.Accelerator,
     placement: Placement,

@@ -26,7 +26,7 @@ from builder.facts.cuda import OldestDriver
 from builder.jobs import description
 from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def target_of(root: Path, name: str) -> str:
     return name
 
 
-def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]:
+def local_image(root: Path, job: Job, settings: Settings) -> tuple[JobImage, Notes]:
     """Return the job's image by its tag, as this project describes it, and notes.
 
     Raises InputError for a name that is neither a target nor a reference.
@@ -117,12 +117,12 @@ def local_image(root: Path, job: Job, settings: Settings) -> tuple[Image, Notes]
         raise filemodel.error(where, [description.mistake(job, refusal, "image")])
     parsed = registry.parse(name)
     note = f"{name} is a tag: `builder job submit` sends its digest"
-    return Image(str(parsed), parsed.digest), () if parsed.digest else (note,)
+    return JobImage(str(parsed), parsed.digest), () if parsed.digest else (note,)
 
 
 def pushed_image(
     root: Path, job: Job, settings: Settings, on_event: OnEvent = ignore
-) -> tuple[Image, Notes]:
+) -> tuple[JobImage, Notes]:
     """Return the job's image by its digest in the registry, proven by its receipt; and notes.
 
     Where [trust] names keys, every image needs a receipt that one of them signed. Raises
@@ -155,7 +155,7 @@ def pushed_image(
     wanted.check(manifest.digest)
     reference = str(named.at(manifest.digest))
     notes: Notes = () if named.digest else (f"{name} is {manifest.digest} now",)
-    image, label = Image(reference, manifest.digest), labels.get(ACCELERATOR)
+    image, label = JobImage(reference, manifest.digest), labels.get(ACCELERATOR)
     if label is not None:  # an image of ours under another name: its receipt lies beside it
         framework = labels.get(frameworks.LABEL, frameworks.DEFAULT)
         one_host = frameworks.is_known(framework) and frameworks.of(framework).one_host
@@ -185,7 +185,7 @@ def packaged_image(
     program: str,
     connect: Callable[[], Engine],
     on_event: OnEvent = ignore,
-) -> Image:
+) -> JobImage:
     """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target.
 
     connect: connects to the engine. Raises InputError for a job whose image is no target,
@@ -212,7 +212,7 @@ def packaged_image(
     )
 
 
-def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Image:
+def _of_target(root: Path, name: str, reference: str, settings: Settings) -> JobImage:
     """Return the image of a target as its image.yaml describes it."""
     target = projects.of(root, name)
     spec, driver, serves = target.spec, None, dict[str, OldestDriver | None]()
@@ -220,7 +220,7 @@ def _of_target(root: Path, name: str, reference: str, settings: Settings) -> Ima
         driver = target.driver
         if target.is_locked:
             serves = _served(target)
-    return Image(
+    return JobImage(
         reference,
         target=name,
         accelerator=spec.accelerator,
@@ -246,7 +246,7 @@ def _served(target: TargetFiles) -> dict[str, OldestDriver | None]:
     }
 
 
-def _verified(image: Image, verified: Verification) -> Image:
+def _verified(image: JobImage, verified: Verification) -> JobImage:
     """Return an image with what its receipt says."""
     seen: Any = verified.receipt.seen("device-code").get("driver")
     if image.target is None and isinstance(seen, dict) and str(seen.get("driver", "")).isdigit():

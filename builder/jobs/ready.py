@@ -19,7 +19,7 @@ KEY_LENGTH = 12
 
 
 @dataclass(frozen=True)
-class Image:
+class JobImage:
     """The image of a job, as far as it is known."""
 
     reference: str
@@ -55,7 +55,7 @@ class Ready:
     """A job with everything that it takes to send it."""
 
     job: Job
-    image: Image
+    image: JobImage
     region: str
     placements: tuple[Placement, ...]
     """What each pool of `job.pools` runs on."""

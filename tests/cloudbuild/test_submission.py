@@ -12,7 +12,7 @@ from google.cloud.devtools import cloudbuild_v1 as api
 
 from builder.cloudbuild import buildfile, builds, follow, outcome, submit
 from builder.cloudbuild.clients import Clients
-from builder.cloudbuild.outcome import Outcome, PushedImage
+from builder.cloudbuild.outcome import Outcome, ReportedImage
 from builder.cloudbuild.staging import staged
 from builder.core.errors import FactoryError, InputError, OutsideError
 from builder.core.events import Event, StepDone, StepLog, StepStarted
@@ -235,4 +235,4 @@ def test_the_images_that_steps_pushed_are_reported(
         images=(("h.test/x:builder", DIGEST),), outputs=(b"", b"no JSON", output.encode())
     )
     names = ("h.test/x:builder", "h.test/x:cpu", "h.test/x:cpu-1")
-    assert run(connected())[0].images == tuple(PushedImage(name, DIGEST) for name in names)
+    assert run(connected())[0].images == tuple(ReportedImage(name, DIGEST) for name in names)

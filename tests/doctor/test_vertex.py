@@ -17,7 +17,7 @@ from builder.jobs.backends.vertex import doctor as vertex
 from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.doctor import Vertex
 from builder.jobs.backends.vertex.settings import JobSettings
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators import answers
 from tests.emulators import vertex as emulator
@@ -45,7 +45,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
         yield loopback
 
 
-def job_in(whole: emulator.Loopback, text: str = JOB, image: Image | None = None) -> Vertex:
+def job_in(whole: emulator.Loopback, text: str = JOB, image: JobImage | None = None) -> Vertex:
     service = whole.where
     ready = jobfiles.ready(text, project=emulator.PROJECT)
     return Vertex(service, replace(ready, image=image or ready.image))

@@ -9,20 +9,20 @@ from typing import Any
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 from tests.jobs import jobfiles, jobset_rules
 
 GKE, ANY = Cluster(), Cluster(nodes="any")
 JOB = "image: v100\nmachine: n1-standard-8\naccelerators: 2 x V100\njob_dir: gs://b-b/jobs/{job}\n"
 
 
-def ready(text: str, cluster: Cluster = GKE, image: Image | None = None) -> Ready:
+def ready(text: str, cluster: Cluster = GKE, image: JobImage | None = None) -> Ready:
     """Return the job of this text, through every check."""
     job = jobfiles.job(text)
     return Kubernetes(cluster).check(job, image or jobfiles.image(job.image), jobfiles.TARGETS)
 
 
-def rendered(text: str, on: Cluster = GKE, image: Image | None = None) -> dict[str, Any]:
+def rendered(text: str, on: Cluster = GKE, image: JobImage | None = None) -> dict[str, Any]:
     manifest = jobset.jobset(ready(text, on, image), on)
     assert jobset_rules.problems(manifest) == []
     return manifest

@@ -17,7 +17,7 @@ from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 from builder.jobs.why import logs
 from builder.jobs.why.diagnose import Diagnosis, diagnose
 
@@ -32,10 +32,10 @@ def job(text: str, name: str = "cats") -> Job:
     return description.parse(text, Path("jobs") / f"{name}.yaml")
 
 
-def image(target: str = "v100", accelerator: str | None = None) -> Image:
+def image(target: str = "v100", accelerator: str | None = None) -> JobImage:
     """A proven image of a target in Artifact Registry."""
     made_for = accelerator or TARGETS.get(target, target.upper())
-    return Image(
+    return JobImage(
         f"{REPOSITORY}@{DIGEST}",
         DIGEST,
         target,
@@ -53,7 +53,7 @@ def ready(text: str, target: str = "v100", *, project: str | None = "my-project"
 
 def checked(
     read: Job,
-    made: Image,
+    made: JobImage,
     *,
     project: str | None = "my-project",
     targets: Mapping[str, str] = TARGETS,

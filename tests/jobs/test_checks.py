@@ -13,14 +13,14 @@ from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.jobs import checks, description, images
 from builder.jobs.backends.vertex import messages
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.jobs import jobfiles
 
 ROOT = project.find_root(Path(__file__).parent)
 BASE = "image: v100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: 2 x V100\n"
 
 
-def refused(text: str, target: str = "v100", image: Image | None = None) -> tuple[str, str]:
+def refused(text: str, target: str = "v100", image: JobImage | None = None) -> tuple[str, str]:
     with pytest.raises(InputError) as caught:
         jobfiles.checked(jobfiles.job(text), image or jobfiles.image(target))
     return caught.value.message, caught.value.fix
@@ -30,13 +30,13 @@ MIXED = BASE + "replicas: {workers: {count: 2, machine: MACHINE, accelerators: 1
 
 
 @pytest.fixture(scope="module")
-def v100() -> Image:
+def v100() -> JobImage:
     """The image of the target as this project has locked it, pruned to 7.x."""
     described = jobfiles.job(BASE)
     return images.local_image(ROOT, described, Settings(registry=jobfiles.REPOSITORY))[0]
 
 
-def test_one_image_serves_roles_whose_gpus_it_has_kernels_for(v100: Image) -> None:
+def test_one_image_serves_roles_whose_gpus_it_has_kernels_for(v100: JobImage) -> None:
     text = MIXED.replace("MACHINE", "n1-standard-8").replace("GPU", "T4")
     ready = jobfiles.checked(jobfiles.job(text), v100)
     [note] = [note for note in ready.notes if "kernels" in note]
@@ -52,7 +52,7 @@ def test_one_image_serves_roles_whose_gpus_it_has_kernels_for(v100: Image) -> No
     ]
 
 
-def test_a_role_with_a_gpu_that_the_image_has_no_kernels_for_is_refused(v100: Image) -> None:
+def test_a_role_with_a_gpu_that_the_image_has_no_kernels_for_is_refused(v100: JobImage) -> None:
     text = MIXED.replace("MACHINE", "g2-standard-8").replace("GPU", "L4")
     message, fix = refused(text, image=v100)
     assert "v100 has no kernels for L4; a role of the job runs on g2-standard-8" in message
@@ -116,7 +116,7 @@ def test_what_is_possible_and_worth_a_word() -> None:
     assert any("taken away" in note for note in lone)
     p100 = "image: p100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: P100\n"
     assert any("2026-09-15" in note for note in jobfiles.ready(p100, "p100").notes)
-    foreign = Image(f"docker.io/tensorflow/tensorflow@{jobfiles.DIGEST}", jobfiles.DIGEST)
+    foreign = JobImage(f"docker.io/tensorflow/tensorflow@{jobfiles.DIGEST}", jobfiles.DIGEST)
     notes = jobfiles.checked(jobfiles.job(BASE), foreign).notes
     assert any("not an image of ours" in note for note in notes)
 

@@ -13,7 +13,7 @@ import pytest
 
 from builder.core import project
 from builder.jobs import images as service
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.clock import replace_pauses
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
@@ -95,7 +95,7 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
     with emulator.running() as server:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
-        pushed = Image(
+        pushed = JobImage(
             f"{jobfiles.REPOSITORY}@{jobfiles.DIGEST}", jobfiles.DIGEST, "v100", "V100", True
         )
         monkeypatch.setattr(service, "pushed_image", lambda *_: (pushed, ()))

@@ -21,7 +21,7 @@ from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes import pod as pods
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.jobs import jobfiles, jobset_rules
 from tests.jobs.clusters import (
     ANY,
@@ -42,7 +42,7 @@ WHOLE = Cluster(
     namespace="training", queue="gpus", service_account="trainer", pull_secret="registry"
 )
 TPU = "image: tpu\nmachine: ct5lp-hightpu-4t\n"
-OTHERS = Image(f"h.example/jax@{jobfiles.DIGEST}", jobfiles.DIGEST)
+OTHERS = JobImage(f"h.example/jax@{jobfiles.DIGEST}", jobfiles.DIGEST)
 TOKEN = "hf_" + 2 * string.ascii_letters[:20]
 DISTRIBUTED = CHIEF + "replicas: {workers: 2, parameter_servers: 1, evaluator: 1}\n"
 
@@ -331,7 +331,7 @@ def test_a_proven_image_has_no_root_and_what_nobody_tried_may_write() -> None:
     mounts = [mount["mountPath"] for mount in container(manifest)["volumeMounts"]]
     assert mounts == ["/dev/shm", "/tmp"]
     assert pod(manifest)["volumes"][0]["emptyDir"] == {"medium": "Memory"}
-    foreign = ready(CHIEF, image=Image(f"docker.io/me/own@{jobfiles.DIGEST}", jobfiles.DIGEST))
+    foreign = ready(CHIEF, image=JobImage(f"docker.io/me/own@{jobfiles.DIGEST}", jobfiles.DIGEST))
     manifest = jobset.jobset(foreign, GKE)
     assert container(manifest)["securityContext"]["readOnlyRootFilesystem"] is False
     assert "runAsNonRoot" not in pod(manifest)["securityContext"]

@@ -22,7 +22,7 @@ from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.kubernetes.status import JOB as JOB_LABEL
 from builder.jobs.backends.protocol import LostAnswer
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 from tests.emulators import kubernetes as server
 from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
@@ -348,7 +348,7 @@ def test_each_refusal_is_one_line_and_a_way_out(
 @pytest.fixture
 def cats(here: Path, loopback: server.Cluster, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project whose job cats names an image by digest, which lies in no registry."""
-    image = Image(f"me.example/own@{jobfiles.DIGEST}", jobfiles.DIGEST)
+    image = JobImage(f"me.example/own@{jobfiles.DIGEST}", jobfiles.DIGEST)
     monkeypatch.setattr(images, "pushed_image", lambda *_: (image, ()))
     text = f"image: {image.reference}\nmachine: n1-standard-8\narguments: {{steps: 3}}\n"
     (here / "jobs" / "cats.yaml").write_text(text)

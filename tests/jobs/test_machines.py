@@ -10,7 +10,7 @@ from builder.core.errors import InputError
 from builder.jobs import machines
 from builder.jobs.backends.vertex import messages
 from builder.jobs.machines import Placement
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.jobs import jobfiles
 
 ALL = machines.combinations()
@@ -26,7 +26,7 @@ def region_of(each: Placement) -> str:
 
 
 def test_everything_on_offer_renders_as_it_was_asked_for() -> None:
-    image = Image(f"example.pkg.dev/p/r/i@{jobfiles.DIGEST}", jobfiles.DIGEST)
+    image = JobImage(f"example.pkg.dev/p/r/i@{jobfiles.DIGEST}", jobfiles.DIGEST)
     for each in [*ONE_EACH, *SLICES, Placement("n1-standard-8")]:
         asked = each.written.replace(", ", "\n").replace(" without accelerators", "")
         text = f"image: {image.reference}\nregion: {region_of(each)}\n{asked}\n"

@@ -18,7 +18,7 @@ from builder.jobs.backends import choose
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.checks import common
 from builder.jobs.description.job import Job
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 from builder.jobs.request import Request
 from tests.jobs.slurm import registry
 
@@ -33,7 +33,7 @@ class Toy:
         self.jobs: list[JobStatus] = []
         self.refuses = False
 
-    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+    def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
         self.asked.append("check")
         problems, placements, notes = common(job, image, targets)
         problems.stop()

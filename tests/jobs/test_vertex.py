@@ -15,7 +15,7 @@ from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.backends.vertex import backend, start
 from builder.jobs.backends.vertex import messages as vertex
-from builder.jobs.ready import Image
+from builder.jobs.ready import JobImage
 from tests.emulators.web import LoopbackServer, answering
 from tests.jobs import jobfiles
 
@@ -164,7 +164,7 @@ def test_a_container_reads_its_secrets_and_becomes_the_program(
         def log_message(self, *_: object) -> None: ...
 
     text = OWN + PROGRAM + SECRET + "arguments: {steps: 3}\n"
-    sent = jobfiles.checked(jobfiles.job(text), Image("h.pkg.dev/p/r/i"))
+    sent = jobfiles.checked(jobfiles.job(text), JobImage("h.pkg.dev/p/r/i"))
     container = vertex.body(sent)["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]
     assert "WANDB_API_KEY" not in {variable["name"] for variable in container["env"]}
     with answering(LoopbackServer(("127.0.0.1", 0), Google)) as server:
@@ -201,7 +201,7 @@ def test_a_secret_that_cannot_be_read_is_refused(
     text: str, project: str | None, problem: str
 ) -> None:
     with pytest.raises(InputError, match=problem):
-        jobfiles.checked(jobfiles.job(text), Image("h.pkg.dev/p/r/i"), project=project)
+        jobfiles.checked(jobfiles.job(text), JobImage("h.pkg.dev/p/r/i"), project=project)
 
 
 # --- scheduling, studies --------------------------------------------------------------------------

@@ -37,7 +37,7 @@ TABLE = {
     "start": (2, "94a0165d3f"),
     "compile": (1, "7d9fbd402b"),
     "size": (1, "ca88cee87c"),
-    "tensorflow loader": (3, "e58ad1f2e9"),
+    "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "fb4e68003b"),
     "training": (3, "4add9efb6e"),
     "tensorflow outputs": (1, "6d0595920e"),

@@ -20,7 +20,7 @@ from builder import contract
 from builder.core.errors import OutsideError
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool
-from builder.jobs.ready import Image, Ready
+from builder.jobs.ready import JobImage, Ready
 
 ACTIVE = ("queued", "pending", "running", "cancelling", "paused", "updating")
 """The states of a job that has not ended. Source: aiplatform v1, JobState."""
@@ -264,7 +264,7 @@ class RemoteBackend(Backend, Protocol):
     it, and a refusal for want of machines or quota is an error that names the fix.
     """
 
-    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+    def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked without asking anybody.
 
         targets: the accelerator of each target of the project, so that a refusal names one. Raises

@@ -24,7 +24,7 @@ from builder.jobs.backends.protocol import JobStatus, LogLine, ReplicaStatus
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Pool, replica_names
-from builder.jobs.ready import Image, Ready, key_of
+from builder.jobs.ready import JobImage, Ready, key_of
 from training_slurm.options import SlurmSettings
 from training_slurm.script import Name, script
 
@@ -80,7 +80,7 @@ class Slurm:
     folder: Path
     """Of their logs and outputs."""
 
-    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+    def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = common(job, image, targets)
         with problems.at(("machine",)):

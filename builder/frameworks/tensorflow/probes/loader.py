@@ -44,7 +44,7 @@ CUDA = ("libcuda.so.1", "libcuda.so")
 INSTALL_NEEDED = "install the library that it names, where the loader looks for it"
 
 
-class Image:
+class ProbedImage:
     """An image whose loader is asked. seen, wrong: take what was seen in it, and what is wrong.
 
     environment: the folders of its LD_LIBRARY_PATH. folders: where the loader looks for what
@@ -121,7 +121,7 @@ class Image:
 # --- the questions --------------------------------------------------------------------------------
 
 
-def check_gpu(image: Image, tensorflow: str, opener: str) -> None:
+def check_gpu(image: ProbedImage, tensorflow: str, opener: str) -> None:
     """Every CUDA library that TensorFlow opens: there, the right one, once, and it opens."""
     info = build_info(tensorflow)
     keys = ("cuda_version", "cudnn_version", "cuda_compute_capabilities")
@@ -158,7 +158,7 @@ def check_gpu(image: Image, tensorflow: str, opener: str) -> None:
     image.seen["xla"] = libraries.check_compiler(folders, capability, fix, image.wrong)
 
 
-def _found(image: Image, rows: Sequence[opens.Opened], cuda: int) -> dict[str, str]:
+def _found(image: ProbedImage, rows: Sequence[opens.Opened], cuda: int) -> dict[str, str]:
     """Return name -> the file that the loader takes; what it does not find is a problem.
 
     What cuDNN opens of its own lies beside it, and what a library is linked to is opened with it:
@@ -177,7 +177,11 @@ def _found(image: Image, rows: Sequence[opens.Opened], cuda: int) -> dict[str, s
 
 
 def _taken(
-    image: Image, row: opens.Opened, answers: dict[str, Json], folders: Sequence[str], cuda: int
+    image: ProbedImage,
+    row: opens.Opened,
+    answers: dict[str, Json],
+    folders: Sequence[str],
+    cuda: int,
 ) -> str:
     """Return the file that a child opened by name, "" for none; say what is wrong with it."""
     answer = answers.get(row.name, {})
@@ -207,7 +211,7 @@ def _below(path: str, folders: Iterable[str]) -> bool:
     return any(path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def _check_libraries(image: Image, paths: dict[str, str]) -> None:
+def _check_libraries(image: ProbedImage, paths: dict[str, str]) -> None:
     """Open the files in the image's own environment; compare them with the lock and with what
     TensorFlow was built with, and let NVRTC compile."""
     request = image.request
@@ -235,7 +239,7 @@ def _check_libraries(image: Image, paths: dict[str, str]) -> None:
             )
 
 
-def _check_copies(image: Image, paths: dict[str, str]) -> None:
+def _check_copies(image: ProbedImage, paths: dict[str, str]) -> None:
     """Look for a second file of a library: where the loader would come across it, and anywhere."""
     for name, path in paths.items():
         real = os.path.realpath(path)
@@ -254,7 +258,7 @@ def _check_copies(image: Image, paths: dict[str, str]) -> None:
             )
 
 
-def check_libcuda(image: Image) -> None:
+def check_libcuda(image: ProbedImage) -> None:
     """Look for a libcuda where the loader would come across it."""
     for path in image.files(image.on_path(*CUDA)):
         image.wrong(
@@ -264,7 +268,7 @@ def check_libcuda(image: Image) -> None:
         )
 
 
-def check_tpu(image: Image, tensorflow: str) -> None:
+def check_tpu(image: ProbedImage, tensorflow: str) -> None:
     """Open what TensorFlow opens: TPU_LIBRARY_PATH, else libtpu.so; never the package."""
     packaged = os.path.join(os.path.dirname(tensorflow), "libtpu", "libtpu.so")
     path = os.environ.get("TPU_LIBRARY_PATH") or "libtpu.so"
@@ -303,7 +307,7 @@ def configured() -> list[str]:
 
 def probe(request: Json, seen: Json, wrong: Wrong) -> None:
     """Ask everything, and note what is seen."""
-    image = Image(request, seen, wrong)
+    image = ProbedImage(request, seen, wrong)
     spec = importlib.util.find_spec("tensorflow")
     places = list(spec.submodule_search_locations or ()) if spec else []
     own = [

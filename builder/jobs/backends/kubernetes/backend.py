@@ -31,7 +31,7 @@ from builder.jobs.backends.protocol import (
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
-from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, JobImage, Ready
 
 _ByJobSet = defaultdict[str, list[Object]]
 KUEUE: Final = "kueue.x-k8s.io"
@@ -90,7 +90,7 @@ class Kubernetes:
 
     # --- submitting -------------------------------------------------------------------------------
 
-    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+    def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = common(job, image, targets)
         with problems.at(("machine",)):
@@ -334,7 +334,7 @@ def _check_environment(job: Job) -> None:
 
 
 def _notes(
-    job: Job, image: Image, placements: tuple[Placement, ...], cluster: KubernetesSettings
+    job: Job, image: JobImage, placements: tuple[Placement, ...], cluster: KubernetesSettings
 ) -> list[str]:
     """Return notes about what the description says and a JobSet does not, and about what the
     cluster has to bring."""

@@ -23,7 +23,7 @@ from builder.jobs.backends.vertex import bucket, messages, status
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.backends.vertex.status import explaining
 from builder.jobs.description.job import Job
-from builder.jobs.ready import KEY_LABEL, NAME_LABEL, Image, Ready
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, JobImage, Ready
 
 if TYPE_CHECKING:
     from google.cloud.aiplatform_v1 import JobServiceClient
@@ -114,7 +114,7 @@ class VertexAI:
 
     # --- sending ---
 
-    def check(self, job: Job, image: Image, targets: Mapping[str, str]) -> Ready:
+    def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
         """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = checks.common(job, image, targets)
         with problems.at(("environment",)):
@@ -257,7 +257,7 @@ def _kind(name: str) -> str:
     return _KINDS[TUNING if f"/{TUNING}/" in name else CUSTOM]
 
 
-def _check_registry(image: Image) -> None:
+def _check_registry(image: JobImage) -> None:
     reference = registry.parse(image.reference)
     if not (
         reference.host == registry.DOCKER_HUB or reference.host.endswith((".pkg.dev", "gcr.io"))
@@ -270,7 +270,7 @@ def _check_registry(image: Image) -> None:
         )
 
 
-def _check_environment(job: Job, image: Image, project: str | None) -> None:
+def _check_environment(job: Job, image: JobImage, project: str | None) -> None:
     """Raise InputError for a secret that the job would hold, or that cannot be read from Secret
     Manager when it starts."""
     for name, secret in job.secrets.items():
