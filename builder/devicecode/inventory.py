@@ -14,7 +14,7 @@ from builder.devicecode import reader, records
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.reader import BROKEN_ARCHIVE
-from builder.devicecode.records import Record
+from builder.devicecode.records import WheelRecord
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Inventory:
     """The libraries among some files, as they were read, and the records by their own paths."""
 
     libraries: tuple[Library, ...]
-    records: Mapping[str, Record]
+    records: Mapping[str, WheelRecord]
 
     def compared(self) -> tuple[Library, ...]:
         """Return the libraries with their distributions, and with what the records doubt."""

@@ -41,7 +41,7 @@ class Line(NamedTuple):
     size: int
 
 
-class Record(NamedTuple):
+class WheelRecord(NamedTuple):
     """One record, and its lines about libraries."""
 
     package: str
@@ -58,7 +58,7 @@ def is_record(path: str) -> bool:
     return bool(_RECORD.search(path)) or PurePosixPath(path).name == PRUNED
 
 
-def parse(path: str, text: str) -> Record:
+def parse(path: str, text: str) -> WheelRecord:
     """Return the record in this text. path: the record's own, as the libraries' paths are."""
     folder = PurePosixPath(path).parent
     listed = list(rows_of(text))
@@ -69,7 +69,9 @@ def parse(path: str, text: str) -> Record:
     )
     match = _RECORD.search(path)
     if match is None:
-        return Record("", "", tuple(line._replace(path=str(folder / line.path)) for line in rows))
+        return WheelRecord(
+            "", "", tuple(line._replace(path=str(folder / line.path)) for line in rows)
+        )
     lines = tuple(line._replace(path=str(folder.parent / line.path)) for line in rows)
     site = str(folder.parent)
     files = {
@@ -77,7 +79,7 @@ def parse(path: str, text: str) -> Record:
         for name, digest, _ in listed
         if not name.endswith(".pyc")
     }
-    return Record(canonicalize_name(match[1]), match[2], lines, files)
+    return WheelRecord(canonicalize_name(match[1]), match[2], lines, files)
 
 
 def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
@@ -92,10 +94,10 @@ def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
             yield path, digest, int(size) if _NUMBER.fullmatch(size) else -1
 
 
-def compare(libraries: Iterable[Library], records: Iterable[Record]) -> tuple[Library, ...]:
+def compare(libraries: Iterable[Library], records: Iterable[WheelRecord]) -> tuple[Library, ...]:
     """Return the libraries with their distribution, and with a doubt where a record says that their
     bytes are others."""
-    wheels: dict[str, tuple[Line, Record]] = {}
+    wheels: dict[str, tuple[Line, WheelRecord]] = {}
     pruned: dict[str, Line] = {}
     for record in records:
         for line in record.lines:
@@ -105,7 +107,7 @@ def compare(libraries: Iterable[Library], records: Iterable[Record]) -> tuple[Li
                 pruned[line.path] = line
     compared = []
     for library in libraries:
-        wheel, owner = wheels.get(library.path, (None, Record("", "", ())))
+        wheel, owner = wheels.get(library.path, (None, WheelRecord("", "", ())))
         doubt = "" if library.broken else _doubt(library, wheel, pruned.get(library.path))
         library = replace(library, doubt=doubt)
         if owner.package:

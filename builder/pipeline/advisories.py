@@ -15,7 +15,7 @@ from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
 from builder.facts.known_bad import Found
 from builder.trust import advisories, sbom
-from builder.trust.advisories import Finding, PackageVersion
+from builder.trust.advisories import FoundAdvisory, PackageVersion
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class AdvisoryReport:
 
     packages: int
     """How many were looked up."""
-    targets: Mapping[str, Mapping[Finding, AcceptedAdvisory | None]]
+    targets: Mapping[str, Mapping[FoundAdvisory, AcceptedAdvisory | None]]
     """Target -> each finding, with the entry of its image.yaml that accepts it today."""
     failures: tuple[str, ...]
     notes: tuple[str, ...]
@@ -46,7 +46,7 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
     }
     versions = frozenset[PackageVersion]().union(*locked.values())
     findings = advisories.look_up(versions, address)
-    judged: dict[str, dict[Finding, AcceptedAdvisory | None]] = {}
+    judged: dict[str, dict[FoundAdvisory, AcceptedAdvisory | None]] = {}
     for spec in specs:
         accepted = [entry for entry in spec.advisories if entry.until >= today]
         judged[spec.name] = {
@@ -86,7 +86,7 @@ def _together(targets: Mapping[str, Sequence[Found]], fails: bool) -> Iterator[s
 
 
 def _lines(
-    judged: Mapping[str, Mapping[Finding, AcceptedAdvisory | None]], accepted: bool
+    judged: Mapping[str, Mapping[FoundAdvisory, AcceptedAdvisory | None]], accepted: bool
 ) -> Iterator[str]:
     """Yield a line for each finding that is accepted, or is not, with its targets."""
     targets: dict[str, list[str]] = {}

@@ -23,7 +23,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError, refusal
 from builder.devicecode import inventory
 from builder.devicecode.library import Library
 from builder.reading import tars
-from builder.reading.layers import Layer, LayerCache, merge
+from builder.reading.layers import LayerCache, ReadLayer, merge
 from builder.registry import Descriptor, Manifest, Reference, Registry, decoding, manifests
 
 Blobs = Iterable[tuple[str, IO[bytes]]]
@@ -60,7 +60,7 @@ class ImageContent:
 
     libraries: tuple[Library, ...]
     """Those that a container would see."""
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[ReadLayer, ...] = ()
     """The lowest first; none for what is no image."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
     """The image's, as the OCI image specification writes it."""
@@ -218,7 +218,9 @@ def find_image(reference: object, get: Callable[[str], Manifest | None], target:
     raise InputError(f"{reference}: its indexes name each other", "name another image")
 
 
-def _streamed(client: Registry, reference: Reference, blob: Descriptor, cache: LayerCache) -> Layer:
+def _streamed(
+    client: Registry, reference: Reference, blob: Descriptor, cache: LayerCache
+) -> ReadLayer:
     try:
         with client.stream(reference.repository, blob) as chunks:
             return cache.read(tars.stream(chunks), blob.digest)

@@ -36,7 +36,7 @@ from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.records import Record
+from builder.devicecode.records import WheelRecord
 from builder.reading import kept, tars
 
 
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layer:
+class ReadLayer:
     """The content of one layer. Paths are absolute."""
 
     diff_id: str
@@ -74,7 +74,7 @@ class Layer:
     """`.pth` files with the lines that every start of Python runs."""
     libraries: tuple[Library, ...]
     """As they were read, not yet compared with `records`, which may lie in another layer."""
-    records: Mapping[str, Record]
+    records: Mapping[str, WheelRecord]
     secrets: tuple[tuple[str, str], ...]
     """Path and kind of each, which the layer keeps whatever a later one deletes."""
     programs: Mapping[str, Dynamic] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Layer:
     """What checks read of files (kept.py)."""
 
 
-def read(packed: IO[bytes]) -> Layer:
+def read(packed: IO[bytes]) -> ReadLayer:
     """Read a layer, plain or packed, to its end. Raises one of tars.BROKEN."""
     digest, search = hashlib.sha256(), _SecretSearch()
     removed, emptied = set[str](), set[str]()
@@ -118,7 +118,7 @@ def read(packed: IO[bytes]) -> Layer:
 
     with tars.members(packed, digest) as archive:
         libraries = inventory.of_stream(contents())
-    return Layer(
+    return ReadLayer(
         diff_id=f"sha256:{digest.hexdigest()}",
         removed=frozenset(removed),
         emptied=frozenset(emptied),
@@ -190,7 +190,7 @@ class _SecretSearch:
         )
 
 
-def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bool]]]:
+def visible(layers: Sequence[ReadLayer]) -> Iterator[tuple[ReadLayer, Callable[[str], bool]]]:
     """Yield each layer, the highest first, and whether a container sees a path of it.
 
     layers: the lowest first.
@@ -222,13 +222,13 @@ def visible(layers: Sequence[Layer]) -> Iterator[tuple[Layer, Callable[[str], bo
         known.clear()
 
 
-def merge(layers: Sequence[Layer]) -> tuple[Library, ...]:
+def merge(layers: Sequence[ReadLayer]) -> tuple[Library, ...]:
     """Return the libraries that a container of these layers would see, sorted by path.
 
     One with several names (uv links what it installs to its cache) has that of an installed file.
     """
     libraries: list[Library] = []
-    recorded: dict[str, Record] = {}
+    recorded: dict[str, WheelRecord] = {}
     for layer, seen in visible(layers):
         linked: dict[str, list[str]] = {}
         for path, entry in layer.files.items():
@@ -254,13 +254,13 @@ class Tree:
     gets. layer: the diff id of the layer that has a file. hooks, texts, records: see `Layer`.
     """
 
-    def __init__(self, layers: Sequence[Layer]) -> None:
+    def __init__(self, layers: Sequence[ReadLayer]) -> None:
         self.files: dict[str, Entry] = {}
         self.folders: dict[str, Entry] = {}
         self.layer: dict[str, str] = {}
         self.hooks: dict[str, str] = {}
         self.texts: dict[str, str] = {}
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, WheelRecord] = {}
         for layer, seen in visible(layers):
             present = {path: entry for path, entry in layer.files.items() if seen(path)}
             self.files |= present
@@ -324,7 +324,7 @@ class LayerCache:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or files.cache_home() / "layer-contents"
 
-    def find(self, diff_id: str) -> Layer | None:
+    def find(self, diff_id: str) -> ReadLayer | None:
         """Return a layer that was read; None if it was not, or if its entry is torn."""
         try:
             return _json().validate_json(gzip.decompress(self._path(diff_id).read_bytes()))
@@ -338,7 +338,7 @@ class LayerCache:
         except OSError:
             return None
 
-    def read(self, packed: IO[bytes], digest: str = "") -> Layer:
+    def read(self, packed: IO[bytes], digest: str = "") -> ReadLayer:
         """Read a layer, and keep what it holds. digest: under which its packed bytes are looked for
         later, if they have it. Raises one of tars.BROKEN."""
         actual = hashlib.sha256()
@@ -357,9 +357,9 @@ class LayerCache:
 
 
 @cache
-def _json() -> TypeAdapter[Layer]:
+def _json() -> TypeAdapter[ReadLayer]:
     """Return what writes a layer as JSON, and reads it back."""
-    return TypeAdapter(Layer)
+    return TypeAdapter(ReadLayer)
 
 
 _READERS: Final = (

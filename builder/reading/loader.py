@@ -18,7 +18,7 @@ from functools import cache, cached_property
 from typing import Final
 
 from builder.devicecode.dynamic import Dynamic, Wanted, hashed
-from builder.reading.layers import Layer, Tree, visible
+from builder.reading.layers import ReadLayer, Tree, visible
 
 DRIVERS: Final = re.compile(r"lib(cuda|nvcuvid|cudadebugger|nvidia-[\w-]+)\.so")
 """Libraries that a machine with a GPU mounts."""
@@ -58,7 +58,9 @@ class Fault:
 class Files:
     """The files of an image, as the loader sees them. variables: those of the image."""
 
-    def __init__(self, layers: Sequence[Layer], tree: Tree, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, layers: Sequence[ReadLayer], tree: Tree, variables: Mapping[str, str]
+    ) -> None:
         self.tree = tree
         self.objects: dict[str, Dynamic] = {}
         self.texts = tree.texts

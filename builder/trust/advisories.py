@@ -54,7 +54,7 @@ class PackageVersion:
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class FoundAdvisory:
     """An advisory against a package, under its id at OSV."""
 
     package: PackageVersion
@@ -100,7 +100,9 @@ def package_versions(purls: Iterable[PackageURL]) -> frozenset[PackageVersion]:
     return frozenset(versions)
 
 
-def look_up(packages: Iterable[PackageVersion], address: str = ADDRESS) -> tuple[Finding, ...]:
+def look_up(
+    packages: Iterable[PackageVersion], address: str = ADDRESS
+) -> tuple[FoundAdvisory, ...]:
     """Return the advisories against these packages.
 
     Raises OutsideError where a package could not be looked up, or the service has no data.
@@ -119,7 +121,9 @@ def look_up(packages: Iterable[PackageVersion], address: str = ADDRESS) -> tuple
                     f" advisories of {ecosystem}, and nothing was looked up",
                     "name a service with OSV's data: --osv ADDRESS",
                 )
-    return tuple(Finding(package, id_) for package in packages for id_ in sorted(ids[package]))
+    return tuple(
+        FoundAdvisory(package, id_) for package in packages for id_ in sorted(ids[package])
+    )
 
 
 class _Advisory(BaseModel):

@@ -18,7 +18,7 @@ from builder.prove.image import Image
 from builder.prove.receipts import CheckResult
 from builder.reading import layers
 from builder.reading.images import ImageContent
-from builder.reading.layers import Layer
+from builder.reading.layers import ReadLayer
 from tests.devicecode.writer import container, digest, library, linked, sass
 from tests.prove.reading import SITE, layer
 
@@ -175,7 +175,7 @@ LINKS = {"opt/venv/bin/python": "/usr/bin/python3.11", "usr/bin/python3": "pytho
 
 
 @cache
-def _whole(framework: str) -> Layer:
+def _whole(framework: str) -> ReadLayer:
     files = {path: (data, 0o755, 0) for path, data in WHOLE[framework].items() if data is not None}
     return layers.read(io.BytesIO(layer(files, LINKS)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.devicecode import dynamic
 from builder.devicecode.library import Library
-from builder.reading.layers import Entry, Layer
+from builder.reading.layers import Entry, ReadLayer
 
 PYTHON = os.path.realpath(sys.executable)
 SITE = Path(sysconfig.get_path("platlib"))
@@ -20,7 +20,7 @@ _LINKS = ("/lib", "/lib64")
 _READ = mmap.ACCESS_READ
 
 
-def layer() -> Layer:
+def layer() -> ReadLayer:
     """Return what a container of this machine's files would see."""
     paths = {Path(PYTHON), Path(sys.executable), *SITE.rglob("*.so*"), *map(Path, _LINKS)}
     for folder in (f"{sys.base_prefix}/lib", sysconfig.get_path("stdlib"), *_SYSTEM):
@@ -38,4 +38,6 @@ def layer() -> Layer:
         for path in (Path("/etc/ld.so.conf"), *Path("/etc/ld.so.conf.d").glob("*.conf"))
         if path.exists()
     }
-    return Layer("", frozenset(), frozenset(), files, {}, {}, tuple(libraries), {}, (), {}, texts)
+    return ReadLayer(
+        "", frozenset(), frozenset(), files, {}, {}, tuple(libraries), {}, (), {}, texts
+    )

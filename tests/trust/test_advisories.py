@@ -16,7 +16,7 @@ from builder.config import lockfile
 from builder.config.fields import AcceptedAdvisory
 from builder.core.errors import OutsideError
 from builder.trust import advisories, sbom
-from builder.trust.advisories import Finding, PackageVersion
+from builder.trust.advisories import FoundAdvisory, PackageVersion
 from tests.emulators.osv import BAD, Osv, serving
 
 EXPAT = PackageVersion("Debian:12", "expat", "2.5.0-1")
@@ -39,8 +39,8 @@ def test_planted_pins_are_found_and_nothing_else(osv: Osv) -> None:
     osv.page = 1  # every page is read
     osv.known["PyPI", "pillow", "9.0.0"] = ["PYSEC-2", "PYSEC-1", "PYSEC-3"]
     assert advisories.look_up(PLANTED, osv.address) == (
-        Finding(EXPAT, "DEBIAN-CVE-2023-52425"),
-        *(Finding(PILLOW, f"PYSEC-{number}") for number in (1, 2, 3)),
+        FoundAdvisory(EXPAT, "DEBIAN-CVE-2023-52425"),
+        *(FoundAdvisory(PILLOW, f"PYSEC-{number}") for number in (1, 2, 3)),
     )
 
 

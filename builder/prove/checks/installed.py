@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.devicecode.pruning.elf import LIBRARY_NAME
-from builder.devicecode.records import Record
+from builder.devicecode.records import WheelRecord
 from builder.prove.image import Image, NotThereError, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
@@ -139,7 +139,7 @@ def _conda(image: Image, each: Distribution) -> bool:
     return not each.installer and f"{prefix}/conda-meta" in image.tree.folders
 
 
-def shared(records: Iterable[Record]) -> dict[str, list[str]]:
+def shared(records: Iterable[WheelRecord]) -> dict[str, list[str]]:
     """Return the files that several distributions have installed, each with bytes of its own, by
     the distributions' names."""
     owners: dict[str, dict[str, str]] = {}
