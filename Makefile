@@ -55,7 +55,7 @@ check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, loc
 	@$(PYTHON) -m mypy
 	@$(VENV)/bin/lint-imports --no-cache
 	@cd packages/cloudbuild-local && ../../$(VENV)/bin/lint-imports --no-cache
-	@$(VENV)/bin/shellcheck scripts/bootstrap .ci/run
+	@$(VENV)/bin/shellcheck tools/bootstrap .ci/run
 	@$(VENV)/bin/hadolint --failure-threshold info builder.Dockerfile images/*/Dockerfile
 	@$(BUILDER) check
 	@$(BUILDER) lock --check
@@ -71,10 +71,10 @@ lock: $(VENV)/.build  ## lock every target to the newest allowed versions
 	@$(BUILDER) lock --upgrade && $(BUILDER) render
 
 requirements: $(VENV)/.build  ## lock the factory's own Python packages again
-	@$(PYTHON) scripts/lock-requirements
+	@$(PYTHON) tools/lock-requirements
 
 bench: $(VENV)/.test  ## compare the factory with the alternatives; takes hours
-	@$(PYTHON) -m bench
+	@$(PYTHON) -m tools.bench
 
 dist: $(VENV)/.build  ## build the wheels and source distributions of the factory and its packages
 	@for folder in . packages/*/; do $(VENV)/bin/uv build --quiet --out-dir dist $$folder || exit 1; done
@@ -84,8 +84,8 @@ clean:  ## stop the private engine; remove builds and the environment
 	@rm -rf build $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(VENV)/.build: requirements/build.txt scripts/bootstrap
-	@scripts/bootstrap $(VENV) requirements/build.txt
+$(VENV)/.build: requirements/build.txt tools/bootstrap
+	@tools/bootstrap $(VENV) requirements/build.txt
 
 $(VENV)/.test: requirements/test.txt $(VENV)/.build
-	@scripts/bootstrap $(VENV) requirements/test.txt
+	@tools/bootstrap $(VENV) requirements/test.txt

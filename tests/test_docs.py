@@ -13,7 +13,7 @@ from builder.core.project import find_root
 
 ROOT = find_root(Path(__file__).parent)
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-FOLDERS = "bench|builder|docs|images|jobs|requirements|scripts|tests|trainer"
+FOLDERS = "builder|docs|examples|images|jobs|requirements|tests|tools|trainer"
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./<>{{}},*-]*|[\w-]+\.(?:md|toml)|Makefile")
 """A path of this repository, from its root."""
 PLACEHOLDER = re.compile(r"<[\w-]+>")

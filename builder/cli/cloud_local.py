@@ -27,7 +27,7 @@ def _package() -> ModuleType:
     except ImportError as error:
         raise InputError(
             f"cloudbuild-local is not installed ({error})",
-            "pip install ./packages/cloudbuild-local, or scripts/bootstrap in the factory's tree",
+            "pip install ./packages/cloudbuild-local, or tools/bootstrap in the factory's tree",
         ) from None
     return cli
 

@@ -1,6 +1,6 @@
 """Which release of a framework runs on which GPU, by what was read of its wheels.
 
-builder/facts/gpu-support.json holds what scripts/gpu-support read, and no verdicts: those follow
+builder/facts/gpu-support.json holds what tools/gpu-support read, and no verdicts: those follow
 today's rule, for any GPU.
 """
 

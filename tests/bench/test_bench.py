@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import bench
-from bench import Row, image, input_pipeline, number, prune, quantity, startup, table
-from bench.__main__ import NAMES
 from builder.config import image_yaml
 from builder.image import layers_lock
+from tools import bench
+from tools.bench import Row, image, input_pipeline, number, prune, quantity, startup, table
+from tools.bench.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,4 +111,4 @@ def test_the_bench_of_the_input_gives_no_verdict_on_a_loaded_machine(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_bench_can_be_imported(name: str) -> None:
-    assert callable(importlib.import_module(f"bench.{name}").main)
+    assert callable(importlib.import_module(f"tools.bench.{name}").main)

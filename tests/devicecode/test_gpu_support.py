@@ -26,7 +26,7 @@ PTX = b".version 8.5\n.target sm_90\n.address_size 64\n"
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    loader = SourceFileLoader("gpu_support_script", str(ROOT / "scripts/gpu-support"))
+    loader = SourceFileLoader("gpu_support_script", str(ROOT / "tools/gpu-support"))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec
     module = importlib.util.module_from_spec(spec)

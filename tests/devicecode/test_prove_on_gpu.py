@@ -1,4 +1,4 @@
-"""scripts/prove-on-gpu on a machine without a GPU: it says so, and that nothing was proven."""
+"""tools/prove-on-gpu on a machine without a GPU: it says so, and that nothing was proven."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts/prove-on-gpu"
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/prove-on-gpu"
 
 
 def run(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:

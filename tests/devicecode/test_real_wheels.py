@@ -1,7 +1,7 @@
 """Real libraries of NVIDIA's, and their own reader as the judge: cuobjdump, from its wheel.
 
 Small ones only: cuRAND (56 MB) for `.nv_fatbin`, CUPTI (14 MB) for containers among other data. The
-whole stack of TensorFlow goes through the same comparison in bench/devicecode.py.
+whole stack of TensorFlow goes through the same comparison in tools/bench/devicecode.py.
 """
 
 from __future__ import annotations

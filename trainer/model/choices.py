@@ -155,7 +155,7 @@ def _rate(config: Config, batch: int, falls: bool) -> tuple[float, str]:
     """Return the learning rate: by where the weights come from, the optimizer and the batch.
 
     falls: whether it does, by the schedule; then small_cnn begins with twice as much, which was
-    better on all sets of `python -m bench.real_data`.
+    better on all sets of `python -m tools.bench.real_data`.
     """
     if config.weights == "none":
         rate, why = 0.001, "from scratch"

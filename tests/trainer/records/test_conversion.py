@@ -203,9 +203,9 @@ def test_the_committed_smoke_records_are_what_the_script_makes(tmp_path: Path) -
     pytest.importorskip("sklearn")
     namespace: dict = {
         "__name__": "script",
-        "__file__": str(ROOT / "scripts/make_smoke_records.py"),
+        "__file__": str(ROOT / "tools/make_smoke_records.py"),
     }
-    exec((ROOT / "scripts/make_smoke_records.py").read_text(), namespace)
+    exec((ROOT / "tools/make_smoke_records.py").read_text(), namespace)
     namespace["main"](tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in SMOKE.iterdir()}

@@ -13,11 +13,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import Row, bytecode, command, load, median_seconds, report
 from builder.config import image_yaml
 from builder.core.errors import OutsideError
 from builder.core.project import find_root
 from builder.engine import private
+from tools.bench import Row, bytecode, command, load, median_seconds, report
 
 RUNS = 10
 PROCESSES = 5

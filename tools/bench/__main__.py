@@ -1,4 +1,4 @@
-"""`python -m bench [NAME ...]`: run all benches, or the named ones."""
+"""`python -m tools.bench [NAME ...]`: run all benches, or the named ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMES = ("startup", "devicecode", "image", "prune", "trainer_loop", "input_pipel
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__)
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--target", default="v100", help="the target of `image`: v100, cpu ...")
     parser.add_argument(
@@ -34,7 +34,7 @@ def main() -> int:
         "devicecode": ((),),
     }
     codes: list[int] = [
-        importlib.import_module(f"bench.{name}").main(*arguments.get(name, ()))
+        importlib.import_module(f"tools.bench.{name}").main(*arguments.get(name, ()))
         for name in chosen.benches or NAMES
     ]
     return max(codes)

@@ -1,6 +1,6 @@
 """The training loop compared with a bare model.fit, and a checkpoint with TensorFlow's own.
 
-    python -m bench trainer_loop
+    python -m tools.bench trainer_loop
 
 Both sides of a pair run in one process, in turns, on the same batches in memory. The table shows
 the median of the rounds; the notes also show the smallest, for a machine that others use. An epoch
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import Row, load, report, seconds
+from tools.bench import Row, load, report, seconds
 
 ROUNDS, STEPS = 7, 30
 MODELS = (("small_cnn", 96, 32), ("MobileNetV2", 96, 16))

@@ -29,7 +29,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
-from bench import Row, bytecode, command, enough_disk, load, report, seconds
 from builder import contract
 from builder.config import compatibility, debian, image_yaml, lockfile
 from builder.core.errors import FactoryError
@@ -45,6 +44,7 @@ from builder.image.loading import load as load_image
 from builder.prove.smoke import RECORDS
 from builder.registry import Registry
 from tests.registry.server import registry
+from tools.bench import Row, bytecode, command, enough_disk, load, report, seconds
 
 CHANGES = 5
 """Code changes on a warm engine; the median counts."""

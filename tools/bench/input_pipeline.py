@@ -1,6 +1,6 @@
 """Processor time of the input pipeline, beside others on the same pictures and one core.
 
-    python -m bench input_pipeline
+    python -m tools.bench input_pipeline
 
 The pictures are photographs that come with scikit-learn and scikit-image, cut into 768 JPEG files
 of 500 x 375 pixels. Every pipeline gives batches of 64 pictures, and nothing trains on them.
@@ -37,7 +37,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench import Row, load, report
+from tools.bench import Row, load, report
 
 FILES, SIZE, BATCH, ROUNDS, SECONDS, WARM = 768, 224, 64, 5, 1.0, 14
 CROP = 0.35

@@ -1,7 +1,7 @@
 """What `prune:` saves: the bytes of each GPU target's base with `off`, with its framework's
 libraries alone, and with `all`.
 
-    python -m bench prune [--targets v100,v100-torch]
+    python -m tools.bench prune [--targets v100,v100-torch]
 
 Layers of images/layers.lock have their sizes there. The others are made from the locked wheels, as
 a build makes them, without an engine; each wheel is downloaded once. Whether a pruned image works,
@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench import Row, enough_disk, load, report
 from builder.config import compatibility, debian, image_yaml, lockfile
 from builder.config.stack import GLIBC
 from builder.config.uv import Platform
@@ -29,6 +28,7 @@ from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.image.plan import BasePlan, plan
 from builder.image.wheel_layers import Making
+from tools.bench import Row, enough_disk, load, report
 
 NEEDED = 15e9
 """Bytes of free disk to start with, for the wheels and for the layers that are made of them."""

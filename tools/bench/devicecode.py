@@ -1,13 +1,13 @@
 """How fast the audit is, compared with NVIDIA's cuobjdump on the same files, in one run.
 
-    python -m bench.devicecode [FOLDER]
+    python -m tools.bench.devicecode [FOLDER]
 
 FOLDER is a site-packages folder with the CUDA libraries in it. Without FOLDER, the bench installs
 tensorflow[and-cuda]==2.21.0 (about 6 GB) into a temporary folder and removes it afterwards.
 The first run of each side reads the files from disk and does not count. The bench compares what
 the two sides found in each library, and fails if they differ.
 
-    python -m bench.devicecode --wheels REQUIREMENT...
+    python -m tools.bench.devicecode --wheels REQUIREMENT...
 
 compares both sides on these wheels, one after the other, without measuring. `--cuobjdump FILE`
 takes another version of cuobjdump. Debian's package nvidia-cuda-toolkit has the older ones.

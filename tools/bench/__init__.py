@@ -1,10 +1,10 @@
 """Benchmarks: the factory and the trainer compared with the alternatives.
 
-`make bench` runs those that `bench/__main__.py` lists. Each measures both sides in one run on one
-machine. real_data.py measures what the trainer learns (`python -m bench.real_data`).
+`make bench` runs those that `tools/bench/__main__.py` lists. Each measures both sides in one run on
+one machine. real_data.py measures what the trainer learns (`python -m tools.bench.real_data`).
 
 "The usual Dockerfile" is the alternative of several benches: Debian's Python, one `pip install`
-layer with TensorFlow, then the program, as a well-known blog post shows it (bench/image.py).
+layer with TensorFlow, then the program, as a well-known blog post shows it (tools/bench/image.py).
 """
 
 from __future__ import annotations

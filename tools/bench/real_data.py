@@ -1,6 +1,6 @@
 """How good is what the trainer makes of real data, beside a plain Keras loop?
 
-    python -m bench.real_data [--seeds 3] [--steps 300] [--sets mnist,...]
+    python -m tools.bench.real_data [--seeds 3] [--steps 300] [--sets mnist,...]
 
 Sets of pictures, and where they come from:
 
