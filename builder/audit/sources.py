@@ -49,11 +49,6 @@ def audit(
     `read` raises.
     """
     names = tuple(dict.fromkeys(names))
-    if not names:
-        raise InputError(
-            "nothing to audit is named",
-            "name an image, a folder or wheels; in a project also a target, or --all",
-        )
     local = [Path(name) for name in names if name not in no_paths and Path(name).exists()]
     sources = []
     if local:

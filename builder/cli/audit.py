@@ -1,7 +1,4 @@
-"""`builder audit`, `prove` and `report`: which GPUs libraries run on, and what an image is.
-
-The package device-code-audit installs `builder audit` as a program of its own.
-"""
+"""`builder audit`, `prove` and `report`: which GPUs libraries run on, and what an image is."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

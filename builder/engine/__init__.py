@@ -14,5 +14,4 @@ __all__ = [
     "DiskSpace",
     "Engine",
     "EngineImage",
-    "refusals",
 ]

@@ -1,4 +1,4 @@
-"""A Docker engine: its images, its disk, and its refusals as errors of the factory.
+"""A Docker engine: its images and its disk.
 
 Everything goes through Docker's SDK, except the build of a Dockerfile (builder/engine/buildx.py).
 """

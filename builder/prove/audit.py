@@ -41,6 +41,11 @@ def audit(
     chosen = tuple(map(gpu_named, gpus))
     if root and everything:
         names = (*names, *(spec.name for spec in image_yaml.load_all(root) if _is_for_gpu(spec)))
+    if not names:
+        raise InputError(
+            "nothing to audit is named",
+            "name a target, an image, a folder or wheels, or write --all",
+        )
 
     def read(name: str) -> Audited:
         try:

@@ -54,6 +54,7 @@ def _parts() -> Iterator[None]:
         yield
         return
     try:
+        shutil.rmtree(HERE / "build", ignore_errors=True)  # what an earlier build left goes in, too
         for path in parts():
             copy = FACTORY / path.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)

@@ -58,7 +58,8 @@ def test_the_help_imports_neither_a_command_nor_typer() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     modules = done.stdout.splitlines()[-1].split()
-    assert [name for name in modules if name.startswith("builder.")] == ["builder.cli"]
+    ours = [name for name in modules if name.startswith("builder.")]
+    assert ours == ["builder.core", "builder.core.ending", "builder.cli"]
     assert "typer" not in modules
 
 
@@ -216,7 +217,7 @@ def test_a_signal_ends_a_command_with_its_own_code(number: signal.Signals, code:
     words = [
         sys.executable,
         "-c",
-        f"import time; from builder import cli; cli.main(lambda: {program})",
+        f"import time; from builder.core import ending; ending.run(lambda: {program})",
     ]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout and process.stderr and process.stdout.readline() == b"up\n"

@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     what = "folders, wheels, libraries, images (registry, engine, docker save, OCI layout)"
-    add("sources", nargs="*", metavar="SOURCE", help=what)
+    add("sources", nargs="+", metavar="SOURCE", help=what)
     gpu = "a GPU such as V100, or a compute capability such as 7.0; without it, every known one"
     add("--gpu", action="append", default=[], help=gpu)
     ptx = "compile the PTX that they use: a module of each kind, or all"
