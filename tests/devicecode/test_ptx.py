@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import zstandard
 from cuda.bindings.utils import get_minimal_required_cuda_ver_from_ptx_ver
 
 from builder.devicecode import ptx, reader
 from builder.devicecode.pruning.fatbin import containers
-from builder.devicecode.pruning.rule import compute_capability
 from builder.devicecode.verdict import Audit, Support
 from builder.facts import cuda
 from builder.facts.cuda import OldestDriver
@@ -103,16 +100,3 @@ def test_our_table_of_ptx_is_nvidias() -> None:
         major, minor = map(int, row.cuda.split("."))
         theirs = get_minimal_required_cuda_ver_from_ptx_ver(row.isa)
         assert theirs == 1000 * major + 10 * minor, row.isa
-
-
-@pytest.mark.network
-def test_ptxas_agrees(tmp_path: Path) -> None:
-    from builder.audit import ptxas
-
-    (tmp_path / "libgood.so").write_bytes(writer.library(writer.container(module("sm_90"))))
-    (tmp_path / "libbad.so").write_bytes(writer.library(writer.container(module("sm_90a"))))
-    devices = [compute_capability("9.0"), compute_capability("10.0")]
-    results = ptxas.compile_paths([tmp_path], devices, "all")
-    words = {(result.library, str(result.device)): result.words for result in results}
-    assert words.pop(("libbad.so", "10.0")).startswith("ptxas fatal")
-    assert set(words.values()) == {""} and len(words) == 3

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.audit import report, sources
-from builder.audit.audited import Audited, Gpu, gpu_named, require
+from builder.audit.audited import gpu_named, require
 from builder.cli.group import app
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
 from builder.core.settings import Settings
 from builder.devicecode import inventory
-from builder.devicecode.pruning.rule import ComputeCapability
 from builder.devicecode.verdict import Audit, Support
 from builder.engine import BuildRequest, Engine, buildx
 from builder.prove import audit as auditing
@@ -31,11 +28,9 @@ from builder.prove.checks import device_code
 from builder.prove.image import Image
 from builder.prove.receipts import Defect
 from builder.reading.images import ImageContent
-from tests.devicecode.packing import digest as packed_digest
-from tests.devicecode.packing import layout, tar
 from tests.devicecode.writer import container, library, ptx, sass
 from tests.prove.installed import site
-from tests.prove.reading import layer, plain, read
+from tests.prove.reading import layer, read
 
 VOLTA = library(container(sass(70)))
 HOPPER = library(container(sass(90)))
@@ -161,26 +156,6 @@ def test_all_says_which_targets_are_not_built(
 # --- how it is told -------------------------------------------------------------------------------
 
 
-def test_several_targets_are_one_table(tmp_path: Path) -> None:
-    """What --all prints: a column a target, each judged for its own GPU."""
-    fine = site(tmp_path / "lib/python3.11/site-packages")
-    lacks = site(tmp_path / "lib/python3.10/site-packages", cudnn=VOLTA)
-    sources = [
-        Audited("v100", fine, (Gpu("V100", ComputeCapability(7, 0)),), required=True),
-        Audited("h100", lacks, (Gpu("H100", ComputeCapability(9, 0)),), required=True),
-        Audited("t4", Audit(()), (), note="not read (run builder build t4)"),
-    ]
-    lines = report.table(sources)
-    assert lines[0].split() == ["v100", "h100"]
-    assert lines[1].split() == ["libcudnn_ops.so.9", "native", "missing"]
-    assert lines[2].split() == ["libtensorflow_cc.so.2", "native", "native"]
-    assert lines[3].startswith("v100: V100 7.0: native")
-    assert lines[4].startswith("h100: H100 9.0: missing, because of libcudnn_ops.so.9")
-    assert lines[-1] == "t4: not read (run builder build t4)"
-    with pytest.raises(CheckFailed, match=r"h100: H100 9\.0: missing"):
-        require(sources)
-
-
 def test_the_command_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site(tmp_path / "site-packages", cudnn=HOPPER)
     monkeypatch.chdir(tmp_path)
@@ -253,41 +228,3 @@ def test_a_receipt_says_how_each_library_runs_and_what_spoils(
         defects, seen = judged(project, "v100", compiled)
         assert (not defects) == (allowed == "true"), "PTX passes only where it is allowed"
         assert seen["status"] == "PTX"
-
-
-def test_a_layer_in_the_engines_store_is_read_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Docker gives out whole images only: 6.5 GB for one unknown layer of a kilobyte."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    small = layer(plain("/app/a.py"))
-    packed = gzip.compress(small, mtime=0)
-    files = layout(b"{}", packed)
-    manifest = json.loads(files["index.json"])["manifests"][0]["digest"]
-    diff_ids = [packed_digest(small)]
-    for name, data in files.items():
-        if name.startswith("blobs/"):
-            (tmp_path / name.split("/")[-1]).write_bytes(data)
-
-    def save(*_: object, **__: object) -> Iterator[bytes]:
-        saved.append(True)
-        yield tar(files)
-
-    def read(descriptor: dict[str, str], *store: Path) -> tuple[str, ...]:
-        attrs = {"RootFS": {"Layers": diff_ids}, "Descriptor": descriptor, "Config": {}}
-        image = SimpleNamespace(id="sha256:1", attrs=attrs, history=list)
-        client: Any = SimpleNamespace(
-            images=SimpleNamespace(get=lambda _: image), api=SimpleNamespace(get_image=save)
-        )
-        content = sources.of_engine(client, "a", store=store)
-        shutil.rmtree(tmp_path / "cache")
-        return tuple(content.layers[0].files)
-
-    saved: list[bool] = []
-    found = {"digest": manifest}
-    assert read(found, tmp_path / "none", tmp_path) == ("/app/a.py",)
-    assert not saved, "the engine is not asked for the image"
-    assert read({"digest": f"sha256:{'0' * 64}"}, tmp_path) == read(found) == ("/app/a.py",)
-    (tmp_path / packed_digest(packed)[7:]).write_bytes(gzip.compress(b"damaged"))
-    assert read(found, tmp_path) == ("/app/a.py",)
-    assert len(saved) == 3, "where the store has it not, or another one"
