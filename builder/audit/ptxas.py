@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def compiler(
         variables = {**os.environ, **(environment or {}), "NO_COLOR": "1"}
         done = subprocess.run(command, env=variables, capture_output=True, text=True)
         if done.returncode:
-            why = masked(" ".join(done.stderr.split()))
+            found = re.search(r"Failed to fetch: .*", done.stderr)
+            why = masked(found[0] if found else " ".join(done.stderr.split()))
             fix = "check the network, or name an index that is reachable in UV_DEFAULT_INDEX"
             raise OutsideError(f"ptxas {VERSION} cannot be fetched: {why}", fix)
         yield Path(folder, "nvidia/cuda_nvcc/bin/ptxas")
