@@ -220,6 +220,8 @@ def _watch(backend: "Backend", job: "JobStatus", poll: float) -> "JobStatus":
         while watched.job.active:
             time.sleep(poll)
             live.update(watched.look(), refresh=True)
+    if not console.is_terminal:
+        console.line()  # Live ends its page for a terminal alone
     return watched.job
 
 

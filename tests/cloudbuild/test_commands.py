@@ -16,12 +16,14 @@ import pytest
 from google.auth.exceptions import DefaultCredentialsError
 from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
+from inline_snapshot import snapshot
 
 from builder.cloudbuild import builds
 from builder.pipeline import changes
 from builder.pipeline.changes import Change
 from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
 from tests.emulators.google import Refused
+from tests.shown import shown
 
 FILE = """substitutions:
   _GPU: all
@@ -34,6 +36,9 @@ options:
   logging: CLOUD_LOGGING_ONLY
 """
 Run = Callable[..., tuple[int, str, str]]
+SOURCE = {r"source/[0-9a-f.-]+\.tgz#\d+ \(\d+ bytes\)": "source/NAME.tgz"}
+SIDE_BY_SIDE = {**SOURCE, r"(?m)^\|   [=x] .*\n": ""}
+"""Which of the builds ends first is left to them."""
 
 
 @pytest.fixture
@@ -61,10 +66,13 @@ def test_a_build_is_staged_followed_and_cleaned_up(
     checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
     cloud.build.executor = script = Script(("hello",))
-    code, out, err = run("build", "cpu", "--json")
-    assert code == 0, err
-    assert "hello\n" in err
-    assert json.loads(out)["status"] == "SUCCESS"
+    assert shown(run("build", "cpu"), SOURCE) == snapshot("""\
+| source: gs://loopback-project_cloudbuild/source/NAME.tgz
+| build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+| hello
+| build UUID: SUCCESS, N s
+""")
     assert only(cloud).substitutions["_GPU"] == "cpu"
     assert only(cloud).substitutions["_REGISTRY"] == "h.test/a/b"
     assert "cpu" in only(cloud).tags
@@ -87,15 +95,23 @@ def test_several_targets_have_a_build_each_side_by_side_of_one_source(
 
     cloud.build.executor = together
     code, out, err = run("build", "cpu", "v100", "--json")
-    assert code == 0, err
+    assert shown((code, "", err), SIDE_BY_SIDE) == snapshot("""\
+| source: gs://loopback-project_cloudbuild/source/NAME.tgz
+| cpu: build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+| v100: build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+| cpu: build UUID: SUCCESS, N s
+|   h.test/x:1  sha256:1
+| v100: build UUID: SUCCESS, N s
+|   h.test/x:1  sha256:1
+""")
     assert targets_of(cloud) == ["cpu", "v100"]
     sources = {build.source.storage_source.object_ for build in cloud.build.builds.values()}
     assert (len(sources), cloud.storage.objects(f"{PROJECT}_cloudbuild")) == (1, [])
+    assert {"  = cpu  ", "  = v100  "} <= {*re.findall(r"(?m)^  = \w+  ", err)}
     rows = [(row["target"], row["status"]) for row in json.loads(out)]
     assert rows == [("cpu", "SUCCESS"), ("v100", "SUCCESS")]
-    for target in ("cpu", "v100"):
-        assert re.search(rf"= {target}  .* s  SUCCESS\n", err), err
-        assert re.search(rf"\n{target}: build \S+: SUCCESS, .* s\n  h.test/x:1  sha256:1\n", err)
 
 
 def test_a_list_that_the_call_names_is_one_build(cloud: LoopbackCloud, run: Run) -> None:
@@ -109,27 +125,40 @@ def test_all_builds_what_the_registry_does_not_hold(
 ) -> None:
     verdicts = [Change("cpu", False, "proven"), Change("v100", True, "not in the registry yet")]
     monkeypatch.setattr(changes, "changed", lambda *_: verdicts)
-    code, out, err = run("build", "--all", "--json")
-    assert (code, [row["target"] for row in json.loads(out)]) == (0, ["v100"]), err
+    assert shown(run("build", "--all"), SOURCE) == snapshot("""\
+| cpu: proven
+| v100: not in the registry yet
+| source: gs://loopback-project_cloudbuild/source/NAME.tgz
+| v100: build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+|   = v100  N s  SUCCESS
+| v100: build UUID: SUCCESS, N s
+""")
     assert targets_of(cloud) == ["v100"]
-    assert "cpu: proven\nv100: not in the registry yet\n" in err
     assert len(json.loads(run("build", "--all", "--dry-run")[1])) == 1
     del verdicts[1]
-    code, out, err = run("build", "--all", "--json")
-    assert (code, json.loads(out), err) == (0, [], "cpu: proven\nnothing to build\n")
+    assert shown(run("build", "--all", "--json")) == snapshot("""\
+[]
+| cpu: proven
+| nothing to build
+""")
     assert len(cloud.build.builds) == 1
 
 
 def test_of_several_builds_each_that_failed_is_named(cloud: LoopbackCloud, run: Run) -> None:
     cloud.build.executor = lambda job: Outcome(job.build.substitutions["_GPU"] == "cpu")
-    code, out, err = run("build", "cpu", "v100", "--json")
-    known = {build.substitutions["_GPU"]: build.id for build in cloud.build.builds.values()}
-    error, fix = err.splitlines()[-2:]
-    assert code == 4
-    what = f"v100: build {known['v100']} failed in say"
-    assert error == f"error: 1 of 2 builds did not succeed: {what}"
-    assert fix == f"fix:   builder cloud logs {known['v100']}"
-    assert [row["status"] for row in json.loads(out)] == ["SUCCESS", "FAILURE"]
+    assert shown(run("build", "cpu", "v100"), SIDE_BY_SIDE) == snapshot("""\
+| source: gs://loopback-project_cloudbuild/source/NAME.tgz
+| cpu: build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+| v100: build UUID
+|   https://console.cloud.google.com/cloud-build/builds/UUID
+| cpu: build UUID: SUCCESS, N s
+| v100: build UUID: FAILURE in say, N s
+| error: 1 of 2 builds did not succeed: v100: build UUID failed in say
+| fix:   builder cloud logs UUID
+exit code 4
+""")
 
 
 def test_builds_that_were_submitted_before_one_is_refused_go_on_and_keep_the_source(
@@ -143,9 +172,12 @@ def test_builds_that_were_submitted_before_one_is_refused_go_on_and_keep_the_sou
         return create(build, *parent)
 
     monkeypatch.setattr(cloud.build, "create", once)
-    code, _, err = run("build", "cpu", "v100")
-    assert code == 3
-    assert f"no more; these go on: cpu ({only(cloud).id})" in err
+    assert shown(run("build", "cpu", "v100")) == snapshot("""\
+| error: the build was not created: not allowed: no more; these go on: cpu (UUID)
+| fix:   ask for roles/cloudbuild.builds.editor, and roles/storage.admin for the
+| .. staging
+exit code 3
+""")
     assert len(cloud.storage.objects(f"{PROJECT}_cloudbuild")) == 1
 
 
@@ -201,8 +233,11 @@ def test_logs(cloud: LoopbackCloud, run: Run) -> None:
     cloud.build.executor = Script(("one", "two"))
     run("build", "cpu")
     assert run("logs", only(cloud).id)[1] == "one\ntwo\n"
-    code, _, err = run("logs", "no-such-build")
-    assert (code, err.startswith("error: build no-such-build: not found")) == (3, True)
+    assert shown(run("logs", "no-such-build")) == snapshot("""\
+| error: build no-such-build: not found: Requested entity was not found.
+| fix:   correct its name, project and region
+exit code 3
+""")
 
 
 @pytest.mark.parametrize(
@@ -242,30 +277,36 @@ def test_after_ctrl_c_builds_go_on_and_keep_their_source(
 # What cannot be -----------------------------------------------------------------------------------
 
 
-def one_error(result: tuple[int, str, str], code: int) -> str:
-    """Return the error's line; the only other line is its fix."""
-    assert result[0] == code, result
-    lines = result[2].splitlines()
-    assert [line.split(":")[0] for line in lines] == ["error", "fix"], result[2]
-    return lines[0]
-
-
 def test_what_is_wrong_here_is_refused_before_anything_is_sent(
     checkout: Path, cloud: LoopbackCloud, run: Run
 ) -> None:
-    assert "no target is called 'cup'" in one_error(run("build", "cup"), 2)
+    assert shown(run("build", "cup")) == snapshot("""\
+| error: no target is called 'cup': there is no images/cup/image.yaml
+| fix:   write cpu; known: cpu, v100
+exit code 2
+""")
     (checkout / "cloudbuild.yaml").write_text(FILE.replace("args:", "arguments:"))
-    message = "cloudbuild.yaml:7: steps[0].arguments: unknown field"
-    assert message in one_error(run("build", "cpu"), 2)
+    assert shown(run("build", "cpu")) == snapshot("""\
+| error: HERE/cloudbuild.yaml:7: steps[0].arguments: unknown field of BuildStep (2
+| .. more: cloudbuild-local validate HERE/cloudbuild.yaml)
+| fix:   write args
+exit code 2
+""")
     assert cloud.build.calls == []
 
 
 def test_a_project_without_the_api_leaves_nothing_behind(cloud: LoopbackCloud, run: Run) -> None:
     cloud.faults.disabled = True
-    code, _, err = run("build", "cpu")
-    error, fix = err.splitlines()[-2:]
-    assert error.startswith("error: the build was not created: the API cloudbuild.googleapis.com")
-    assert "gcloud services enable cloudbuild.googleapis.com --project" in fix and code == 3
+    assert shown(run("build", "cpu")) == snapshot("""\
+| error: the build was not created: the API cloudbuild.googleapis.com is not
+| .. enabled: Cloud Build API has not been used in project loopback-project before
+| .. or it is disabled. Enable it by visiting
+| .. https://console.developers.google.com/apis/api/cloudbuild.googleapis.com/overview?project=loopback-project
+| .. then retry.
+| fix:   run: gcloud services enable cloudbuild.googleapis.com --project
+| .. loopback-project
+exit code 3
+""")
     assert cloud.storage.objects() == []
 
 
@@ -277,8 +318,11 @@ def test_without_credentials_a_dry_run_alone_works(
 
     monkeypatch.delenv("BUILDER_CLOUD_ENDPOINT")
     monkeypatch.setattr("google.auth.default", none)
-    error = one_error(run("build", "cpu"), 3)
-    assert error == "error: there are no credentials for Google Cloud"
+    assert shown(run("build", "cpu")) == snapshot("""\
+| error: there are no credentials for Google Cloud
+| fix:   run: gcloud auth application-default login
+exit code 3
+""")
     code, out, _ = run("build", "cpu", "--dry-run")
     assert code == 0 and json.loads(out)["build"]["substitutions"]["_GPU"] == "cpu"
     assert cloud.build.calls == []
@@ -290,11 +334,48 @@ def test_triggers_are_shown_before_they_are_made(
     (checkout / "builder.toml").write_text(
         '[[cloud.trigger]]\nname = "main"\nrepository = "acme/x"\nbranch = "^main$"\n'
     )
-    code, _, err = run("triggers", "apply", "--dry-run")
-    assert code == 0
-    assert "main-cpu: create" in err
-    assert '+ includedFiles: ["images/v100/**", ' in err
+    assert shown(run("triggers", "apply", "--dry-run")) == snapshot("""\
+| main-cpu: create
+|   + filename: "cloudbuild.yaml"
+|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
+|   + includedFiles: ["images/cpu/**", "trainer/**", "images/*.lock",
+| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
+| .. "builder.Dockerfile", "cloudbuild.yaml"]
+|   + name: "main-cpu"
+|   + substitutions: {"_GPU": "cpu"}
+| main-v100: create
+|   + filename: "cloudbuild.yaml"
+|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
+|   + includedFiles: ["images/v100/**", "trainer/**", "images/*.lock",
+| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
+| .. "builder.Dockerfile", "cloudbuild.yaml"]
+|   + name: "main-v100"
+|   + substitutions: {"_GPU": "v100"}
+""")
     assert cloud.build.triggers == {}
-    run("triggers", "apply")
-    assert "nothing to change" in run("triggers", "apply")[2]
+    assert shown(run("triggers", "apply")) == snapshot("""\
+| main-cpu: create
+|   + filename: "cloudbuild.yaml"
+|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
+|   + includedFiles: ["images/cpu/**", "trainer/**", "images/*.lock",
+| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
+| .. "builder.Dockerfile", "cloudbuild.yaml"]
+|   + name: "main-cpu"
+|   + substitutions: {"_GPU": "cpu"}
+| main-v100: create
+|   + filename: "cloudbuild.yaml"
+|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
+|   + includedFiles: ["images/v100/**", "trainer/**", "images/*.lock",
+| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
+| .. "builder.Dockerfile", "cloudbuild.yaml"]
+|   + name: "main-v100"
+|   + substitutions: {"_GPU": "v100"}
+| main-cpu: created
+| main-v100: created
+""")
+    assert shown(run("triggers", "apply")) == snapshot("""\
+| main-cpu: unchanged
+| main-v100: unchanged
+| nothing to change
+""")
     assert len(cloud.build.triggers) == 2

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
 from builder.cli.group import app
@@ -19,9 +20,11 @@ from builder.engine import BuildRequest, Engine, buildx
 from builder.frameworks.libraries import CUDNN_PARTS
 from builder.image.plan import HOOK
 from builder.prove import wheels
+from tests.conftest import Run
 from tests.devicecode.writer import Part, container, digest, library, linked, sass
 from tests.emulators.answers import serving
 from tests.prove.reading import SITE, Files, archive, layer
+from tests.shown import shown
 
 KEY = b"-----BEGIN RSA PRIVATE " + b"KEY-----\nMIIEowIBAAKCAQEA1234567890\n"
 AUTHORITIES = "etc/ssl/certs/ca-certificates.crt"
@@ -73,21 +76,55 @@ def proven(path: Path | str, *options: str) -> tuple[int, dict[str, Any], str]:
     return code, {check["check"]: check for check in data["checks"]}, str(result.exception)
 
 
-def test_a_sound_image_passes_and_what_it_lacks_is_said(tmp_path: Path) -> None:
-    code, checks, _ = proven(image(tmp_path), "--gpu", "v100")
-    status = {name: check["status"] for name, check in checks.items()}
-    assert status.pop("loader") == "not there", "it holds no TensorFlow"
-    for check in ("combinations", "installed"):
-        assert status.pop(check) == "not there", "it holds no package"
-    for check in ("start", "compile"):
-        assert status.pop(check) == "not there", "it is not in the engine"
-    assert set(status.values()) == {"passed"}, checks
-    assert code == 0
-    assert checks["device-code"]["note"].startswith("V100 7.0: native")
-    _, checks, _ = proven(image(tmp_path))
-    assert checks["device-code"]["status"] == "not there", "no GPU is named"
-    shown = CliRunner().invoke(app, ["prove", str(image(tmp_path)), "--gpu", "v100"]).stdout
-    assert "entry-point   passed       python -m train" in shown
+@pytest.fixture
+def ask(tmp_path: Path, builder: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What `builder prove image.tar` shows."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: shown(builder("prove", "image.tar", *words))
+
+
+def test_a_sound_image_passes_and_what_it_lacks_is_said(
+    tmp_path: Path, ask: Callable[..., str]
+) -> None:
+    image(tmp_path)
+    assert ask("--gpu", "v100") == snapshot("""\
+device-code   passed       V100 7.0: native
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       2 variables
+machine       passed
+driver        passed
+permissions   passed       USER 1000
+shadows       passed       the program's folder: /app
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  passed       /etc/ssl/certs/ca-certificates.crt
+entry-point   passed       python -m train
+secrets       passed       1 layers
+pth           passed       4 known .pth hooks
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+""")
+    assert ask() == snapshot("""\
+device-code   not there    no GPU is named (--gpu)
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       2 variables
+machine       passed
+driver        passed
+permissions   passed       USER 1000
+shadows       passed       the program's folder: /app
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  passed       /etc/ssl/certs/ca-certificates.crt
+entry-point   passed       python -m train
+secrets       passed       1 layers
+pth           passed       4 known .pth hooks
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+""")
 
 
 OURS = {"training-image-factory.accelerator": "V100"}
@@ -170,26 +207,103 @@ def test_a_half_pruned_library_whose_record_agrees_is_refused(tmp_path: Path) ->
         assert [message in row["message"] for row in found["problems"]] == [True] * bool(message)
 
 
-def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(tmp_path: Path) -> None:
+def test_what_others_may_do_is_a_finding_and_refuses_an_image_of_ours(
+    tmp_path: Path, ask: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Most images run as root, and leave the driver's folder to the container toolkit."""
     usual: dict[str, Any] = {"User": "jovyan", "Env": ["PATH=/opt/bin:/usr/bin"]}
     red_hat: Files = {"usr/libexec/sssd/krb5_child": (b"", 0o4755, 0)}
-    code, checks, _ = proven(image(tmp_path, layer(red_hat, {}), **usual), "--gpu", "v100")
-    assert code == 0
-    (finding,) = checks["machine"]["findings"]
-    assert "USER jovyan is a name" in finding["message"]
-    (finding,) = checks["environment"]["findings"]
-    assert "has no /usr/local/nvidia/lib64" in finding["message"]
-    path = image(tmp_path, User="")
-    assert proven(path)[1]["permissions"]["findings"][0]["fix"].endswith("USER 1000:1000")
-    shown = CliRunner().invoke(app, ["prove", str(path)]).stdout
-    assert "    finding: the image runs as root" in shown
+    image(tmp_path, layer(red_hat, {}), **usual)
+    assert ask("--gpu", "v100") == snapshot("""\
+device-code   passed       V100 7.0: native
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       1 variables
+    finding: LD_LIBRARY_PATH has no /usr/local/nvidia/lib64: Vertex AI and GKE mount
+.. the driver there, and the program finds no GPU
+    instead: add /usr/local/nvidia/lib64 to LD_LIBRARY_PATH in the Dockerfile's ENV,
+.. or take another base
+machine       passed
+    finding: USER jovyan is a name: a pod with runAsNonRoot does not start, because
+.. its node cannot tell that this is not root
+    instead: write the number: USER 1000:1000
+driver        passed
+permissions   passed       USER jovyan
+shadows       passed       the program's folder: /app
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  passed       /etc/ssl/certs/ca-certificates.crt
+entry-point   passed       python -m train
+secrets       passed       2 layers
+pth           passed       4 known .pth hooks
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+""")
     path = image(tmp_path, User="", StopSignal="SIGQUIT")
-    shown = CliRunner().invoke(app, ["prove", str(path)], env={"GITHUB_ACTIONS": "true"}).stdout
-    assert [line[:34] for line in shown.splitlines() if line.startswith("::")] == [
-        "::error title=machine::STOPSIGNAL ",
-        "::warning title=permissions::the i",
-    ]
+    assert ask() == snapshot("""\
+device-code   not there    no GPU is named (--gpu)
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       2 variables
+machine       refused
+    STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of SIGTERM, so the
+.. program is killed before it saves
+    fix: take STOPSIGNAL out of the Dockerfile, or write SIGTERM
+driver        passed
+permissions   passed       USER root
+    finding: the image runs as root: its outputs would belong to root
+    instead: end the Dockerfile with USER 1000:1000
+shadows       passed       the program's folder: /app
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  passed       /etc/ssl/certs/ca-certificates.crt
+entry-point   passed       python -m train
+secrets       passed       1 layers
+pth           passed       4 known .pth hooks
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+| error: image.tar: STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of
+| .. SIGTERM, so the program is killed before it saves
+| fix:   take STOPSIGNAL out of the Dockerfile, or write SIGTERM
+exit code 4
+""")
+    with monkeypatch.context() as there:
+        there.setenv("GITHUB_ACTIONS", "true")
+        assert ask() == snapshot("""\
+device-code   not there    no GPU is named (--gpu)
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       2 variables
+machine       refused
+    STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of SIGTERM, so the
+.. program is killed before it saves
+    fix: take STOPSIGNAL out of the Dockerfile, or write SIGTERM
+driver        passed
+permissions   passed       USER root
+    finding: the image runs as root: its outputs would belong to root
+    instead: end the Dockerfile with USER 1000:1000
+shadows       passed       the program's folder: /app
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  passed       /etc/ssl/certs/ca-certificates.crt
+entry-point   passed       python -m train
+secrets       passed       1 layers
+pth           passed       4 known .pth hooks
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+::error title=machine::STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place
+.. of SIGTERM, so the program is killed before it saves; take STOPSIGNAL out of the
+.. Dockerfile, or write SIGTERM
+::warning title=permissions::the image runs as root: its outputs would belong to
+.. root; end the Dockerfile with USER 1000:1000
+| error: image.tar: STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of
+| .. SIGTERM, so the program is killed before it saves
+| fix:   take STOPSIGNAL out of the Dockerfile, or write SIGTERM
+exit code 4
+""")
     written = json.loads(CliRunner().invoke(app, ["prove", str(path), "--sarif"]).stdout)
     (scan,) = written["runs"]
     assert {"permissions", "machine"} < {rule["id"] for rule in scan["tool"]["driver"]["rules"]}
@@ -351,25 +465,59 @@ def test_a_fleet_gets_an_answer_for_each_gpu_and_its_driver(tmp_path: Path) -> N
     assert proven(path, "--nodes", "T9:535")[0] == 2
 
 
-def test_what_is_no_image_and_what_cannot_be_reached(tmp_path: Path) -> None:
-    assert "is in no registry" in proven("a.tar", "--push-receipt")[2]
-    assert "--key signs a receipt" in proven(image(tmp_path), "--key", "k")[2]
-    (tmp_path / "a.tar").write_bytes(b"x")
-    assert proven(tmp_path / "a.tar")[0] == 2
-    assert proven(image(tmp_path), "--gpu", "tpu-v3")[0] == 2
-    assert proven(tmp_path / "none.tar")[0] == 2
+def test_what_is_no_image_and_what_cannot_be_reached(
+    tmp_path: Path, ask: Callable[..., str], builder: Run
+) -> None:
+    assert ask() == snapshot("""\
+| error: image.tar: no such file or folder
+| fix:   correct the path
+exit code 2
+""")
+    (tmp_path / "image.tar").write_bytes(b"x")
+    assert ask() == snapshot("""\
+| error: image.tar: no readable archive: truncated header
+| fix:   name what `docker save` wrote, or an OCI image layout
+exit code 2
+""")
+    image(tmp_path)
+    assert ask("--push-receipt") == snapshot("""\
+| error: image.tar: is in no registry
+| fix:   name it as HOST/REPOSITORY:TAG
+exit code 2
+""")
+    assert ask("--key", "k") == snapshot("""\
+| error: --key signs a receipt, and none is pushed
+| fix:   add --push-receipt
+exit code 2
+""")
+    assert ask("--gpu", "tpu-v3") == snapshot("""\
+| error: TPU is no GPU
+| fix:   name a GPU, such as V100, or 7.0
+exit code 2
+""")
+    assert ask("--run", "true") == snapshot("""\
+| error: --run: image.tar is not in the engine, not started
+| fix:   docker pull or docker load it, and name it as the engine does
+exit code 2
+""")
     with serving({"/v2/a/b/manifests/c": (404, {}, b"{}")}) as server:
         name = f"127.0.0.1:{server.server_port}/a/b:c"
-        for options in ((), ("--push-receipt",)):
-            code, _, error = proven(name, *options)
-            assert (code, error) == (3, f"{name}: there is no such image")
-    code, _, error = proven(image(tmp_path), "--run", "true")
-    assert (code, error) == (
-        2,
-        f"--run: {tmp_path}/image.tar is not in the engine, not started",
-    )
+        assert shown(builder("prove", name)) == snapshot("""\
+|   x read 127.0.0.1:PORT/a/b:c  N s  127.0.0.1:PORT/a/b:c: there is no such image
+| error: 127.0.0.1:PORT/a/b:c: there is no such image
+| fix:   correct its name
+exit code 3
+""")
+        assert builder("prove", name, "--push-receipt")[0] == 3
     with serving({"/v2/a/b/manifests/c": (403, {}, b"{}")}) as server:
-        assert proven(f"127.0.0.1:{server.server_port}/a/b:c")[0] == 3
+        name = f"127.0.0.1:{server.server_port}/a/b:c"
+        assert shown(builder("prove", name)) == snapshot("""\
+|   x read 127.0.0.1:PORT/a/b:c  N s  not logged in to 127.0.0.1:PORT: read access
+| .. to a/b needs a login
+| error: not logged in to 127.0.0.1:PORT: read access to a/b needs a login
+| fix:   run: docker login 127.0.0.1:PORT
+exit code 3
+""")
 
 
 TAG = "prove-test:latest"

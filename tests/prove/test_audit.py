@@ -11,11 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from inline_snapshot import snapshot
 
 from builder.audit import report, sources
 from builder.audit.audited import gpu_named, require
-from builder.cli.group import app
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import ignore
 from builder.core.settings import Settings
@@ -28,9 +27,11 @@ from builder.prove.checks import device_code
 from builder.prove.image import Image
 from builder.prove.receipts import Defect
 from builder.reading.images import ImageContent
+from tests.conftest import Run
 from tests.devicecode.writer import container, library, ptx, sass
 from tests.prove.installed import site
 from tests.prove.reading import layer, read
+from tests.shown import shown
 
 VOLTA = library(container(sass(70)))
 HOPPER = library(container(sass(90)))
@@ -156,41 +157,62 @@ def test_all_says_which_targets_are_not_built(
 # --- how it is told -------------------------------------------------------------------------------
 
 
-def test_the_command_outside_of_a_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_outside_of_a_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, builder: Run
+) -> None:
     site(tmp_path / "site-packages", cudnn=HOPPER)
+    (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Any:
-        return CliRunner().invoke(app, ["-q", "audit", "site-packages", *words])
-
-    fine = run("--gpu", "H100")
-    assert fine.exception is None
-    assert [line.split() for line in fine.stdout.splitlines()] == [
-        ["H100"],
-        ["libcudnn_ops.so.9", "native"],
-        ["libtensorflow_cc.so.2", "native"],
-        ["H100", "9.0:", "native"],
-    ]
-    bad = run("--gpu", "H100", "--gpu", "7.0", "--json")
-    assert isinstance(bad.exception, CheckFailed)
-    assert "7.0 7.0: missing, because of libcudnn_ops.so.9" in bad.exception.message
-    assert "9.10.2.21 or older" in bad.exception.fix
-    (data,) = json.loads(bad.stdout)
+    ask = lambda *words: shown(builder("-q", "audit", *words))  # noqa: E731
+    assert ask("site-packages", "--gpu", "H100") == snapshot("""\
+                       H100
+libcudnn_ops.so.9      native
+libtensorflow_cc.so.2  native
+H100 9.0: native
+""")
+    assert ask("site-packages", "--gpu", "H100", "--gpu", "7.0") == snapshot("""\
+                       H100    7.0
+libcudnn_ops.so.9      native  missing
+libtensorflow_cc.so.2  native  native
+H100 9.0: native
+7.0 7.0: missing, because of libcudnn_ops.so.9 (nvidia-cudnn-cu12 9.10.2.21):
+.. missing: .nv_fatbin carries sm_90
+    instead: nvidia-cudnn-cu12 9.10.2.21 or older
+| error: site-packages: 7.0 7.0: missing, because of libcudnn_ops.so.9
+| .. (nvidia-cudnn-cu12 9.10.2.21): missing: .nv_fatbin carries sm_90
+| fix:   take nvidia-cudnn-cu12 9.10.2.21 or older
+exit code 4
+""")
+    assert ask("site-packages", "--gpu", "7.0", "--github") == snapshot("""\
+::error file=site-packages/nvidia/cudnn/lib/libcudnn_ops.so.9,title=device code for
+.. 7.0::libcudnn_ops.so.9: missing: .nv_fatbin carries sm_90; instead:
+.. nvidia-cudnn-cu12 9.10.2.21 or older
+| error: site-packages: 7.0 7.0: missing, because of libcudnn_ops.so.9
+| .. (nvidia-cudnn-cu12 9.10.2.21): missing: .nv_fatbin carries sm_90
+| fix:   take nvidia-cudnn-cu12 9.10.2.21 or older
+exit code 4
+""")
+    assert ask("site-packages", "--gpu", "9.0", "--github") == snapshot("")
+    assert ask("empty", "--gpu", "7.0", "--github") == snapshot("""\
+::error title=device code for 7.0::no library holds device code
+| error: empty: 7.0 7.0: no device code
+| fix:   no library holds device code: check that the CUDA packages are among these
+| .. files
+exit code 4
+""")
+    assert ask("site-packages", "--all") == snapshot("""\
+| error: no builder.toml in HERE or in any folder above it
+| fix:   run this inside a project, or create an empty builder.toml where the
+| .. project begins
+exit code 2
+""")
+    bad = builder("-q", "audit", "site-packages", "--gpu", "H100", "--gpu", "7.0", "--json")
+    (data,) = json.loads(bad[1])
     assert data["refused"] == ["7.0"]
     assert [verdict["status"] for verdict in data["verdicts"]] == ["native", "missing"]
     assert {library["version"] for library in data["libraries"]} == {"2.21.0", "9.10.2.21"}
-    (line,) = run("--gpu", "7.0", "--github").stdout.splitlines()
-    path = "site-packages/nvidia/cudnn/lib/libcudnn_ops.so.9"
-    assert line.startswith(f"::error file={path},title=device code for 7.0::libcudnn_ops.so.9: mis")
-    assert "; instead: nvidia-cudnn-cu12 9.10.2.21 or older" in line
-    assert run("--gpu", "9.0", "--github").stdout == ""
     line = report.annotation("error", "50%\nof it", file="a:b,c")
     assert line == "::error file=a%3Ab%2Cc::50%25%0Aof it"
-    (tmp_path / "empty").mkdir()
-    nothing = CliRunner().invoke(app, ["-q", "audit", "empty", "--gpu", "7.0", "--github"])
-    assert nothing.stdout == "::error title=device code for 7.0::no library holds device code\n"
-    assert isinstance(nothing.exception, CheckFailed)
-    assert isinstance(run("--all").exception, InputError)
 
 
 # --- the check ------------------------------------------------------------------------------------
