@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -52,13 +53,13 @@ def test_each_error_is_one_line_and_a_way_out(error: Exception, said: str, fix: 
     assert (found.message, found.fix) == (f"submit cats: {said}", fix)
 
 
-def test_an_api_that_is_not_enabled_is_named_with_its_project() -> None:
-    for kind in (exceptions.Forbidden, exceptions.NotFound):
-        found = googleapi.explained(kind(DISABLED), "list", ADVICE)
-        assert "the API y.googleapis.com is not enabled" in found.message
-        assert found.fix == "run: gcloud services enable y.googleapis.com --project my-project"
-        bare = googleapi.explained(kind("SERVICE_DISABLED"), "list", ADVICE)
-        assert bare.fix == "run: gcloud services enable x.googleapis.com"
+@pytest.mark.parametrize("kind", [exceptions.Forbidden, exceptions.NotFound])
+def test_an_api_that_is_not_enabled_is_named_with_its_project(kind: Any) -> None:
+    found = googleapi.explained(kind(DISABLED), "list", ADVICE)
+    assert "the API y.googleapis.com is not enabled" in found.message
+    assert found.fix == "run: gcloud services enable y.googleapis.com --project my-project"
+    bare = googleapi.explained(kind("SERVICE_DISABLED"), "list", ADVICE)
+    assert bare.fix == "run: gcloud services enable x.googleapis.com"
 
 
 def test_an_error_of_ours_stays_as_it_is() -> None:
@@ -105,20 +106,23 @@ def test_a_key_file_that_cannot_be_used(
     assert googleapi.KEY_FILE in str(caught.value.fix)
 
 
-def test_workload_identity_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    for error in (RefreshError("no"), OAuthError("no"), ValueError("no")):
-        monkeypatch.setattr("google.auth.default", Mock(side_effect=error))
-        with pytest.raises(OutsideError, match="cannot be used: no"):
-            googleapi.credentials()
+@pytest.mark.parametrize("error", [RefreshError("no"), OAuthError("no"), ValueError("no")])
+def test_workload_identity_that_is_refused(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("google.auth.default", Mock(side_effect=error))
+    with pytest.raises(OutsideError, match="cannot be used: no"):
+        googleapi.credentials()
 
 
-def test_the_project_of_a_service_account() -> None:
-    for address, project in (
+@pytest.mark.parametrize(
+    ("address", "project"),
+    [
         ("builder@my-project.iam.gserviceaccount.com", "my-project"),
         ("builder@proj.acme.com.iam.gserviceaccount.com", "acme.com:proj"),
         ("123456-compute@developer.gserviceaccount.com", "123456"),
         ("my-project@appspot.gserviceaccount.com", "my-project"),
         ("other@somewhere.gserviceaccount.com", "-"),
-    ):
-        named = f"projects/{project}/serviceAccounts/{address}"
-        assert googleapi.account_name(address) == named
+    ],
+)
+def test_the_project_of_a_service_account(address: str, project: str) -> None:
+    named = f"projects/{project}/serviceAccounts/{address}"
+    assert googleapi.account_name(address) == named

@@ -192,7 +192,16 @@ def test_sizes_are_decimal_and_durations_short() -> None:
     assert [duration(seconds) for seconds in (0.44, 12.3, 119.6, 185)] == texts
 
 
+@pytest.mark.parametrize(
+    ("reporter", "lines"),
+    [
+        (Reporter(verbose=True), "  > build\n    compiling\n  = build  3.0 s\n"),
+        (Reporter(quiet=True), ""),
+    ],
+)
 def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
+    reporter: Reporter,
+    lines: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     events = [StepStarted("build"), StepLog("build", "compiling"), StepDone("build", 3.0)]
@@ -201,14 +210,10 @@ def test_without_a_terminal_a_step_is_one_line_when_it_is_done(
             shown.on_event(event)
         shown.on_event(StepDone("push", 0.2, error="refused"))
     assert capsys.readouterr().err == "  = build  3.0 s\n  x push  0.2 s  refused\n"
-    for reporter, lines in (
-        (Reporter(verbose=True), "  > build\n    compiling\n  = build  3.0 s\n"),
-        (Reporter(quiet=True), ""),
-    ):
-        with reporter as shown:
-            for event in events:
-                shown.on_event(event)
-        assert capsys.readouterr().err == lines
+    with reporter as shown:
+        for event in events:
+            shown.on_event(event)
+    assert capsys.readouterr().err == lines
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -54,10 +54,9 @@ def test_a_pair_is_made_outside_of_the_project_and_without_a_password_where_that
     assert Pair(folder / "open.key").signer
 
 
-def test_options_that_cannot_be_are_refused_before_the_registry_is_asked(inside: Path) -> None:
-    (inside / "images/cpu").mkdir(parents=True)
-    (inside / "images/cpu/image.yaml").write_text("accelerator: CPU\n")
-    for words, error in (
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
         ("verify {} --identity ci@example.com", "--identity and --issuer belong together"),
         ("verify {} --issuer https://accounts.google.com", "--identity and --issuer belong"),
         ("push v100 --registry 127.0.0.1:9/x --keyless --key ../a.key", "are two ways to sign"),
@@ -66,6 +65,12 @@ def test_options_that_cannot_be_are_refused_before_the_registry_is_asked(inside:
         ("build cpu --dry-run --to-registry", "--dry-run says what a build onto"),
         ("promote v100", "--back and a tag"),
         ("promote v100 production --back", "--back and a tag"),
-    ):
-        with pytest.raises(InputError, match=error):
-            run(*words.format("127.0.0.1:9/x:v100").split())
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_the_registry_is_asked(
+    words: str, error: str, inside: Path
+) -> None:
+    (inside / "images/cpu").mkdir(parents=True)
+    (inside / "images/cpu/image.yaml").write_text("accelerator: CPU\n")
+    with pytest.raises(InputError, match=error):
+        run(*words.format("127.0.0.1:9/x:v100").split())

@@ -32,16 +32,16 @@ def test_options_are_handed_on(run: Run) -> None:
     assert (code, "exclude each other" in err) == (2, True)
 
 
+@pytest.mark.parametrize("words", [["validate"], ["run-local", "--dry-run"]])
 def test_without_the_package_the_error_names_the_fix(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    words: list[str], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "cloudbuild_local", None)
-    for words in (["validate"], ["run-local", "--dry-run"]):
-        code, _, err = run("cloud", *words)
-        error, fix = err.splitlines()
-        assert code == 2
-        assert error.startswith("error: cloudbuild-local is not installed")
-        assert fix.startswith("fix:   pip install ./packages/cloudbuild-local")
+    code, _, err = run("cloud", *words)
+    error, fix = err.splitlines()
+    assert code == 2
+    assert error.startswith("error: cloudbuild-local is not installed")
+    assert fix.startswith("fix:   pip install ./packages/cloudbuild-local")
 
 
 @pytest.mark.engine

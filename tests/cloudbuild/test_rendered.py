@@ -54,11 +54,11 @@ def rendered(checkout: Path) -> BuildFile:
 # --- the file of this repository, which `builder render --check` compares -------------------------
 
 
-def test_the_service_would_take_it(root: Path) -> None:
-    for trigger in (False, True):
-        file = document.read(root / "cloudbuild.yaml", trigger)
-        for values in ({}, {"_GPU": "cpu"}, {"_REGISTRY": "h.test/a"}, {"_PUSH": "false"}):
-            assert rules.check(file, values) == ()
+@pytest.mark.parametrize("trigger", [False, True])
+def test_the_service_would_take_it(trigger: bool, root: Path) -> None:
+    file = document.read(root / "cloudbuild.yaml", trigger)
+    for values in ({}, {"_GPU": "cpu"}, {"_REGISTRY": "h.test/a"}, {"_PUSH": "false"}):
+        assert rules.check(file, values) == ()
 
 
 def before(steps: tuple[Step, ...]) -> dict[str, set[str]]:

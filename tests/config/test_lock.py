@@ -96,16 +96,21 @@ def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
     ]
 
 
-def test_a_line_of_the_trainers_requirements_that_cannot_be(copy: Path) -> None:
-    for line, words in (
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
         ("-r more.txt", "is an option"),
         ("a @ https://example.com/a.whl", "names a URL"),
         ("a==1 --hash=sha256:0", "is not a requirement"),
-    ):
-        (copy / "trainer/requirements.txt").write_text(f"psutil\n\n{line}\n")
-        with pytest.raises(InputError, match=words) as error:
-            image_yaml.load(copy, "cpu")
-        assert error.value.message.startswith("trainer/requirements.txt:3: ")
+    ],
+)
+def test_a_line_of_the_trainers_requirements_that_cannot_be(
+    line: str, words: str, copy: Path
+) -> None:
+    (copy / "trainer/requirements.txt").write_text(f"psutil\n\n{line}\n")
+    with pytest.raises(InputError, match=words) as error:
+        image_yaml.load(copy, "cpu")
+    assert error.value.message.startswith("trainer/requirements.txt:3: ")
 
 
 CPU = "accelerator: CPU\nsize_budget: 1 GB\n"

@@ -73,18 +73,23 @@ def test_every_client_gets_the_bundle_of_the_environment_then_pips_then_the_syst
     assert host.discover(REQUESTS_CA_BUNDLE=str(named)).ca == named
 
 
-def test_a_bundle_that_cannot_be_one(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("no certificate here", "holds no certificate"),
+        (PEM.replace("MIIB", "A" * MAX_SECRET_BYTES), "a build takes 512,000"),
+    ],
+)
+def test_a_bundle_that_cannot_be_one(
+    content: str, complaint: str, host: Host, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match="SSL_CERT_FILE names the CA bundle /no/such") as error:
         host.discover(SSL_CERT_FILE="/no/such.pem")
     assert "unset it" in error.value.fix
     bundle = tmp_path / "bundle.pem"
-    for content, complaint in (
-        ("no certificate here", "holds no certificate"),
-        (PEM.replace("MIIB", "A" * MAX_SECRET_BYTES), "a build takes 512,000"),
-    ):
-        bundle.write_text(content)
-        with pytest.raises(InputError, match=complaint):
-            read_bundle(bundle)
+    bundle.write_text(content)
+    with pytest.raises(InputError, match=complaint):
+        read_bundle(bundle)
 
 
 # --- proxies

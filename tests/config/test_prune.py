@@ -51,8 +51,9 @@ def test_what_is_kept(accelerator: str, more: str, kept: Prune | None) -> None:
     assert stack(accelerator, more).prune == kept
 
 
-def test_what_cannot_be_pruned_is_refused() -> None:
-    for accelerator, more, message, fix in (
+@pytest.mark.parametrize(
+    ("accelerator", "more", "message", "fix"),
+    [
         ("CPU", "prune: all\n", "CPU runs no device code", "remove prune"),
         (
             "V100",
@@ -61,10 +62,14 @@ def test_what_cannot_be_pruned_is_refused() -> None:
             "remove prune",
         ),
         ("V100", "prune: some\n", "prune: 'some' is not one of off", "write off"),
-    ):
-        with pytest.raises(InputError, match=message) as error:
-            stack(accelerator, more)
-        assert error.value.fix.startswith(fix)
+    ],
+)
+def test_what_cannot_be_pruned_is_refused(
+    accelerator: str, more: str, message: str, fix: str
+) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        stack(accelerator, more)
+    assert error.value.fix.startswith(fix)
 
 
 def hash_of(accelerator: str, more: str = "") -> str:
@@ -103,12 +108,12 @@ def test_a_change_of_the_program_that_prunes_is_another_base(
 # --- another GPU ----------------------------------------------------------------------------------
 
 
-def test_a_push_for_another_accelerator_is_refused() -> None:
+@pytest.mark.parametrize("other", ["8.0", "6.1", None])
+def test_a_push_for_another_accelerator_is_refused(other: str | None) -> None:
     check_runs_on({RUNS_ON: "7.0"}, "7.5", "t4")
     check_runs_on({}, "9.0", "h100")
-    for other in ("8.0", "6.1", None):
-        with pytest.raises(CheckFailed, match=r"has device code for compute capability 7\.0 only"):
-            check_runs_on({RUNS_ON: "7.0"}, other, "v100")
+    with pytest.raises(CheckFailed, match=r"has device code for compute capability 7\.0 only"):
+        check_runs_on({RUNS_ON: "7.0"}, other, "v100")
 
 
 def test_the_line_names_the_gpus_that_cannot() -> None:

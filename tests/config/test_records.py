@@ -33,8 +33,9 @@ def test_a_record_is_three_lines_that_a_person_can_read() -> None:
     assert debian_packages.parse(debian_packages.dump([ADDUSER, other])) == (other, ADDUSER)
 
 
-def test_what_is_no_record_is_refused() -> None:
-    for was, now in (
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [
         ("sha256:5c", "sha256:zz"),
         ("    debian/", "    ubuntu/"),
         ("115816 bytes", "many bytes"),
@@ -42,9 +43,11 @@ def test_what_is_no_record_is_refused() -> None:
         ("pool/", "../"),
         ("/main/", "/../../"),
         ("adduser=3.134\n", "adduser=3.134\nbash=5\n"),
-    ):
-        with pytest.raises(ValueError, match=r"no record|leads out"):
-            debian_packages.parse(TEXT.replace(was, now))
+    ],
+)
+def test_what_is_no_record_is_refused(was: str, now: str) -> None:
+    with pytest.raises(ValueError, match=r"no record|leads out"):
+        debian_packages.parse(TEXT.replace(was, now))
 
 
 def test_the_checksum_is_that_of_the_bytes_wherever_they_are() -> None:

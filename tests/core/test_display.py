@@ -27,10 +27,10 @@ def test_the_credentials_of_an_address_are_not_shown(text: str, shown: str) -> N
     assert masked(text) == shown
 
 
-def test_the_password_of_one_address_may_hold_anything() -> None:
-    for password in ("s3 cret", "s3'cret", "s3,cret", 's3"c', "s/3@c"):
-        for scheme in ("http://", ""):
-            assert address(f"{scheme}me:{password}@host:1/x") == f"{scheme}***@host:1/x"
+@pytest.mark.parametrize("password", ["s3 cret", "s3'cret", "s3,cret", 's3"c', "s/3@c"])
+def test_the_password_of_one_address_may_hold_anything(password: str) -> None:
+    for scheme in ("http://", ""):
+        assert address(f"{scheme}me:{password}@host:1/x") == f"{scheme}***@host:1/x"
 
 
 @pytest.mark.parametrize("text", ["a{}@", "//,{} @", "/{}@"])

@@ -22,7 +22,8 @@ def test_as_many_wait_at_once_as_there_are_connections_and_answers_keep_their_or
     assert set(parallel.both(both_here.wait, both_here.wait)) == {0, 1}
 
 
-def test_the_first_error_is_raised() -> None:
+@pytest.mark.parametrize(("first", "second", "error"), [(3, 4, "3"), (0, 4, "4")])
+def test_the_first_error_is_raised(first: int, second: int, error: str) -> None:
     def work(number: int) -> int:
         if number:
             raise ValueError(number)
@@ -30,6 +31,5 @@ def test_the_first_error_is_raised() -> None:
 
     with pytest.raises(ValueError, match="1"):
         parallel.each(work, (0, 1, 2))
-    for first, second, error in ((3, 4, "3"), (0, 4, "4")):
-        with pytest.raises(ValueError, match=error):
-            parallel.both(lambda number=first: work(number), lambda number=second: work(number))
+    with pytest.raises(ValueError, match=error):
+        parallel.both(lambda number=first: work(number), lambda number=second: work(number))

@@ -51,14 +51,17 @@ def test_scalars_stay_text_and_values_have_lines() -> None:
     assert parse(text, "x.yaml").value["n999"] == {"a": ["1", "2"], "b": "x"}  # type: ignore[index,call-overload]
 
 
-def test_what_means_nothing_is_a_mistake() -> None:
-    for text, problem in (
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
         ("a: 1\nb: 2\na: 3\n", "3 a stands twice, first in line 1"),
         ("? [a, b]\n: x\n", "1  a name must be text"),
         ("a: !!python/object x\n", "1 a has the tag python/object, which means nothing"),
-    ):
-        (mistake,) = parse(text, "x.yaml").problems
-        assert f"{mistake.line} {mistake.field} {mistake.what}" == problem and mistake.fix
+    ],
+)
+def test_what_means_nothing_is_a_mistake(text: str, problem: str) -> None:
+    (mistake,) = parse(text, "x.yaml").problems
+    assert f"{mistake.line} {mistake.field} {mistake.what}" == problem and mistake.fix
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,8 @@ def test_only_what_was_asked_for_is_pruned(tmp_path: Path, only: str, changed: s
     assert same == {"libtensorflow_cc.so.2", "libcublas.so.12", "libtorch_cuda.so"} - changed
 
 
-def test_a_stack_pruned_for_an_a100_offered_to_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["7.0", "7.5", "9.0"])
+def test_a_stack_pruned_for_an_a100_offered_to_others(device: str, tmp_path: Path) -> None:
     data = library(
         container(sass(60), sass(70), sass(80), sass(90), ptx(90)),
         container(sass(80), sass(90)),
@@ -151,10 +152,9 @@ def test_a_stack_pruned_for_an_a100_offered_to_others(tmp_path: Path) -> None:
     audit = Audit(inventory.of_folder(tmp_path))
     assert audit.verdict("8.0").status == Support.NATIVE
     assert audit.verdict("8.9").status == Support.OLDER_MINOR, "an L4 runs what an A100 runs"
-    for device in ("7.0", "7.5", "9.0"):
-        verdict = audit.verdict(device)
-        assert verdict.status == Support.MISSING
-        assert verdict.instead == f"the same version, not pruned or pruned for {device}"
+    verdict = audit.verdict(device)
+    assert verdict.status == Support.MISSING
+    assert verdict.instead == f"the same version, not pruned or pruned for {device}"
 
 
 def test_hard_links_keep_what_they_had(tmp_path: Path) -> None:
@@ -249,14 +249,22 @@ def test_the_folder_runs_alone_inside_an_image_build(tmp_path: Path) -> None:
     assert "EULA" not in subprocess.run(own, cwd=tmp_path, capture_output=True, text=True).stdout
 
 
-def test_what_cannot_be_done_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder, keep, message in (
+@pytest.mark.parametrize(
+    ("folder", "keep", "message"),
+    [
         ("nowhere", "7.0", "no such folder"),
         (".", "V100", "not a compute capability"),
         (".", "7.0", "no library with device code"),
-    ):
-        assert main(["prune", folder, "--keep", keep]) == 2
-        assert message in capsys.readouterr().err
+    ],
+)
+def test_what_cannot_be_done_is_said(
+    folder: str,
+    keep: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["prune", folder, "--keep", keep]) == 2
+    assert message in capsys.readouterr().err

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,8 +84,9 @@ def test_a_torn_download_goes_on_also_in_the_next_run(
     assert kinds(wheels.folder) == {".whl"}
 
 
+@pytest.mark.parametrize("part", [CONTENT[:1000], CONTENT, CONTENT + b"more", b"x" * 1000])
 def test_other_bytes_than_the_locks_leave_nothing_and_a_part_is_gone_on_from(
-    wheels: Wheels, index: Files
+    part: Any, wheels: Wheels, index: Files
 ) -> None:
     for sent in (CONTENT[:-1] + b"x", CONTENT + b"x" * 5_000_000):
         index.content["/one.whl"] = sent
@@ -93,14 +95,13 @@ def test_other_bytes_than_the_locks_leave_nothing_and_a_part_is_gone_on_from(
         assert "builder lock" in caught.value.fix
         assert kinds(wheels.folder) == set()
     index.content["/one.whl"] = CONTENT
-    for part in (CONTENT[:1000], CONTENT, CONTENT + b"more", b"x" * 1000):
-        files.write(wheels.folder / f"{PIN.sha256}.part", part)
-        if part[:10] != CONTENT[:10]:
-            with pytest.raises(OutsideError):  # the bytes that were there were damaged
-                fetched(wheels)
-        assert fetched(wheels) == CONTENT
-        assert kinds(wheels.folder) == {".whl"}
-        wheels.forget(PIN)
+    files.write(wheels.folder / f"{PIN.sha256}.part", part)
+    if part[:10] != CONTENT[:10]:
+        with pytest.raises(OutsideError):  # the bytes that were there were damaged
+            fetched(wheels)
+    assert fetched(wheels) == CONTENT
+    assert kinds(wheels.folder) == {".whl"}
+    wheels.forget(PIN)
 
 
 def test_a_busy_server_is_asked_again_and_another_refusal_is_an_error(
@@ -157,7 +158,12 @@ def test_what_ended_runs_left_goes_after_a_day_but_no_lock(wheels: Wheels) -> No
     assert set(wheels.folder.iterdir()) == {new, lock}
 
 
-def test_a_login_is_sent_to_its_own_host_and_not_shown(wheels: Wheels, index: Files) -> None:
+@pytest.mark.parametrize(
+    "address", ["https://a.example:8443/x", "http://a.example/x", "https://b.example/x"]
+)
+def test_a_login_is_sent_to_its_own_host_and_not_shown(
+    address: str, wheels: Wheels, index: Files
+) -> None:
     url = index.url("/one.whl").replace("//", "//me:secret@")
     secretly = Wheels(wheels.folder, wheels.client, {PIN.sha256: url}, QUICK)
     assert fetched(secretly) == CONTENT
@@ -171,8 +177,7 @@ def test_a_login_is_sent_to_its_own_host_and_not_shown(wheels: Wheels, index: Fi
     host = BuildNetwork(extra_indexes=indexes)
     with_it = host.with_login("https://a.example/x.whl")
     assert with_it == "https://me:p%40ss@a.example/x.whl"
-    for address in ("https://a.example:8443/x", "http://a.example/x", "https://b.example/x"):
-        assert host.with_login(address) == address
+    assert host.with_login(address) == address
 
 
 # --- Debian packages ------------------------------------------------------------------------------

@@ -69,18 +69,23 @@ def test_an_image_gets_what_a_training_run_reads_and_its_start_hook(trainer: Pat
     assert list(files(trainer)) == names, "a nested package keeps its own name only"
 
 
-def test_a_link_that_brings_in_something_else_is_refused(copy: Path) -> None:
-    (copy / ".git").mkdir()
-    (copy / ".git/config").write_text("url = https://me:token@host/x")
-    for name, to, reason in (
+@pytest.mark.parametrize(
+    ("name", "to", "reason"),
+    [
         ("loop", ".", "leads back to a folder above it"),
         ("notes.txt", "../.git/config", r"^trainer/notes\.txt: is a link to \.git/config"),
-    ):
-        link = copy / "trainer" / name
-        link.symlink_to(to)
-        with pytest.raises(InputError, match=reason):
-            files(copy)
-        link.unlink()
+    ],
+)
+def test_a_link_that_brings_in_something_else_is_refused(
+    name: str, to: str, reason: str, copy: Path
+) -> None:
+    (copy / ".git").mkdir()
+    (copy / ".git/config").write_text("url = https://me:token@host/x")
+    link = copy / "trainer" / name
+    link.symlink_to(to)
+    with pytest.raises(InputError, match=reason):
+        files(copy)
+    link.unlink()
 
 
 def test_data_among_the_program_is_refused_before_it_is_read(

@@ -103,7 +103,8 @@ def test_on_kubernetes_each_process_has_its_rank(image: Path, framework: str) ->
     assert seen == [expected(framework, chief, rank, 3) for rank in range(3)]
 
 
-def test_on_vertex_cluster_spec_is_enough(image: Path, framework: str) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", '{"cluster": {"worker": [1, 2]}, "task": {}}'])
+def test_on_vertex_cluster_spec_is_enough(text: str, image: Path, framework: str) -> None:
     spec = {
         "cluster": {"workerpool0": ["pool0-0:2222"], "workerpool1": ["pool1-0:2222"]},
         "task": {"type": "workerpool1", "index": 0},
@@ -112,8 +113,7 @@ def test_on_vertex_cluster_spec_is_enough(image: Path, framework: str) -> None:
     assert joined(framework, seen) == expected(framework, "pool0-0", 1, 2)
     torchrun = [value for name, value in sorted(seen.items()) if name.startswith("PET_")]
     assert torchrun == (["pool0-0", "2222", "2", "1"] if framework == "torch" else [])
-    for text in ("{", "[]", '{"cluster": {"worker": [1, 2]}, "task": {}}'):
-        assert joined(framework, started(image, TF_CONFIG=text)) == {}, "no program ends for it"
+    assert joined(framework, started(image, TF_CONFIG=text)) == {}, "no program ends for it"
 
 
 def test_a_framework_that_reads_tf_config_brings_nothing() -> None:

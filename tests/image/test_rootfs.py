@@ -75,16 +75,18 @@ def start(folder: Path, **packages: bytes) -> dict[str, Entry]:
     return unpacked(file)
 
 
-def test_sources_come_from_apts_own_example_without_the_other_components() -> None:
-    for example, suite in ((ONE_LINE, "bookworm"), (DEB822, "trixie")):
-        sources = rootfs.main_only(example)
-        assert re.findall("URIs: (.*)", sources) == [
-            "http://public.example/debian",
-            "http://public.example/debian-security",
-        ]
-        suites = re.findall("Suites: (.*)", sources)
-        assert suites == [f"{suite} {suite}-updates", f"{suite}-security"]
-        assert set(re.findall("Components: (.*)", sources)) == {"main"}
+@pytest.mark.parametrize(("example", "suite"), [(ONE_LINE, "bookworm"), (DEB822, "trixie")])
+def test_sources_come_from_apts_own_example_without_the_other_components(
+    example: Any, suite: str
+) -> None:
+    sources = rootfs.main_only(example)
+    assert re.findall("URIs: (.*)", sources) == [
+        "http://public.example/debian",
+        "http://public.example/debian-security",
+    ]
+    suites = re.findall("Suites: (.*)", sources)
+    assert suites == [f"{suite} {suite}-updates", f"{suite}-security"]
+    assert set(re.findall("Components: (.*)", sources)) == {"main"}
 
 
 def test_required_packages_are_unpacked_and_all_lie_beside_them(tmp_path: Path) -> None:

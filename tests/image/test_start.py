@@ -89,7 +89,16 @@ def test_an_image_names_its_accelerator_and_one_for_the_cpu_expects_nothing() ->
 
 
 @needs_no_driver
-def test_a_program_without_its_accelerator_ends_before_the_framework(image: Path) -> None:
+@pytest.mark.parametrize(
+    "by_accident",
+    [
+        "try:\n import tensorflow\nexcept BaseException:\n pass",
+        "import threading\nthreading.Thread(target=__import__, args=['torch']).start()",
+    ],
+)
+def test_a_program_without_its_accelerator_ends_before_the_framework(
+    by_accident: str, image: Path
+) -> None:
     code, text = python(image, "import tensorflow", **expecting(PAID))
     assert code == contract.USAGE
     assert text.startswith("training-image-factory: this job is paid for 2 x V100, and no driver")
@@ -101,11 +110,7 @@ def test_a_program_without_its_accelerator_ends_before_the_framework(image: Path
     for expected, reason in ((tpu, of_tpu), ("2 x V100", typo)):
         code, text = python(image, "import tensorflow", **expecting(expected))
         assert code == contract.USAGE and reason in text
-    for by_accident in (
-        "try:\n import tensorflow\nexcept BaseException:\n pass",
-        "import threading\nthreading.Thread(target=__import__, args=['torch']).start()",
-    ):
-        assert python(image, by_accident, **expecting(PAID))[0] == contract.USAGE
+    assert python(image, by_accident, **expecting(PAID))[0] == contract.USAGE
 
 
 def test_where_nothing_is_expected_or_needed_the_hook_is_silent(image: Path) -> None:

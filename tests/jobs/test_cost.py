@@ -72,16 +72,19 @@ def test_an_hour_by_region_and_market(
     assert prices[:2] == pytest.approx([machine, accelerator], rel=1e-4)
 
 
-def test_what_nobody_read_has_no_price() -> None:
-    for written, region, missing in (
+@pytest.mark.parametrize(
+    ("written", "region", "missing"),
+    [
         ("n1-highmem-8", "us-central1", "machine/n1-highmem-8"),
         ("n1-standard-8, accelerators: V100", "us-west2", "accelerator/V100"),
-    ):
-        paid = bill(written, region=region)
-        text = list(cost.as_text(paid))
-        assert usd(paid, missing) is None and f"known: {missing}" in paid.notes[-1]
-        assert any(line.endswith("no price known") for line in text)
-        assert any("at least USD" in line for line in text)
+    ],
+)
+def test_what_nobody_read_has_no_price(written: str, region: str, missing: str) -> None:
+    paid = bill(written, region=region)
+    text = list(cost.as_text(paid))
+    assert usd(paid, missing) is None and f"known: {missing}" in paid.notes[-1]
+    assert any(line.endswith("no price known") for line in text)
+    assert any("at least USD" in line for line in text)
 
 
 def test_a_tpu_is_paid_with_its_host_and_a_cluster_pays_no_fee() -> None:

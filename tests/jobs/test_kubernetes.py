@@ -72,17 +72,17 @@ def test_the_jobs_of_this_project_and_every_target() -> None:
 
 
 @pytest.mark.slow
-def test_jobsets_own_models_know_every_field() -> None:
+@pytest.mark.parametrize("restarts", ["worker", "never"])
+def test_jobsets_own_models_know_every_field(restarts: str) -> None:
     from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
     from kubeflow_trainer_api.models.jobset_v1alpha2_job_set_spec import JobsetV1alpha2JobSetSpec
 
     fields = JobsetV1alpha2JobSetSpec.model_fields
     known = {field.alias or name for name, field in fields.items()}
     assert jobset_rules.SPEC["properties"].keys() <= known
-    for restarts in ("worker", "never"):
-        manifest = rendered(DISTRIBUTED + f"scheduling: {{restarts: {restarts}}}\n", WHOLE)
-        read = JobsetV1alpha2JobSet.from_dict(manifest)
-        assert read is not None and lost(manifest, read.to_dict(), "JobSet") == []
+    manifest = rendered(DISTRIBUTED + f"scheduling: {{restarts: {restarts}}}\n", WHOLE)
+    read = JobsetV1alpha2JobSet.from_dict(manifest)
+    assert read is not None and lost(manifest, read.to_dict(), "JobSet") == []
 
 
 def lost(value: Any, kept: Any, path: str) -> list[str]:
@@ -139,12 +139,12 @@ def test_each_pod_is_told_which_accelerator_it_has() -> None:
     assert environment(own, "chief", 0)[contract.ACCELERATOR] == "cpu"
 
 
-def test_what_is_written_arrives_as_it_is_written() -> None:
+@pytest.mark.parametrize("field", ["args", "command"])
+def test_what_is_written_arrives_as_it_is_written(field: str) -> None:
     text = CHIEF + 'environment: {A: "$(JOB_COMPLETION_INDEX) $$ $"}\narguments: ["$(A)"]\n'
     manifest = rendered(text + 'command: [sh, "$(A)"]\n')
     assert environment(manifest, "chief", 3)["A"] == "$(JOB_COMPLETION_INDEX) $$ $"
-    for field in ("args", "command"):
-        assert expanded(container(manifest)[field][-1], {"A": "no"}) == "$(A)"
+    assert expanded(container(manifest)[field][-1], {"A": "no"}) == "$(A)"
 
 
 def test_attempts_of_a_run_share_a_folder_and_runs_do_not() -> None:
@@ -470,7 +470,15 @@ def test_what_a_jobset_cannot_say(
 # --- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_writes_yaml_or_refuses(run: Run, here: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("tuned", "--on", "kubernetes"), "tuned.yaml:7: study: a study is not one JobSet"),
+        (("cats", "--on", "kubernetes", "--region", "us-central1"), "--region"),
+        (("cats", "--on", "kubernetes", "--queue", "G"), "--queue: 'G' is not a name"),
+    ],
+)
+def test_the_command_writes_yaml_or_refuses(words: Any, problem: str, run: Run, here: Path) -> None:
     image = f"us-docker.pkg.dev/p-1/t/own@{jobfiles.DIGEST}"
     text = f"image: {image}\nmachine: n1-standard-8\nenvironment: {{A: 'on', B: 1_000}}\n"
     (here / "jobs" / "own.yaml").write_text(text)
@@ -482,10 +490,5 @@ def test_the_command_writes_yaml_or_refuses(run: Run, here: Path) -> None:
     assert manifest["metadata"]["namespace"] == "training" and container(manifest)["image"] == image
     values = environment(manifest, "chief", 0)
     assert (values["A"], values["B"]) == ("on", "1_000")
-    for words, problem in (
-        (("tuned", "--on", "kubernetes"), "tuned.yaml:7: study: a study is not one JobSet"),
-        (("cats", "--on", "kubernetes", "--region", "us-central1"), "--region"),
-        (("cats", "--on", "kubernetes", "--queue", "G"), "--queue: 'G' is not a name"),
-    ):
-        code, out, err = run("job", "render", *words)
-        assert (code, out) == (2, "") and problem in err and "fix:" in err
+    code, out, err = run("job", "render", *words)
+    assert (code, out) == (2, "") and problem in err and "fix:" in err

@@ -239,21 +239,22 @@ def test_a_quota_that_is_used_up_does_not_keep_a_job_from_a_queue(objects: serve
     Kubernetes(Cluster(queue="gpus")).preflight(ready(JOB, Cluster(queue="gpus")))
 
 
+@pytest.mark.parametrize("again", [(), (), ("--again",)])
 def test_a_dry_run_names_the_job_that_submit_creates(
+    again: Any,
     run: Run,
     cats: Path,  # noqa: F811
     loopback: server.Cluster,
 ) -> None:
     """In the context's namespace, also of a second attempt and of another run."""
     loopback.objects.script = lambda pod: Script(code=2)
-    for again in ((), (), ("--again",)):
-        code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", *again)
-        assert code == 0
-        named = yaml.safe_load(out)["metadata"]["name"]
-        doctor = run("doctor", "--job", "cats", *ON)[1]
-        assert f"the cluster takes {named.partition('-a')[0].partition('-r')[0]}" in doctor
-        assert run("job", "submit", "cats", *ON, *again)[0] == 0
-        assert loopback.jobsets()[-1]["metadata"]["name"] == named
+    code, out, _ = run("job", "submit", "cats", *ON, "--dry-run", *again)
+    assert code == 0
+    named = yaml.safe_load(out)["metadata"]["name"]
+    doctor = run("doctor", "--job", "cats", *ON)[1]
+    assert f"the cluster takes {named.partition('-a')[0].partition('-r')[0]}" in doctor
+    assert run("job", "submit", "cats", *ON, *again)[0] == 0
+    assert loopback.jobsets()[-1]["metadata"]["name"] == named
 
 
 # --- losses ---------------------------------------------------------------------------------------

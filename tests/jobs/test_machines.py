@@ -74,14 +74,17 @@ def test_what_is_not_on_offer_is_refused_with_the_nearest(
     assert caught.value.fix == f"write machine: {fix}"
 
 
-def test_an_accelerator_that_is_not_there() -> None:
-    for name, problem, fix in (
+@pytest.mark.parametrize(
+    ("name", "problem", "fix"),
+    [
         ("K80", "K80 is no longer offered", "write machine: n1-standard-8, accelerators: 1 x T4"),
         ("V10", "no accelerator is called 'V10'", "write V100; known: P4"),
-    ):
-        with pytest.raises(InputError, match=problem) as caught:
-            machines.place("n1-standard-8", name, 1)
-        assert caught.value.fix.startswith(fix)
+    ],
+)
+def test_an_accelerator_that_is_not_there(name: str, problem: str, fix: str) -> None:
+    with pytest.raises(InputError, match=problem) as caught:
+        machines.place("n1-standard-8", name, 1)
+    assert caught.value.fix.startswith(fix)
 
 
 def test_the_machine_says_which_a100_is_meant() -> None:
@@ -92,13 +95,16 @@ def test_the_machine_says_which_a100_is_meant() -> None:
     assert machines.device("nvidia-tesla-v100").name == "V100"
 
 
-def test_the_nearest_region() -> None:
-    for machine, name, region, fix in (
+@pytest.mark.parametrize(
+    ("machine", "name", "region", "fix"),
+    [
         ("n1-standard-8", "V100", "europe-west1", "europe-west4"),
         ("g2-standard-8", "L4", "us-west4", "us-west1"),
         ("n1-standard-8", "V100", "us-centrall1", "us-central1"),
-    ):
-        with pytest.raises(InputError, match=f"{region} has no {name} for training") as caught:
-            machines.check_region(machines.place(machine, name, 1), region)
-        assert fix in caught.value.fix
-        machines.check_region(machines.place("n1-standard-8"), region)  # every region has these
+    ],
+)
+def test_the_nearest_region(machine: str, name: str, region: str, fix: str) -> None:
+    with pytest.raises(InputError, match=f"{region} has no {name} for training") as caught:
+        machines.check_region(machines.place(machine, name, 1), region)
+    assert fix in caught.value.fix
+    machines.check_region(machines.place("n1-standard-8"), region)  # every region has these

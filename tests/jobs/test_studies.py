@@ -84,7 +84,10 @@ def test_every_value_is_within_its_parameter_and_a_grid_is_every_combination_onc
         assert {value["optimizer"] for value in values} == {"adam", "sgd"}
 
 
-def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "value"), [(1, 0.5), (5, 0.5), (6, 0.75)])
+def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(
+    count: int, value: float, tmp_path: Path
+) -> None:
     lines = [
         json.dumps({"timestamp": 1.5, "trial": "1", "score": "0.5", "global_step": "10"}),
         json.dumps({"timestamp": 2.5, "trial": "1", "loss": "0.1", "global_step": "10"}),
@@ -95,26 +98,29 @@ def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(tmp_path: Path) ->
     ]
     path = tmp_path / "output.metrics"
     assert studies.last_value(path, "score") is None
-    for count, value in ((1, 0.5), (5, 0.5), (6, 0.75)):
-        path.write_text("\n".join(lines[:count]))
-        assert studies.last_value(path, "score") == value
+    path.write_text("\n".join(lines[:count]))
+    assert studies.last_value(path, "score") == value
 
 
-def test_a_study_gives_up_where_its_trials_only_fail(run: Callable[..., JobStatus]) -> None:
-    for max_failed, states, trials, message in (
+@pytest.mark.parametrize(
+    ("max_failed", "states", "trials", "message"),
+    [
         (0, "fff", 3, "3 trials failed, the first: why it ended"),
         (0, "fsffff", 6, ""),
         (1, "fsfs", 3, "2 trials failed, the first: why it ended"),
         (0, "nnn", 3, "3 trials failed, the first: it reported no score"),
-    ):
+    ],
+)
+def test_a_study_gives_up_where_its_trials_only_fail(
+    max_failed: int, states: str, trials: int, message: str, run: Callable[..., JobStatus]
+) -> None:
+    def act(trial: Trial, stop: Stop, states: str = states) -> Ended:
+        state = states[trial.number - 1]
+        return ("failed" if state == "f" else "succeeded"), [(1, 0.5)] if state == "s" else []
 
-        def act(trial: Trial, stop: Stop, states: str = states) -> Ended:
-            state = states[trial.number - 1]
-            return ("failed" if state == "f" else "succeeded"), [(1, 0.5)] if state == "s" else []
-
-        ended = run(study(trials=len(states), max_failed=max_failed), act, name=states)
-        assert (ended.state == "failed") == bool(message)
-        assert len(ended.trials) == trials and (not message or ended.error == message)
+    ended = run(study(trials=len(states), max_failed=max_failed), act, name=states)
+    assert (ended.state == "failed") == bool(message)
+    assert len(ended.trials) == trials and (not message or ended.error == message)
 
 
 def test_the_same_command_continues_an_interrupted_study(

@@ -90,8 +90,11 @@ def test_two_commands_on_this_machine_make_one_job(loopback: emulator.Loopback, 
     assert len({each.job.name for each in sent}) == 1
 
 
+@pytest.mark.parametrize(
+    "missing", ["99", f"projects/{emulator.NUMBER}/locations/us-central1/customJobs/9"]
+)
 def test_a_job_is_found_by_its_number_on_every_page(
-    loopback: emulator.Loopback, place: VertexAI, send: Send
+    missing: str, loopback: emulator.Loopback, place: VertexAI, send: Send
 ) -> None:
     jobs = [send().job]
     loopback.settle()
@@ -101,10 +104,9 @@ def test_a_job_is_found_by_its_number_on_every_page(
     for name in (jobs[-1].id, jobs[-1].display_name):
         assert place.find(name).name == jobs[-1].name
     assert [each.name for each in place.list()] == [each.name for each in reversed(jobs)]
-    for missing in ("99", f"projects/{emulator.NUMBER}/locations/us-central1/customJobs/9"):
-        with pytest.raises(OutsideError) as caught:
-            place.find(missing)
-        assert "builder job list" in caught.value.fix
+    with pytest.raises(OutsideError) as caught:
+        place.find(missing)
+    assert "builder job list" in caught.value.fix
 
 
 def test_each_refusal_is_one_line_and_a_way_out(

@@ -224,7 +224,8 @@ def test_scheduling_and_the_disk_of_the_services_choice(written: str, read: dict
     assert "diskSpec" not in first_pool(text, "h200")
 
 
-def test_a_study_is_a_tuning_job() -> None:
+@pytest.mark.parametrize(("algorithm", "number"), [("grid", 2), ("random", 3)])
+def test_a_study_is_a_tuning_job(algorithm: str, number: int) -> None:
     tuning = message(POST + STUDY)
     assert (tuning.max_trial_count, tuning.parallel_trial_count) == (20, 4)
     assert tuning.max_failed_trial_count == 2
@@ -238,10 +239,9 @@ def test_a_study_is_a_tuning_job() -> None:
     assert (layers.integer_value_spec.min_value, layers.integer_value_spec.max_value) == (1, 5)
     assert list(batch.discrete_value_spec.values) == [16, 32, 64]
     assert list(optimizer.categorical_value_spec.values) == ["adam", "sgd"]
-    for algorithm, number in (("grid", 2), ("random", 3)):
-        text = STUDY.replace("goal: minimize", f"algorithm: {algorithm}")
-        text = text.replace("{min: 0.001, max: 0.1, scale: log}", "{min: 1, max: 3}")
-        assert message(POST + text).study_spec.algorithm == number
+    text = STUDY.replace("goal: minimize", f"algorithm: {algorithm}")
+    text = text.replace("{min: 0.001, max: 0.1, scale: log}", "{min: 1, max: 3}")
+    assert message(POST + text).study_spec.algorithm == number
 
 
 def test_the_same_job_has_the_same_key_and_any_change_another() -> None:
@@ -265,7 +265,10 @@ def test_the_same_job_has_the_same_key_and_any_change_another() -> None:
 # --- where a job goes -----------------------------------------------------------------------------
 
 
-def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("known", "missing"), [("region", "project"), ("project", "region")])
+def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(
+    known: str, missing: str, tmp_path: Path
+) -> None:
     ours, cloud = '[job]\nproject = "toml-project"\n', '[cloud]\nproject = "cloud-project"\n'
     in_file = jobfiles.job(CPU + "project: file-project\n")
     environ = {"BUILDER_JOB_PROJECT": "environ-project"}
@@ -282,6 +285,5 @@ def test_a_flag_wins_over_the_file_over_the_environment_over_the_project(tmp_pat
         assert backend.load(tmp_path, job, flags, variables).project == expected
     where = backend.load(tmp_path, in_file, {}, {})
     assert backend.VertexAI(where).parent == "projects/file-project/locations/us-central1"
-    for known, missing in (("region", "project"), ("project", "region")):
-        with pytest.raises(InputError, match=f"no {missing} is known"):
-            backend.VertexAI(where.model_copy(update={missing: None, known: "x"})).known()
+    with pytest.raises(InputError, match=f"no {missing} is known"):
+        backend.VertexAI(where.model_copy(update={missing: None, known: "x"})).known()

@@ -304,10 +304,10 @@ def test_signatures_of_what_is_gone_go_with_it_and_odd_files_say_nothing(
     assert rebuilders.signed(folder, (ours.signer.public,)).keys() == {line_of(second)}
 
 
-def test_more_signatures_than_rebuilders_are_no_rule() -> None:
-    for layers, names in ((1, ()), (2, ("a.pub",)), (2, ("a.pub", "a.pub"))):
-        with pytest.raises(ValueError, match="layers asks for"):
-            TrustSettings(layers=layers, rebuilders=names)
+@pytest.mark.parametrize(("layers", "names"), [(1, ()), (2, ("a.pub",)), (2, ("a.pub", "a.pub"))])
+def test_more_signatures_than_rebuilders_are_no_rule(layers: int, names: Any) -> None:
+    with pytest.raises(ValueError, match="layers asks for"):
+        TrustSettings(layers=layers, rebuilders=names)
 
 
 def test_rebuild_signs_by_a_key_that_is_named(project: Path) -> None:

@@ -231,19 +231,24 @@ HOOK = "/app/.start"
 OURS = {"TRAINING_ACCELERATOR": "V100,capability=7.0,cuda=12,driver=525", "PYTHONPATH": HOOK}
 
 
-def test_an_image_that_turns_its_guard_off_is_named() -> None:
-    for changed, entrypoint, message in (
+@pytest.mark.parametrize(
+    ("changed", "entrypoint", "message"),
+    [
         ({}, "python -m trainer.task", ""),
         ({}, "sh -c;exec python -u train.py", ""),
         ({"TRAINING_ACCELERATOR": "none"}, "python", "TRAINING_ACCELERATOR=none in the image"),
         ({"PYTHONPATH": "/opt"}, "python", "the start hook does not run (PYTHONPATH=/opt)"),
         ({}, "python -I train.py", "the start hook does not run (python -I)"),
         ({}, "sh -c;python -uS train.py", "the start hook does not run (python -uS)"),
-    ):
-        variables = [f"{name}={value}" for name, value in {**OURS, **changed}.items()]
-        config = {"Env": variables, "Entrypoint": entrypoint.split(";")}
-        defects = [defect.message for defect in environment.without_the_guard(config, OURS)]
-        assert [text[: len(message)] for text in defects] == ([message] if message else [])
+    ],
+)
+def test_an_image_that_turns_its_guard_off_is_named(
+    changed: Any, entrypoint: str, message: str
+) -> None:
+    variables = [f"{name}={value}" for name, value in {**OURS, **changed}.items()]
+    config = {"Env": variables, "Entrypoint": entrypoint.split(";")}
+    defects = [defect.message for defect in environment.without_the_guard(config, OURS)]
+    assert [text[: len(message)] for text in defects] == ([message] if message else [])
 
 
 ABORTS = "import os; print('F0000 Unknown flags in XLA_FLAGS: --xla_x=1', flush=True); os.abort()"

@@ -17,12 +17,14 @@ from tests.prove.reading import Files, layer, plain, read
 BUNDLE = plain(certificates.AUTHORITIES)
 
 
-def test_an_image_for_another_processor_is_a_finding() -> None:
+@pytest.mark.parametrize(
+    ("architecture", "found"), [("arm64", ["the image is for arm64"]), ("amd64", []), ("", [])]
+)
+def test_an_image_for_another_processor_is_a_finding(architecture: str, found: Any) -> None:
     image = read(layer(BUNDLE))
-    for architecture, found in (("arm64", ["the image is for arm64"]), ("amd64", []), ("", [])):
-        content = replace(image.content, configuration={"architecture": architecture})
-        defects, _ = machine.run(replace(image, content=content))
-        assert [str(defect.message).partition(":")[0] for defect in defects] == found
+    content = replace(image.content, configuration={"architecture": architecture})
+    defects, _ = machine.run(replace(image, content=content))
+    assert [str(defect.message).partition(":")[0] for defect in defects] == found
 
 
 ARM_PYTHON = {"usr/bin/python3.11": (linked(machine=183), 0o755, 0)}

@@ -119,18 +119,21 @@ def test_a_program_that_begins_to_train_is_stopped_and_proven() -> None:
     assert (defects, receipt_of(seen).verdict) == ([], "proven on CPU")
 
 
-def test_the_tiny_run_of_image_yaml_has_to_end_with_0() -> None:
+@pytest.mark.parametrize(
+    ("run", "says"),
+    [
+        (Run(1, 1.0, tail=(BEGIN, MODULE, MAIN, LACKS)), f"failed with exit code 1: {LACKS}"),
+        (Run(2, 1.0, tail=("usage: train.py",)), "failed with exit code 2: usage: train.py"),
+        (Run(137, 900.0, timed_out=True), "was not done after 900 s; it said last: nothing"),
+    ],
+)
+def test_the_tiny_run_of_image_yaml_has_to_end_with_0(run: Any, says: str) -> None:
     given = ("--epochs=1", "--data=tiny")
     defects, seen, started = asked(Run(0, 1.0), *given)
     assert (defects, started) == ([], [(list(given), Limits().training_seconds)])
     assert seen["answered"] == "--epochs=1 --data=tiny"
     assert receipt_of(seen).verdict == "proven on CPU"
-    for run, says in (
-        (Run(1, 1.0, tail=(BEGIN, MODULE, MAIN, LACKS)), f"failed with exit code 1: {LACKS}"),
-        (Run(2, 1.0, tail=("usage: train.py",)), "failed with exit code 2: usage: train.py"),
-        (Run(137, 900.0, timed_out=True), "was not done after 900 s; it said last: nothing"),
-    ):
-        assert asked(run, *given)[0] == [f"the run with --epochs=1 --data=tiny {says}"]
+    assert asked(run, *given)[0] == [f"the run with --epochs=1 --data=tiny {says}"]
 
 
 def test_a_container_is_told_that_the_cpu_is_wanted() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from builder.registry import manifests
 from builder.registry.manifests import Manifest
 
@@ -16,10 +18,10 @@ def test_the_order_in_which_something_is_said_does_not_change_a_digest() -> None
     assert first.digest == other.digest
 
 
-def test_bytes_that_are_no_json_object_have_no_content() -> None:
-    for data in (b"", b"\xff", b"[]", b"null"):
-        assert Manifest(data, manifests.OCI_MANIFEST).content == {}
-        assert Manifest(data, manifests.OCI_MANIFEST).layers == ()
+@pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"null"])
+def test_bytes_that_are_no_json_object_have_no_content(data: bytes) -> None:
+    assert Manifest(data, manifests.OCI_MANIFEST).content == {}
+    assert Manifest(data, manifests.OCI_MANIFEST).layers == ()
 
 
 def test_no_other_module_writes_oci_json() -> None:

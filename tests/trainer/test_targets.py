@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,10 +130,10 @@ def test_what_means_nothing_is_refused(target, options: tuple[str, ...], message
     assert str(error.value).startswith(message)
 
 
-def test_the_metric_of_values_is_their_loss_unless_another_is_given() -> None:
-    for given, found in (((), "loss"), (("--metric", "r2"), "r2")):
-        config = parse(["--records", "r", "--job-dir", "j", *given], {})
-        assert targets.aimed(config, "values").metric == found
+@pytest.mark.parametrize(("given", "found"), [((), "loss"), (("--metric", "r2"), "r2")])
+def test_the_metric_of_values_is_their_loss_unless_another_is_given(given: Any, found: str) -> None:
+    config = parse(["--records", "r", "--job-dir", "j", *given], {})
+    assert targets.aimed(config, "values").metric == found
 
 
 @pytest.mark.parametrize(

@@ -135,14 +135,16 @@ def test_no_request_waits_for_ever(
 
 
 @pytest.mark.parametrize("name", ["trusted_root", "signing_config"])
+@pytest.mark.parametrize(
+    ("file", "reason"), [("nothing.json", "there is no such file"), ("odd.json", "this is no ")]
+)
 def test_files_that_name_no_sigstore(
-    service: Sigstore, trust: TrustSettings, tmp_path: Path, name: str
+    file: str, reason: str, service: Sigstore, trust: TrustSettings, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / "odd.json").write_text('{"mediaType": "text/plain"}')
-    for file, reason in (("nothing.json", "there is no such file"), ("odd.json", "this is no ")):
-        path = str(tmp_path / file)
-        with pytest.raises(InputError, match=f"{path}: {reason}"):
-            signer(service, trust.model_copy(update={name: path}))
+    path = str(tmp_path / file)
+    with pytest.raises(InputError, match=f"{path}: {reason}"):
+        signer(service, trust.model_copy(update={name: path}))
 
 
 def test_neither_token_nor_key_leaves_the_process(

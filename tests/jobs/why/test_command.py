@@ -56,18 +56,23 @@ def test_stdin_and_a_pipe_with_a_name_are_logs_too(
     assert code == 0 and "device-memory" in err
 
 
-def test_what_is_unknown_empty_or_no_text_is_said_to_be(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "x.log").write_text("KeyError: 'label'\n")
-    (tmp_path / "empty.log").write_bytes(b"")
-    (tmp_path / "core").write_bytes(bytes(range(128, 256)) * 100)
-    for name, shown in (
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
         ("x.log", "x.log:1: KeyError: 'label'"),
         ("empty.log", "holds no lines"),
         ("core", "core:1: \N{REPLACEMENT CHARACTER}"),
-    ):
-        code, out, err = run("--log", name, "--json")
-        assert code == 0 and json.loads(out)["known"] is False
-        assert f"{name}: unknown" in err and shown in err
+    ],
+)
+def test_what_is_unknown_empty_or_no_text_is_said_to_be(
+    name: str, shown: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "x.log").write_text("KeyError: 'label'\n")
+    (tmp_path / "empty.log").write_bytes(b"")
+    (tmp_path / "core").write_bytes(bytes(range(128, 256)) * 100)
+    code, out, err = run("--log", name, "--json")
+    assert code == 0 and json.loads(out)["known"] is False
+    assert f"{name}: unknown" in err and shown in err
 
 
 def test_escapes_of_a_log_do_not_reach_the_terminal(run: Run, tmp_path: Path) -> None:

@@ -104,15 +104,18 @@ def test_a_log_that_may_not_be_read_or_is_long_is_said(monkeypatch: pytest.Monke
 # --- on this machine ------------------------------------------------------------------------------
 
 
-def test_what_the_engine_says_and_a_builder_that_was_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builder.engine.containers.is_gone", lambda owner: True)
-    for state, error, ending in (
+@pytest.mark.parametrize(
+    ("state", "error", "ending"),
+    [
         ("failed", "chief-0 ran out of memory: step 4", "host-memory"),
         ("failed", "not done after its timeout of 5 s", "timeout"),
         ("running", "", "runner-lost"),
-    ):
-        jobfiles.ran(tmp_path, state, error=error)
-        diagnosis = jobfiles.why(tmp_path)
-        assert (diagnosis.ending, diagnosis.certainty) == (ending, "certain")
+    ],
+)
+def test_what_the_engine_says_and_a_builder_that_was_killed(
+    state: str, error: str, ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.engine.containers.is_gone", lambda owner: True)
+    jobfiles.ran(tmp_path, state, error=error)
+    diagnosis = jobfiles.why(tmp_path)
+    assert (diagnosis.ending, diagnosis.certainty) == (ending, "certain")

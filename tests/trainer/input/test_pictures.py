@@ -23,12 +23,14 @@ def encoded(kind: str, mode: str = "RGB", size: tuple[int, int] = (141, 97), **o
 
 @pytest.mark.parametrize("ratio", [1, 2, 4, 8])
 @pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
-def test_a_jpeg_is_decoded_to_the_same_bits(subsampling: str, ratio: int) -> None:
-    for mode, progressive in (("RGB", False), ("RGB", True), ("L", False)):
-        content = encoded("jpeg", mode, subsampling=subsampling, progressive=progressive)
-        theirs = tf.io.decode_jpeg(content, channels=3, ratio=ratio).numpy()
-        np.testing.assert_array_equal(pictures.pixels(content, ratio), theirs)
-        assert pictures.size(content) == (97, 141)
+@pytest.mark.parametrize(("mode", "progressive"), [("RGB", False), ("RGB", True), ("L", False)])
+def test_a_jpeg_is_decoded_to_the_same_bits(
+    mode: str, progressive: bool, subsampling: str, ratio: int
+) -> None:
+    content = encoded("jpeg", mode, subsampling=subsampling, progressive=progressive)
+    theirs = tf.io.decode_jpeg(content, channels=3, ratio=ratio).numpy()
+    np.testing.assert_array_equal(pictures.pixels(content, ratio), theirs)
+    assert pictures.size(content) == (97, 141)
 
 
 def test_a_jpeg_is_decoded_where_it_shall_lie() -> None:
