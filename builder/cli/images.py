@@ -43,11 +43,6 @@ def image(
     receipt allows the push. Does nothing if nothing changed. With --program, the image holds your
     own Python program instead of the target's.
     """
-    if program is not None:
-        _image_of_program(
-            chosen(targets, everything), program, push, settings(registry, engine), as_json
-        )
-        return
     from builder.config import targets as projects
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
@@ -55,13 +50,18 @@ def image(
     from builder.pipeline.push import push_target
 
     names, configured = chosen(targets, everything), settings(registry=registry, engine=engine)
+    if program is not None:
+        from builder.pipeline import package
+
+        found = package.find(program)
     with reporter() as progress:
         docker = cache(lambda: connect(configured, on_event=progress.on_event))
-        committed.lock_new(
-            root(), names, ContainerApt(root(), configured, progress.on_event), progress.on_event
-        )
-        build_options = _build_options(configured, progress.on_event)
+        apt = ContainerApt(root(), configured, progress.on_event)
+        committed.lock_new(root(), names, apt, progress.on_event)
         files = projects.all_of(root(), names)
+        if program is not None:
+            files = tuple(package.locked(each, found, apt, progress.on_event) for each in files)
+        build_options = _build_options(configured, progress.on_event)
         made = make.make(root(), files, build_options, docker, proof.prove_once)
         pushed = [
             push_target(target, configured, docker(), tag or (), progress.on_event)
@@ -93,40 +93,6 @@ def _build_options(
     from builder.trust import rebuilders
 
     return BuildOptions(configured, on_event, no_cache, rebuilders.required)
-
-
-def _image_of_program(
-    targets: tuple[str, ...], name: str, push: bool, configured: Any, as_json: bool
-) -> None:
-    """Run `builder image TARGET --program FOLDER:MODULE`."""
-    from builder.engine.discovery import connect
-    from builder.image.apt import ContainerApt
-    from builder.pipeline import committed, package
-    from builder.pipeline.push import push_target
-    from builder.prove import suites
-
-    program = package.find(name)
-    with reporter() as progress:
-        apt = ContainerApt(root(), configured, progress.on_event)
-        committed.lock_new(root(), targets, apt, progress.on_event)
-        packages = [package.on_target(root(), target, program) for target in targets]
-        docker = connect(configured, on_event=progress.on_event)
-        images = [package.build(each, configured, docker, progress.on_event) for each in packages]
-        pushed = [
-            push_target(each, configured, docker, on_event=progress.on_event)
-            for each in (packages if push else ())
-        ]
-    for built in images:
-        state = f"{'up to date' if built.unchanged else 'built'}, {built.receipt.verdict}"
-        checks = ", ".join(check.name for check in built.receipt.checks)
-        say(f"{built.record.target}: {built.record.reference}, {state} ({checks})")
-        say(f"  {built.record.image_id}")
-        for line in suites.beside(built.receipt):
-            say(f"  {line}")
-    for image in pushed:
-        say(f"{image.reference}: {'already there' if image.unchanged else 'pushed'}")
-    if as_json:
-        out([asdict(built.record) for built in images])
 
 
 def build(

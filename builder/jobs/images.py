@@ -198,8 +198,8 @@ def packaged_image(
     if not settings.registry:
         what = "a program is pushed before it is sent, and no registry is named"
         raise InputError(what, _REGISTRY)
-    files, engine = package.on_target(root, target, python), connect()
-    built = package.build(files, settings, engine, on_event)
+    engine = connect()
+    files, built = package.build(root, target, python, settings, engine, on_event)
     pushed = push_target(files, settings, engine, on_event=on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from builder.config import image_yaml, lockfile, locking, targets
 from builder.config.image_yaml import Program, ProgramFolder
+from builder.config.locking import Apt
 from builder.config.targets import TargetFiles
 from builder.core import files, outgoing, project
 from builder.core.errors import InputError
@@ -97,20 +98,19 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
     return "", ""
 
 
-def on_target(root: Path, target: str, program: PythonProgram) -> TargetFiles:
+def on_target(target: TargetFiles, program: PythonProgram) -> TargetFiles:
     """Return a target with this program in place of its own.
 
     Raises InputError, for each requirement that cannot be installed.
     """
-    spec = targets.of(root, target).spec
     text, source = requirements(program)
     folder = ProgramFolder(program.flat, image_yaml.requirements_in(text, source))
-    budget = spec.size_budget and spec.size_budget + ADDED_SIZE
+    budget = target.spec.size_budget and target.spec.size_budget + ADDED_SIZE
     changed = {"suite": receipts.PROGRAM, "smoke": (), "size_budget": budget}
     chosen = Program(str(program.folder), program.module)
-    name = f"{target}-{program.slug}"
-    spec = spec.with_program(name, chosen, folder, **changed)
-    return TargetFiles(root, spec, root / project.PACKAGES / name)
+    name = f"{target.name}-{program.slug}"
+    spec = target.spec.with_program(name, chosen, folder, **changed)
+    return TargetFiles(target.root, spec, target.root / project.PACKAGES / name)
 
 
 def _begin(target: TargetFiles, package: TargetFiles) -> None:
@@ -127,24 +127,39 @@ def _begin(target: TargetFiles, package: TargetFiles) -> None:
     files.write(marker, lock.document)
 
 
-def build(
-    package: TargetFiles, settings: Settings, engine: Engine, on_event: OnEvent = ignore
-) -> ProvenImage:
-    """Lock, build and prove the image of a package; does nothing where nothing changed.
+def locked(
+    target: TargetFiles, program: PythonProgram, apt: Apt, on_event: OnEvent = ignore
+) -> TargetFiles:
+    """Return a target with this program, locked.
 
-    Raises InputError for requirements that cannot be, CheckFailed, OutsideError.
+    Raises InputError for requirements that cannot be, OutsideError.
     """
-    root, spec = package.root, package.spec
-    target = targets.of(root, spec.source.parent.name)
-    programs.files(root, spec, package.stack)  # what must not be in an image is refused first
+    package = on_target(target, program)
+    spec, stack = package.spec, package.stack
+    programs.files(package.root, spec, stack)  # what must not be in an image is refused first
     with files.locked(package.home.parent / f".{package.name}.lock"):
         _begin(target, package)
-        apt = ContainerApt(root, settings, on_event)
         try:
-            locking.lock(package.home, spec, package.stack, apt, on_event=on_event)
+            locking.lock(package.home, spec, stack, apt, on_event=on_event)
         except InputError as error:  # `builder explain` knows the target
             fix = error.fix.replace(package.name, target.name)
             raise InputError(error.message, fix) from None
-        options = make.BuildOptions(settings, on_event, signed=rebuilders.required)
-        (made,) = make.make(root, [package], options, lambda: engine, proof.prove_once)
-    return made
+    return package
+
+
+def build(
+    root: Path,
+    name: str,
+    program: PythonProgram,
+    settings: Settings,
+    engine: Engine,
+    on_event: OnEvent = ignore,
+) -> tuple[TargetFiles, ProvenImage]:
+    """Return a target with this program, and its image, locked, built and proven, where anything
+    changed. Raises InputError, CheckFailed, OutsideError.
+    """
+    apt = ContainerApt(root, settings, on_event)
+    package = locked(targets.of(root, name), program, apt, on_event)
+    options = make.BuildOptions(settings, on_event, signed=rebuilders.required)
+    (made,) = make.make(root, [package], options, lambda: engine, proof.prove_once)
+    return package, made

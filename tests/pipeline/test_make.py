@@ -30,7 +30,7 @@ from tests.registry.server import RegistryServer
 
 ROOT = Path(__file__).parents[2]
 TARGET = "v100"
-FRAMES, FILES = 5, 90
+FRAMES, FILES = 5, 91
 
 # --- preparing ------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ def test_a_module_that_is_not_there_is_answered_with_the_nearest(script: Path) -
 
 def packed(root: Path, program: str) -> TargetFiles:
     """The target cpu with a program, FOLDER:MODULE."""
-    return package.on_target(root, "cpu", package.find(program))
+    return package.on_target(targets.of(root, "cpu"), package.find(program))
 
 
 def image_files(target: TargetFiles) -> set[str]:

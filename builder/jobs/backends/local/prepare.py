@@ -99,9 +99,9 @@ def packaged(
     """
     from builder.pipeline import package
 
-    python = package.find(program)
-    files, engine = package.on_target(root, target_of(root, job.image), python), connect()
-    made = package.build(files, settings, engine, on_event)
+    python, target = package.find(program), target_of(root, job.image)
+    engine = connect()
+    _, made = package.build(root, target, python, settings, engine, on_event)
     own = {"image": made.record.image_id, "pass_job_dir": True}
     of_file = job.source.is_file()  # else a target stands for a job
     return engine, job.model_copy(update=own if of_file else {**own, "name": python.slug})
