@@ -62,7 +62,7 @@ def missing(
             return ""
         return f"neither /dev/accel* nor /dev/vfio/* is here: run it on a TPU VM, and {_GIVE}"
     models = on_pci(root)
-    visible = _shown(environment)
+    visible = _visible(environment)
     wanted = min(chips, visible) if part and visible else chips
     return (
         _another(name, models, environment)
@@ -120,7 +120,7 @@ def _too_few(wanted: int, here: Sequence[Path], machine: int) -> str:
     return f"{short} here: take a machine with {wanted}, and {_GIVE}"
 
 
-def _shown(environment: Mapping[str, str]) -> int | None:
+def _visible(environment: Mapping[str, str]) -> int | None:
     """Return how many chips the variables leave to this process; None: they say nothing."""
     for key in _VISIBLE:
         words = environment.get(key, "").replace(" ", "").split(",")

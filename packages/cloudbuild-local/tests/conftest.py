@@ -77,18 +77,18 @@ def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carr
     """Carries out a build from its text; afterwards nothing of it may be left on the engine."""
     plans: list[plan.BuildPlan] = []
 
-    def carry(text: str, files: dict[str, str] | None = None, **how: Any) -> Build:
+    def carry(text: str, files: dict[str, str] | None = None, **options: Any) -> Build:
         folder = tmp_path / "source"
         folder.mkdir(exist_ok=True)
         for name, content in (files or {}).items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(content)
-        options = ("push", "with_socket", "artifacts", "host")
-        running = {name: how.pop(name) for name in options if name in how}
-        file = document.parse(text, tmp_path / "cloudbuild.yaml", how.pop("trigger", False))
+        of_run = ("push", "with_socket", "artifacts", "host")
+        running = {name: options.pop(name) for name in of_run if name in options}
+        file = document.parse(text, tmp_path / "cloudbuild.yaml", options.pop("trigger", False))
         defaults = {"images": {"*": steps_image}, "built_in": {"PROJECT_ID": "project"}}
         defaults["source"] = folder if files else None  # type: ignore[assignment]
-        plans.append(plan.prepare(file, **{**defaults, **how}))
+        plans.append(plan.prepare(file, **{**defaults, **options}))
         log: list[str] = []
         return Build(run(plans[-1], engine, log.append, **running), log)
 

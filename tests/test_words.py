@@ -1,0 +1,72 @@
+"""One word has one meaning: the tables of docs/contributing.md, and the small words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from builder.core.project import find_root
+
+ROOT = find_root(Path(__file__).parent)
+WORDS = (
+    (ROOT / "docs/contributing.md").read_text("utf-8").split("\n## Words\n")[1].split("\n## ")[0]
+)
+SMALL = {"where", "what", "how", "shown"}
+APART = ("devicecode/pruning", "image/start")
+"""What runs inside images, without the rest of builder/."""
+
+
+def modules(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """Yield the path of each module, from the root, and its syntax tree."""
+    for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def classes() -> dict[str, set[str]]:
+    """Return the modules of builder/ that define a class of a name."""
+    found: dict[str, set[str]] = {}
+    for path, tree in modules("builder"):
+        if not path.startswith(tuple(f"builder/{folder}/" for folder in APART)):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    found.setdefault(node.name, set()).add(path)
+    return found
+
+
+def test_a_class_of_the_tables_is_defined_there_and_nowhere_else() -> None:
+    rows = re.findall(r"`(\w+)`(?:, | \| )`(builder/[\w/]+\.py)`", WORDS)
+    assert len(rows) > 35
+    assert [row for row in rows if classes().get(row[0]) != {row[1]}] == []
+
+
+def test_the_table_has_every_value_for_an_image() -> None:
+    named = set(re.findall(r"^\| `(\w+)` \|", WORDS, re.MULTILINE))
+    assert {name for name in classes() if "Image" in name} == named
+
+
+def of_other_types(tree: ast.Module) -> Iterator[str]:
+    """Yield where one of the small words names a parameter, a field or a result that is no text."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            name, kind = node.arg, node.annotation
+        elif isinstance(node, ast.AnnAssign):
+            name, kind = ast.unparse(node.target), node.annotation
+        elif isinstance(node, ast.FunctionDef):
+            name, kind = node.name.lstrip("_"), node.returns
+        else:
+            continue
+        said = ast.unparse(kind) if kind else "nothing"
+        if name in SMALL and said not in ("str", "str | None"):
+            yield f"{node.lineno}: {name}: {said}"
+
+
+def test_the_small_words_name_texts_only() -> None:
+    mistake = "def send(where: Settings, what: str) -> None: ..."
+    assert list(of_other_types(ast.parse(mistake))) == ["1: where: Settings"]
+    folders = ("builder", "trainer", "packages", "examples")
+    found = {path: list(of_other_types(tree)) for path, tree in modules(*folders)}
+    assert {path: lines for path, lines in found.items() if lines} == {}
