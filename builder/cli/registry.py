@@ -109,7 +109,7 @@ def verify(
     say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
     for result in image.receipt.checks:
-        say(f"  {result.name} {result.version}: passed")
+        say(f"  {result.name} {result.version}: {result.status}")
     if as_json:
         out(
             {

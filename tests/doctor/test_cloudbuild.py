@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from inline_snapshot import snapshot
+
 from builder.core.findings import examine
 from builder.core.settings import CloudSettings
 from builder.doctor import cloudbuild
 from builder.doctor.cloudbuild import CloudBuild
 from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
+from tests.shown import shown
 
 ACCOUNT = f"builder@{PROJECT}.iam.gserviceaccount.com"
 
@@ -45,11 +48,28 @@ def test_the_command(cloud: LoopbackCloud, project: Path, run: Run) -> None:
     (project / "builder.toml").write_text(
         f'[cloud]\nproject = "{PROJECT}"\nendpoint = "{cloud.url}"\n'
     )
-    code, out, _ = run("doctor", "--cloud")
-    assert code == 0 and "ok       staging: granted: " in out and "warning  account: none is" in out
+    assert shown(run("doctor", "--cloud")) == snapshot("""\
+ok       right to build: granted: cloudbuild.builds.create, cloudbuild.builds.get
+ok       right to read logs: granted: logging.logEntries.list
+ok       staging: granted: storage.objects.create, storage.objects.delete
+warning  account: none is set: the build runs as the project's default account
+         write service_account below [cloud], and give it what docs/cloud-build.md
+.. lists
+""")
     cloud.build.missing = {"cloudbuild.builds.create"}
-    code, out, err = run("doctor", "--cloud")
-    assert code == 4 and "error    right to build: missing: cloudbuild.builds.create\n" in out
-    assert "error: 1 errors prevent the work" in err and "fix:   gcloud projects add-iam" in err
+    assert shown(run("doctor", "--cloud")) == snapshot("""\
+error    right to build: missing: cloudbuild.builds.create
+         gcloud projects add-iam-policy-binding loopback-project --member=user:YOU
+.. --role=roles/cloudbuild.builds.editor
+ok       right to read logs: granted: logging.logEntries.list
+ok       staging: granted: storage.objects.create, storage.objects.delete
+warning  account: none is set: the build runs as the project's default account
+         write service_account below [cloud], and give it what docs/cloud-build.md
+.. lists
+| error: 1 errors prevent the work
+| fix:   gcloud projects add-iam-policy-binding loopback-project --member=user:YOU
+| .. --role=roles/cloudbuild.builds.editor
+exit code 4
+""")
     findings = json.loads(run("doctor", "--cloud", "--json")[1])
     assert [finding["severity"] for finding in findings].count("error") == 1

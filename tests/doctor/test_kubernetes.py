@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
 
 from builder.core.findings import Finding, examine
 from builder.jobs.backends.kubernetes import doctor as kubernetes
@@ -17,6 +18,7 @@ from tests.emulators import kubernetes as server
 from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run, here, loopback, run  # noqa: F401
 from tests.jobs.test_kubernetes_backend import cats  # noqa: F401
+from tests.shown import shown
 
 WHOLE = Cluster(queue="gpus", service_account="trainer", pull_secret="registry")
 
@@ -89,6 +91,16 @@ def test_the_command(run: Run, cats: Path, whole: server.Cluster) -> None:  # no
     code, out, _ = run("doctor", "--on", "kubernetes", "--json")
     severity = {finding["name"]: finding["severity"] for finding in json.loads(out)}
     assert code == 0 and severity["queue"] == "warning"
-    code, out, err = run("doctor", "--job", "cats", "--on", "kubernetes", "--queue", "none")
-    assert code == 4 and "error    queue: none: is not there" in out
-    assert "error: 1 errors prevent the work" in err
+    asked = run("doctor", "--job", "cats", "--on", "kubernetes", "--queue", "none")
+    assert shown(asked, {r"cats-[0-9a-f]+": "cats-RUN"}) == snapshot("""\
+ok       cluster: http://127.0.0.1:PORT answers as loopback: Kubernetes v1.36.0
+ok       namespace: default is there
+ok       JobSet: jobset.x-k8s.io/v1alpha2 is there
+ok       rights: 10 are granted
+error    queue: none: is not there
+         kubectl get localqueues -n default shows those that there are
+ok       job: the cluster takes cats-RUN
+| error: 1 errors prevent the work
+| fix:   kubectl get localqueues -n default shows those that there are
+exit code 4
+""")

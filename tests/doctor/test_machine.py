@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from inline_snapshot import snapshot
 
 from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
@@ -14,8 +15,9 @@ from builder.core.findings import Finding, examine
 from builder.core.settings import Settings
 from builder.doctor import machine
 from builder.engine import Engine, docker
-from tests.doctor.conftest import severities
+from tests.doctor.conftest import Run, severities
 from tests.emulators.answers import serving
+from tests.shown import shown
 
 
 def engine(**changes: Any) -> Engine:
@@ -70,6 +72,28 @@ def test_engines_of_every_kind(
     for name, text in words.items():
         assert text in f"{findings[name].message} {findings[name].remedy}"
     assert all(finding.remedy for finding in findings.values() if finding.severity == "error")
+
+
+def test_the_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "connect", lambda *_, **__: engine(buildx_version=""))
+    monkeypatch.setattr(machine.network, "discover", Mock(side_effect=OutsideError("no CA", "x")))
+    space = {r"\d+ GB free at [^;]+": "N GB free at DATA"}
+    assert shown(run("doctor"), space) == snapshot("""\
+ok       engine: Docker 28.5.2, this machine's own, at unix:///var/run/docker.sock
+warning  buildx: `docker buildx` does not work: Docker 28.5.2 at
+.. unix:///var/run/docker.sock runs images, but does not build this Dockerfile
+         install docker-buildx (Debian 13) or docker-buildx-plugin (Docker's own
+.. packages)
+ok       platform: linux/amd64
+ok       disk: N GB free at DATA; a CUDA image needs 25
+warning  registry: none is set: images stay on the engine
+         write registry = "HOST/PATH" in builder.toml, or use --registry
+error    network: no CA
+         x
+| error: 1 errors prevent the work
+| fix:   x
+exit code 4
+""")
 
 
 def test_data_that_this_user_does_not_see(monkeypatch: pytest.MonkeyPatch) -> None:

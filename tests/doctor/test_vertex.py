@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from google.oauth2 import credentials as login
+from inline_snapshot import snapshot
 
 from builder.core.errors import OutsideError
 from builder.core.findings import examine
@@ -22,6 +23,7 @@ from tests.doctor.conftest import Run, by_name, severities
 from tests.emulators import answers
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
+from tests.shown import shown
 
 ACCOUNT = "trainer@my-project.iam.gserviceaccount.com"
 JOB = f"""\
@@ -128,8 +130,21 @@ def test_the_command(run: Run, whole: emulator.Loopback, monkeypatch: pytest.Mon
     code, out, _ = run("doctor", *place, "--json")
     assert code == 0 and {finding["severity"] for finding in json.loads(out)} == {"ok"}
     whole.service.missing = {"logging.logEntries.list"}
-    code, out, err = run("doctor", *place)
-    assert code == 4 and "error    right to read logs" in out
-    assert "error: 1 errors prevent the work" in err
-    code, _, err = run("doctor", "--on", "vertex", "--queue", "gpus")
-    assert code == 2 and "--queue is an option of --on kubernetes" in err
+    assert shown(run("doctor", *place)) == snapshot("""\
+ok       credentials: a login is accepted
+ok       right to run jobs: granted: aiplatform.customJobs.create,
+.. aiplatform.customJobs.get, aiplatform.customJobs.list,
+.. aiplatform.customJobs.cancel, aiplatform.hyperparameterTuningJobs.create
+error    right to read logs: missing: logging.logEntries.list
+         gcloud projects add-iam-policy-binding loopback-project --member=user:YOU
+.. --role=roles/logging.viewer
+| error: 1 errors prevent the work
+| fix:   gcloud projects add-iam-policy-binding loopback-project --member=user:YOU
+| .. --role=roles/logging.viewer
+exit code 4
+""")
+    assert shown(run("doctor", "--on", "vertex", "--queue", "gpus")) == snapshot("""\
+| error: --queue is an option of --on kubernetes
+| fix:   remove --queue, or give --on kubernetes
+exit code 2
+""")

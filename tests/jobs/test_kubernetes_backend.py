@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from inline_snapshot import snapshot
 
 from builder.core.errors import OutsideError
 from builder.jobs import images, submission, watch
@@ -28,6 +28,7 @@ from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import JOB, ready
 from tests.jobs.conftest import Run
+from tests.shown import shown
 
 CLUSTER = JOB + "replicas: {workers: 2}\n"
 
@@ -367,10 +368,51 @@ def test_a_dry_run_creates_nothing_and_a_job_is_asked_about(
     pod = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["args"] == ["--steps=3", "--steps", "9"]
     loopback.objects.script = lambda pod: Script(("step 3 of 3: loss 0.5",), code=2)
-    code, _, err = run("job", "submit", "cats", *ON, "--logs", "--poll", "0.05")
-    assert code == 2 and "chief-0" in err and "step 3 of 3: loss 0.5" in err and "failed" in err
-    assert json.loads(run("job", "status", "cats", *ON, "--json")[1])["failed_code"] == 2
-    assert "exit code 2" in run("job", "why", "cats", *ON, "--json")[1]
+    names = {r"cats-[0-9a-z-]+": "cats-RUN"}
+    ask = lambda *words: shown(run("job", *words, *ON), names)  # noqa: E731
+    assert ask("submit", "cats", "--logs", "--poll", "0.05") == snapshot("""\
+| note: me.example/own@sha256:DIGEST is not an image of ours: its accelerator is not
+| .. known
+| note: no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost
+| note: not an image of ours: it may run as root, and may write anywhere
+|   = submit cats  N s
+| chief-0 | step 3 of 3: loss 0.5
+| cats-RUN: failed, N s
+|   default/cats-RUN
+|   1 x chief
+|   chief-0: failed, exit code 2, 0 restarts
+|   chief-0 ended with exit code 2; Container trainer for pod default/cats-RUN
+| .. failed with exit code 2 matching FailJob rule at index 1; first failed job:
+| .. cats-RUN
+exit code 2
+""")
+    assert ask("status", "cats") == snapshot("""\
+| cats-RUN: failed, N s
+|   default/cats-RUN
+|   1 x chief
+|   chief-0: failed, exit code 2, 0 restarts
+|   chief-0 ended with exit code 2; Container trainer for pod default/cats-RUN
+| .. failed with exit code 2 matching FailJob rule at index 1; first failed job:
+| .. cats-RUN
+""")
+    assert ask("why", "cats") == snapshot("""\
+| cats-RUN: unknown
+| The job failed. Why is not known: no line is in the table of known endings.
+|   what the job left: exit code 2
+|   what Kubernetes says: chief-0 ended with exit code 2; Container trainer for pod
+| .. default/cats-RUN failed with exit code 2 matching FailJob rule at index 1;
+| .. first failed job: cats-RUN
+| To do: Read the lines before this one. Add a common cause to
+| .. builder/jobs/why/endings.yaml.
+""")
+    assert ask("list") == snapshot("| TIME  cats-RUN  cats-RUN: failed, N s\n")
     loopback.faults.missing = {server.JOBSETS}
-    code, out, err = run("job", "submit", "cats", *ON, "--dry-run")
-    assert (code, out) == (3, "") and "the cluster knows no JobSet" in err
+    assert ask("submit", "cats", "--dry-run") == snapshot("""\
+| note: me.example/own@sha256:DIGEST is not an image of ours: its accelerator is not
+| .. known
+| note: no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost
+| note: not an image of ours: it may run as root, and may write anywhere
+| error: the cluster knows no JobSet: 404 page not found
+| fix:   install JobSet 0.10.1 or later there: docs/kubernetes.md
+exit code 3
+""")

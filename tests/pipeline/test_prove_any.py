@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from typer.testing import CliRunner
+from inline_snapshot import snapshot
 
 from builder import registry
-from builder.cli.group import app
 from builder.core.errors import CheckFailed
 from builder.core.settings import Settings
 from builder.pipeline.prove_any import Judgement
@@ -17,6 +14,8 @@ from builder.prove.image import Image
 from builder.prove.receipts import CheckResult
 from builder.reading.images import ImageContent
 from builder.registry import Manifest
+from tests.conftest import Run
+from tests.shown import shown
 from tests.trust.signing import Pair, Repository
 
 DIGEST = b"sha256:" + b"1" * 64
@@ -35,25 +34,99 @@ def test_what_was_not_followed_is_not_signed() -> None:
 
 @pytest.mark.network
 def test_a_receipt_lies_beside_an_image_of_others_and_is_asked_for_by_name(
-    repository: Repository, ours: Pair, other: Pair, monkeypatch: pytest.MonkeyPatch
+    repository: Repository,
+    ours: Pair,
+    other: Pair,
+    builder: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It never stands for the proof that an image of ours, or a job, asks for."""
     monkeypatch.setenv("BUILDER_ENGINE", "machine")
     made, name = repository.image("theirs", "theirs"), f"{repository.reference}:theirs"
     pinned = str(repository.reference.at(made.digest))
-    run = CliRunner()
-    assert "is not proven" in str(run.invoke(app, ["verify", pinned, "--suite", "image"]).exception)
-    result = run.invoke(app, ["prove", name, "--push-receipt", "--key", str(ours.path), "--json"])
-    assert (result.exit_code, json.loads(result.stdout)["image"]) == (0, pinned), result.exception
-    for pair, problem in ((ours, ""), (other, "is not proven")):
-        options = ["--suite", "image", "--key", str(pair.public), "--json"]
-        result = run.invoke(app, ["verify", pinned, *options])
-        assert problem in str(result.exception or "")
-        if not problem:
-            verified = json.loads(result.stdout)
-            assert verified["receipt"]["suite"] == "image"
-            assert verified["signer"] == str(pair.public)
-    refused = str(run.invoke(app, ["verify", pinned]).exception)
-    assert "of the suite image, the image needs trainer" in refused
+    names = {
+        repository.path: "REPOSITORY",
+        r"/\S+/(ours|other)\.": r"\1.",
+        r"(?m)^(\|   [a-z-]+) \d+: ": r"\1 N: ",
+    }
+    ask = lambda *words: shown(builder(*words), names)  # noqa: E731
+    assert ask("verify", pinned, "--suite", "image") == snapshot("""\
+|   x verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: no
+| .. receipt refers to it
+| error: 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: no
+| .. receipt refers to it
+| fix:   do not use it; prove and push it again: builder smoke TARGET, builder push
+| .. TARGET
+exit code 4
+""")
+    assert ask("prove", name, "--push-receipt", "--key", str(ours.path)) == snapshot("""\
+device-code   not there    no GPU is named (--gpu)
+combinations  not there    no Python packages, and no library of CUDA's
+environment   passed       0 variables
+machine       passed
+driver        passed
+permissions   passed       USER root
+    finding: the image runs as root: its outputs would belong to root
+    instead: end the Dockerfile with USER 1000:1000
+shadows       passed
+loader        not there    no compiled module of Python
+installed     not there    no Python packages
+certificates  not there    no /etc/ssl/certs/ca-certificates.crt,
+.. /etc/pki/tls/certs/ca-bundle.crt, /etc/ssl/cert.pem: its program may bring its
+.. own
+entry-point   not there    the image names no command: whoever starts it has to
+secrets       passed       1 layers
+pth           passed       no .pth file runs code
+start         not there    only an image in the engine is started (docker load,
+.. docker pull)
+compile       not there    only an image in the engine is started (docker load,
+.. docker pull)
+|   = find 127.0.0.1:PORT/REPOSITORY:theirs  N s
+|   = read 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST: its receipt sha256:DIGEST is attached and
+| .. signed
+""")
+    by = lambda pair: ("--suite", "image", "--key", str(pair.public))  # noqa: E731
+    assert ask("verify", pinned, *by(ours)) == snapshot("""\
+|   = verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST: proven on CPU, TIME
+|   signed by ours.pub
+|   device-code N: not there
+|   combinations N: not there
+|   environment N: passed
+|   machine N: passed
+|   driver N: passed
+|   permissions N: passed
+|   shadows N: passed
+|   loader N: not there
+|   installed N: not there
+|   certificates N: not there
+|   entry-point N: not there
+|   secrets N: passed
+|   pth N: passed
+|   start N: not there
+|   compile N: not there
+""")
+    assert ask("verify", pinned, *by(other)) == snapshot("""\
+|   x verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: it is
+| .. signed by none of the keys that are trusted
+| error: 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: it
+| .. is signed by none of the keys that are trusted
+| fix:   do not use it; prove and push it again: builder smoke TARGET, builder push
+| .. TARGET --key KEY
+exit code 4
+""")
+    assert ask("verify", pinned) == snapshot("""\
+|   x verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: the
+| .. receipt is of the suite image, the image needs trainer
+| error: 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) is not proven: the
+| .. receipt is of the suite image, the image needs trainer
+| fix:   do not use it; prove and push it again: builder smoke TARGET, builder push
+| .. TARGET
+exit code 4
+""")
     listed = repository.client.referrers(repository.path, made.digest, RECEIPT_TYPE)
     assert len(listed) == 1
