@@ -2,15 +2,29 @@
 
 import importlib
 import json
+import os
+import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builder.config import image_yaml
 from builder.image import layers_lock
 from tools import bench
-from tools.bench import Row, image, input_pipeline, number, prune, quantity, startup, table
+from tools.bench import (
+    Row,
+    __main__,
+    image,
+    input_pipeline,
+    number,
+    parts,
+    prune,
+    quantity,
+    startup,
+    table,
+)
 from tools.bench.__main__ import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +84,55 @@ def test_a_way_that_stopped_early_or_has_no_disk_is_told(
     monkeypatch.setattr(image, "NEEDED", 1e18)
     assert image.main("v100", tmp_path) == 1
     assert "1000000000 GB are needed" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_and_ctrl_c_under_nohup_end_a_bench(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", "image", "--folder", str(tmp_path / "none")])
+    with pytest.raises(SystemExit, match="2"):
+        __main__.main()
+    assert "none: there is no such folder; make it" in capsys.readouterr().err
+    stopped = SimpleNamespace(main=lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setitem(sys.modules, "bench.startup", stopped)
+    monkeypatch.setattr(sys, "argv", ["bench", "startup"])
+    before = [(each, signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as nohup starts a program
+        with pytest.raises(SystemExit, match="130"):
+            __main__.main()
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+def test_rows_that_depend_on_the_network_say_so() -> None:
+    taken = {"ours": image.Taken({"every target": 9.0}), "theirs": image.Taken()}
+    shown = table(image.rows(taken))
+    for what in ("cold build (network) ", "every target cold, against one (network) ", "proof  "):
+        assert f"| {what}" in shown
+    del taken["ours"].values["every target"]
+    assert "every target" not in table(image.rows(taken))
+
+
+def test_the_parts_of_a_command_are_all_that_it_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, ticks = parts.Clock(), iter(range(9))
+    inner = clock.timed("inner", lambda: None)
+    with monkeypatch.context() as fake:
+        fake.setattr("time.thread_time", lambda: next(ticks))
+        clock.timed("outer", inner)()
+    assert dict(clock.spent) == {"inner": 1, "outer": 2}, "the inner part does not count twice"
+    result = tmp_path / "parts.json"
+    bench.command(sys.executable, "-m", "bench.parts", result, "list", cwd=ROOT)
+    taken = json.loads(result.read_text())
+    assert 0 < sum(taken["spent"].values()) <= 2 * (os.cpu_count() or 1) * taken["wall"]
+    taken["spans"] = [("pack torch", 1.0, 90.0), ("pack six", 2.0, 2.5)]
+    shown = parts.table({**taken, "wall": 100.0}, 40.0, 2)
+    assert "| engine: take, unpack, hash | 40.0 | 20% |" in shown
+    assert "1.0 s to   90.0 s  pack torch" in shown and "pack six" not in shown
+    assert parts.tree_seconds(os.getpid()) > 0
 
 
 def test_the_variants_of_prune_share_what_they_leave_alone() -> None:

@@ -43,6 +43,8 @@ class Row:
     unit: Literal["s", "ms", "MB"] = "s"
     bar: float | None = None
     bar_of: Literal["ratio", "ours"] = "ratio"
+    network: bool = False
+    """Whether it depends on the network, which the table then says."""
 
     @property
     def ratio(self) -> float | None:
@@ -63,7 +65,7 @@ def table(rows: Sequence[Row]) -> str:
     head = ("what", "ours", "theirs", "ratio", "bar", "theirs is")
     lines = [
         (
-            row.what,
+            f"{row.what} (network)" if row.network else row.what,
             quantity(row.ours, row.unit),
             quantity(row.theirs, row.unit),
             number(row.ratio),

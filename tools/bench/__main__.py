@@ -16,6 +16,9 @@ def main() -> int:
     parser.add_argument("benches", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--target", default="v100", help="the target of `image`: v100, cpu ...")
     parser.add_argument(
+        "--all", action="store_true", help="`image` builds the targets of all frameworks, too"
+    )
+    parser.add_argument(
         "--folder",
         type=Path,
         default=Path("/var/tmp"),
@@ -27,9 +30,12 @@ def main() -> int:
     chosen = parser.parse_args()
     if unknown := set(chosen.benches) - set(NAMES):
         parser.error(f"no such bench: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that engines are removed
+    if not chosen.folder.is_dir():
+        parser.error(f"--folder {chosen.folder}: there is no such folder; make it, or name another")
+    for number in (signal.SIGTERM, signal.SIGINT):  # so that engines are removed, under nohup, too
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     arguments = {
-        "image": (chosen.target, chosen.folder),
+        "image": (chosen.target, chosen.folder, chosen.all),
         "prune": (chosen.targets.split(",") if chosen.targets else (), chosen.folder),
         "devicecode": ((),),
     }

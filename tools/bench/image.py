@@ -15,6 +15,7 @@ ours in its store of layers. Ours has a cache of its own, which is empty but for
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -26,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -44,7 +46,7 @@ from builder.image.loading import load as load_image
 from builder.prove.smoke import RECORDS
 from builder.registry import Registry
 from tests.registry.server import registry
-from tools.bench import Row, bytecode, command, enough_disk, load, report, seconds
+from tools.bench import Row, bytecode, command, enough_disk, load, parts, report, seconds
 
 CHANGES = 5
 """Code changes on a warm engine; the median counts."""
@@ -52,9 +54,13 @@ NEW_ENGINES = 3
 """Engines without the base, for our way. The other way is measured on one: it builds everything."""
 ROOT_IMAGE = "training-rootfs:bench"
 """The rootfs in the engine of the other way."""
-NEEDED, NEEDED_ALL = 25e9, 45e9
+NEEDED, NEEDED_ALL, NEEDED_EVERY = 25e9, 45e9, 90e9
 """Free disk in bytes for an engine with one image and for the registry; with all targets of the
-framework."""
+framework; with every target."""
+NETWORK = frozenset(
+    {"cold build", "all targets", "every target", "new release", "new release, its lock"}
+)
+"""What is downloaded while the clock runs."""
 
 DOCKERFILE = """\
 FROM {root}
@@ -77,6 +83,8 @@ class Taken:
 
     values: dict[str, float] = field(default_factory=dict)
     stopped: str = ""
+    parts: str = ""
+    """Where the processor time of the cold build went, a table."""
 
     def measure(self, name: str, work: Callable[[], object]) -> None:
         """Time one piece of work."""
@@ -101,6 +109,8 @@ class Setting:
     """A copy of the project, whose program is changed."""
     scratch: Path
     host: str
+    every: bool = False
+    """Whether those of other frameworks are built at the end, too."""
 
     @property
     def cache(self) -> Path:
@@ -115,8 +125,11 @@ class Setting:
         file.write_text("\n".join([*lines, f"# Change {number} at {time.time()}"]) + "\n")
 
 
-def main(target: str, folder: Path) -> int:
-    """Measure, print, write results/image.json; 1 if a way could not be measured to its end."""
+def main(target: str, folder: Path, every: bool = False) -> int:
+    """Measure, print, write results/image.json; 1 if a way could not be measured to its end.
+
+    every: build the targets of all frameworks at the end, too.
+    """
     root = find_root(Path(__file__).parent)
     if not enough_disk("image", folder, NEEDED):
         return 1
@@ -132,7 +145,7 @@ def main(target: str, folder: Path) -> int:
             place.chmod(0o755)  # the user in an image reads the records in it
             with registry(place / "registry") as server:
                 try:
-                    setting = prepared(root, target, place, server.host)
+                    setting = prepared(root, target, place, server.host, every)
                     way(setting, taken[name])
                 except (RuntimeError, OSError, FactoryError) as error:
                     taken[name].stopped = str(error)
@@ -146,7 +159,9 @@ def main(target: str, folder: Path) -> int:
     for name, way_taken in taken.items():
         if way_taken.stopped:
             facts[f"{name} stopped"] = way_taken.stopped.splitlines()[-1]
-    report("image" if target == "v100" else f"image-{target}", rows(taken), facts)
+    name = "image" if target == "v100" else f"image-{target}"
+    report(name, rows(taken), facts, parts=taken["ours"].parts)
+    print(f"\n{taken['ours'].parts}")
     return int(any(way_taken.stopped for way_taken in taken.values()))
 
 
@@ -157,7 +172,7 @@ def requirements(root: Path, target: str) -> str:
     return shlex.join([compatibility.resolve(spec).requirement, *program])
 
 
-def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
+def prepared(root: Path, target: str, place: Path, host: str, every: bool = False) -> Setting:
     """A copy of the project in `place`, and the rootfs of the target in this machine's store."""
     spec = image_yaml.load(root, target)
     stack = compatibility.resolve(spec)
@@ -179,7 +194,7 @@ def prepared(root: Path, target: str, place: Path, host: str) -> Setting:
                 private.remove(scratch)
     place.mkdir(exist_ok=True)
     project = copy(root, place / "project")
-    return Setting(target, spec, base, layer, project, place, host)
+    return Setting(target, spec, base, layer, project, place, host, every)
 
 
 # --- the two ways ---------------------------------------------------------------------------------
@@ -201,7 +216,7 @@ def ours(setting: Setting, taken: Taken) -> None:
     builder("explain")  # compiles bytecode
     give_root(setting)
     with engine(setting, with_root=False):
-        taken.measure("cold build", lambda: builder("build"))
+        cold_build(setting, taken, environment)
         taken.measure("proof", lambda: builder("smoke"))
         taken.measure("push", lambda: builder("push"))
         taken.put("bytes", pull_bytes(setting.host, "ours", setting.target))
@@ -226,14 +241,40 @@ def ours(setting: Setting, taken: Taken) -> None:
         taken.measure("second machine", lambda: builder("build"))
     forget(setting)
     give_root(setting)
-    if not enough_disk("all targets", setting.scratch, NEEDED_ALL):
-        return
-    specs = image_yaml.load_all(setting.project)
-    others = [spec.name for spec in specs if spec.framework == setting.spec.framework]
     alone = {**environment, "BUILDER_REGISTRY": f"{setting.host}/empty"}
-    with engine(setting, with_root=False):
-        build_all = (str(program), "build", *others)
-        taken.measure("all targets", lambda: command(*build_all, cwd=setting.project, env=alone))
+    specs = image_yaml.load_all(setting.project)
+    ones = [spec for spec in specs if spec.framework == setting.spec.framework]
+    for name, needed, chosen in (
+        ("all targets", NEEDED_ALL, ones),
+        ("every target", NEEDED_EVERY, specs if setting.every else ()),
+    ):
+        if chosen and enough_disk(name, setting.scratch, needed):
+            names = (spec.name for spec in chosen)
+            build_all = partial(command, program, "build", *names, cwd=setting.project, env=alone)
+            with engine(setting, with_root=False):
+                taken.measure(name, build_all)
+            forget(setting)
+            give_root(setting)
+
+
+def cold_build(setting: Setting, taken: Taken, environment: Mapping[str, str]) -> None:
+    """`builder build` with clocks in it (bench/parts.py)."""
+    result, before = setting.scratch / "parts.json", engine_seconds(setting)
+    build = ("-m", "bench.parts", result, "build", setting.target)
+    clocked = {**environment, "PYTHONPATH": str(find_root(Path(__file__).parent))}
+    taken.measure(
+        "cold build",
+        lambda: command(sys.executable, *build, cwd=setting.project, env=clocked),
+    )
+    spent, own = engine_seconds(setting) - before, json.loads(result.read_text())
+    taken.put("processor", spent + sum(own["spent"].values()))
+    taken.parts = parts.table(own, spent, os.cpu_count() or 1)
+
+
+def engine_seconds(setting: Setting) -> float:
+    """The processor seconds that the engine of a way took so far."""
+    process = private.status(setting.scratch / "engine").pid
+    return parts.tree_seconds(process) if process else 0.0
 
 
 def theirs(setting: Setting, taken: Taken) -> None:
@@ -252,7 +293,9 @@ def theirs(setting: Setting, taken: Taken) -> None:
         return time.perf_counter() - began
 
     with engine(setting) as docker:
+        before = engine_seconds(setting)
         taken.measure("cold build", lambda: build(docker))
+        taken.put("processor", engine_seconds(setting) - before)
         taken.measure("push", lambda: push(docker))
         taken.put("bytes", pull_bytes(setting.host, "theirs", setting.target))
         taken.put("disk", used(setting.scratch / "engine"))
@@ -436,9 +479,13 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
     plan: Sequence[tuple[str, str, str, str, str, float | None]] = (
         ("cold build", "cold build", "cold build", "docker build", "one run, builder build; "
          "no cache but the rootfs", 0.20),
+        ("processor time of the cold build", "processor", "processor", "docker build",
+         "the engine's processes, and ours the builder's", None),
         ("bytes to pull", "bytes", "bytes", "its layers", "manifest in the registry", 0.70),
         ("all targets of the framework cold, against one", "all targets", "", "ours, one target",
          "one run each, builder build; no cache but the rootfs of the one", 2.0),
+        ("every target cold, against one", "every target", "", "ours, one target",
+         "one run each, builder build; no cache but the rootfs of the one", None),
         ("another release on a warm machine", "new release", "new release", "docker build",
          "one run, builder build with the release before; builder lock before it is not counted",
          0.10),
@@ -468,7 +515,9 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
     comparisons = []
     for what, mine, other, is_, how, bar in plan:
         a, b = taken["ours"].values.get(mine), taken["theirs"].values.get(other)
-        if mine == "all targets":
+        if mine == "every target" and a is None:
+            continue  # nobody asked for it
+        if mine in ("all targets", "every target"):
             b = taken["ours"].values.get("cold build")
         if a is None or (b is None and other):
             how = f"not measured whole: {how}"
@@ -476,6 +525,7 @@ def rows(taken: Mapping[str, Taken]) -> list[Row]:
         scale = 1e-6 if in_bytes else 1.0
         comparisons.append(
             Row(what, None if a is None else a * scale, None if b is None else b * scale, is_, how,
-                unit="MB" if in_bytes else "s", bar=bar)
+                unit="MB" if in_bytes else "s", bar=bar,
+                network=mine in NETWORK or (other in NETWORK | {"change, new engine"}))
         )  # fmt: skip
     return comparisons
