@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_there_and_ctrl_c_under_nohup_end_a_bench(
         __main__.main()
     assert "none: there is no such folder; make it" in capsys.readouterr().err
     stopped = SimpleNamespace(main=lambda: os.kill(os.getpid(), signal.SIGINT))
-    monkeypatch.setitem(sys.modules, "bench.startup", stopped)
+    monkeypatch.setitem(sys.modules, "tools.bench.startup", stopped)
     monkeypatch.setattr(sys, "argv", ["bench", "startup"])
     before = [(each, signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM)]
     try:
@@ -125,7 +125,7 @@ def test_the_parts_of_a_command_are_all_that_it_took(
         clock.timed("outer", inner)()
     assert dict(clock.spent) == {"inner": 1, "outer": 2}, "the inner part does not count twice"
     result = tmp_path / "parts.json"
-    bench.command(sys.executable, "-m", "bench.parts", result, "list", cwd=ROOT)
+    bench.command(sys.executable, "-m", "tools.bench.parts", result, "list", cwd=ROOT)
     taken = json.loads(result.read_text())
     assert 0 < sum(taken["spent"].values()) <= 2 * (os.cpu_count() or 1) * taken["wall"]
     taken["spans"] = [("pack torch", 1.0, 90.0), ("pack six", 2.0, 2.5)]
