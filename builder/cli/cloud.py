@@ -24,11 +24,11 @@ from builder.cli.console import duration
 from builder.cli.options import (
     ALL,
     JSON,
+    PROJECT,
+    REGION,
     REGISTRY,
     TARGETS,
-    InCloud,
     argument,
-    expanded,
     flag,
     option,
 )
@@ -49,9 +49,9 @@ cloud_app.command("run-local", context_settings=cloud_local.PASSED_ON)(cloud_loc
 
 
 @cloud_app.command("build")
-@expanded
 def cloud_build(
-    cloud: InCloud,
+    project: str | None = PROJECT,
+    region: str | None = REGION,
     targets: list[str] | None = TARGETS,
     everything: bool = ALL,
     file: Path | None = option("Another file than cloudbuild.yaml."),
@@ -73,7 +73,7 @@ def cloud_build(
     names: tuple[str, ...] = ()
     if file is None or targets or everything:
         names = chosen(targets, everything)
-    path, clients = file or root() / "cloudbuild.yaml", cloud_clients(cloud, sending=not dry_run)
+    path, clients = file or root() / "cloudbuild.yaml", cloud_clients(project, region, not dry_run)
     build, given = _loaded(path), buildfile.assignments(substitutions or ())
     several = len(names) > 1 and submit.is_for_targets(build, given)
     if several and everything:
@@ -82,8 +82,9 @@ def cloud_build(
             say("nothing to build")
             results(as_json, [], ())
             return
-    repository, region = settings(registry=registry).registry, clients.settings.region
-    submissions = submit.submissions(build, names, repository, region, submit.commit(root()), given)
+    repository = settings(registry=registry).registry
+    own = (repository, clients.settings.region, submit.commit(root()))
+    submissions = submit.submissions(build, names, *own, given)
     for submission in submissions:
         cloud_local.refuse(path, submission.substitutions)
     if dry_run:
@@ -175,15 +176,15 @@ def _left_running(builds: Iterable[Any], source: Any = None) -> Iterator[None]:
 
 
 @cloud_app.command("logs")
-@expanded
 def cloud_logs(
-    cloud: InCloud,
     build: str = argument("A build's id.", default=..., metavar="BUILD"),
+    project: str | None = PROJECT,
+    region: str | None = REGION,
 ) -> None:
     """Show a build's log, and follow it while it runs."""
     from builder.cloudbuild import builds, follow, outcome
 
-    clients = cloud_clients(cloud)
+    clients = cloud_clients(project, region)
     known = builds.get(clients, build)
     with _left_running([known]):
         done = follow.watch(clients, known, show)
@@ -201,9 +202,9 @@ cloud_app.add_typer(triggers_app, name="triggers")
 
 
 @triggers_app.command("apply")
-@expanded
 def triggers_apply(
-    cloud: InCloud,
+    project: str | None = PROJECT,
+    region: str | None = REGION,
     dry_run: bool = flag("--dry-run", "Only show what would change."),
     as_json: bool = JSON,
 ) -> None:
@@ -215,7 +216,7 @@ def triggers_apply(
     from builder.cloudbuild import triggers
     from builder.pipeline.changes import touching
 
-    clients = cloud_clients(cloud)
+    clients = cloud_clients(project, region)
     changes = triggers.plan(root(), clients, touching(root()))
     for change in changes:
         say("\n  ".join([f"{change.name}: {change.action}", *change.diff]))

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from builder.cli.console import Reporter
-    from builder.cli.options import InCloud
     from builder.cloudbuild.clients import Clients
     from builder.core.settings import Settings
 
@@ -110,9 +109,10 @@ def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
     raise InputError("no target named", f"name one of {', '.join(known)}, or --all")
 
 
-def cloud_clients(cloud: "InCloud", sending: bool = True) -> "Clients":
+def cloud_clients(project: str | None, region: str | None, sending: bool = True) -> "Clients":
     """Return the clients of the project, by builder.toml and the flags of a command."""
     from builder.cloudbuild.clients import connect, without_login
     from builder.core.settings import load_cloud
 
-    return (connect if sending else without_login)(load_cloud(root(), **asdict(cloud)))
+    cloud = load_cloud(root(), project=project, region=region)
+    return connect(cloud) if sending else without_login(cloud)

@@ -1,17 +1,17 @@
-"""The options of the commands: how one is declared, those that several share, groups of them.
+"""The options of the commands: how one is declared, and those that several share.
 
-A group is a value that a command names once:
+A command about jobs names those of all backends as one value:
 
     @options.expanded
-    def submit(on: BackendOptions, job: str = JOB_NAME) -> None: ...
+    def submit(backend_options: BackendOptions, job: str = JOB_NAME) -> None: ...
 
-Typer then offers each option of `BackendOptions`, and the command gets one object.
+Typer then offers each option of them, and the command gets one object.
 """
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import typer
@@ -55,25 +55,13 @@ PROGRAM = option(
 JOB_NAME = argument("jobs/JOB.yaml, or a file's path.", "JOB", ...)
 SENT_NAME = argument("The job's name (its newest), display name or number.", "JOB", ...)
 ARGUMENTS = argument("For the trainer, after --.", "[-- ARGS]")
+PROJECT = option("The project's id.")
+REGION = option("global, or a region.")
 POLL = option("Seconds between two looks.", default=10.0, min=0.05)
 
 
-class Group:
-    """Options with one text each that several commands share: the fields of a dataclass."""
-
-    @classmethod
-    def options(cls) -> dict[str, Any]:
-        """Return the options that a command offers, by their names."""
-        return {item.name: item.default for item in fields(cls)}  # type: ignore[arg-type]
-
-    @classmethod
-    def of(cls, values: Mapping[str, str | None]) -> Any:
-        """Return what the command gets."""
-        return cls(**values)
-
-
 @dataclass(frozen=True)
-class BackendOptions(Group):
+class BackendOptions:
     """Where a command looks for jobs: a backend, and each backend's own options."""
 
     flags: Mapping[str, str | None]
@@ -88,24 +76,18 @@ class BackendOptions(Group):
 
     @classmethod
     def options(cls) -> dict[str, Any]:
-        """Return --on, and the options of all backends."""
+        """Return --on, and the options of all backends, by their names."""
         *others, last = (
             f"{name} (default)" if name == backends.DEFAULT else name for name in backends.names()
         )
         known = f"{', '.join(others)} or {last}."
-        offered = {"backend": option(known, "--on", metavar="BACKEND")}
-        kinds = backends.every()
-        for sends in (False, True) if cls.sends else (False,):
-            for flag in dict.fromkeys(
-                flag.name for kind in kinds for flag in kind.flags if flag.sends == sends
-            ):
-                offered[flag] = option(_help(flag))
-        return offered
-
-    @classmethod
-    def of(cls, values: Mapping[str, str | None]) -> Any:
-        """Return the group with these values."""
-        return cls(values)
+        flags = [(kind.name, flag) for kind in backends.every() for flag in kind.flags]
+        helps: dict[str, str] = {}
+        for name, flag in sorted(flags, key=lambda each: each[1].sends):
+            if cls.sends or not flag.sends:
+                helps[flag.name] = f"{helps.get(flag.name, '')} {name}: {flag.help}".lstrip()
+        offered = {name: option(text) for name, text in helps.items()}
+        return {"backend": option(known, "--on", metavar="BACKEND"), **offered}
 
 
 @dataclass(frozen=True)
@@ -115,51 +97,30 @@ class SendingOptions(BackendOptions):
     sends: ClassVar[bool] = True
 
 
-def _help(name: str) -> str:
-    """Return what an option means, for each backend that has it."""
-    return " ".join(
-        f"{kind.name}: {flag.help}"
-        for kind in backends.every()
-        for flag in kind.flags
-        if flag.name == name
-    )
-
-
-@dataclass(frozen=True)
-class InCloud(Group):
-    """The project that a command is about; None stands for the setting of builder.toml."""
-
-    project: str | None = option("The project's id.")
-    region: str | None = option("global, or a region.")
-
-
 def expanded(command: Callable[..., T]) -> Callable[..., T]:
-    """Return the command with the options of its groups, and after them its own.
+    """Return the command with the options of its BackendOptions, and after them its own.
 
     Two options of one command may not share a name: ValueError.
     """
     hints, named = get_type_hints(command), inspect.Parameter.KEYWORD_ONLY
-    groups: dict[str, type[Group]] = {
-        name: kind
-        for name, kind in hints.items()
-        if isinstance(kind, type) and issubclass(kind, Group)
+    kinds: dict[str, type[BackendOptions]] = {
+        name: hint for name, hint in hints.items() if hint in (BackendOptions, SendingOptions)
     }
-    offered = {name: group.options() for name, group in groups.items()}
+    ((own, kind),) = kinds.items()
+    offered = kind.options()
     parameters = [
         inspect.Parameter(name, named, default=default, annotation=str | None)
-        for options in offered.values()
-        for name, default in options.items()
+        for name, default in offered.items()
     ]
     parameters += [
         parameter.replace(annotation=hints[parameter.name], kind=named)
         for parameter in inspect.signature(command).parameters.values()
-        if parameter.name not in groups
+        if parameter.name != own
     ]
 
     @functools.wraps(command)
     def run(**values: Any) -> T:
-        for name, group in groups.items():
-            values[name] = group.of({each: values.pop(each) for each in offered[name]})
+        values[own] = kind({name: values.pop(name) for name in offered})
         return command(**values)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
