@@ -28,7 +28,7 @@ from builder.cloudbuild.buildfile import load
 from builder.cloudbuild.submit import GPU
 from builder.core import filemodel
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, matches, refuse
+from builder.core.filemodel import FileModel, invalid, matches
 from builder.core.project import MARKER
 from builder.core.settings import Account, BuilderToml, CloudSettings
 from builder.core.yamlfile import Mistake
@@ -89,7 +89,7 @@ class Table(FileModel):
     def _check(self) -> Table:
         events = [event for event in EVENTS if getattr(self, event)]
         if len(events) != 1:
-            raise refuse(
+            raise invalid(
                 f"{' and '.join(events) or 'nothing'} starts it: exactly one of {', '.join(EVENTS)}"
                 " can",
                 'write for example branch = "^main$"',
@@ -105,14 +105,14 @@ def tables(root: Path, settings: CloudSettings) -> tuple[Table, ...]:
         table = _table(lines, values)
         if table.name in {known.name for known in read}:
             what = f"a second trigger is called {table.name}"
-            raise _refused(lines, "name", what, "give it another name")
+            raise _mistake(lines, "name", what, "give it another name")
         if not (root / table.file).is_file():
             fix = "builder render, or name another file"
-            raise _refused(lines, "file", f"there is no {table.file}", fix)
+            raise _mistake(lines, "file", f"there is no {table.file}", fix)
         own, writer = table.service_account, settings.service_account
         if table.is_own_pull_request and own in (None, writer):
             # a pull request may change the file that is run
-            raise _refused(
+            raise _mistake(
                 lines,
                 "service_account",
                 "a pull request needs an account of its own, not the one that pushes",
@@ -162,7 +162,7 @@ def _table(lines: BuilderToml, values: Mapping[str, Any]) -> Table:
         raise filemodel.error(MARKER, named) from None
 
 
-def _refused(lines: BuilderToml, key: str, what: str, fix: str) -> InputError:
+def _mistake(lines: BuilderToml, key: str, what: str, fix: str) -> InputError:
     return filemodel.error(MARKER, [Mistake(lines.line(key), f"cloud.trigger.{key}", what, fix)])
 
 

@@ -40,7 +40,7 @@ def resolve(spec: ImageSpec) -> Stack:
     for release in _meant(spec, framework):
         stack, refused = _tried(spec, release, _pythons(spec))
         if stack:
-            newer = (_refusal(framework, *each) for each in refusals.items())
+            newer = (_why_not(framework, *each) for each in refusals.items())
             told = (
                 Fact(f"known of {each.pair}", each.row.seen, each.row.source, True)
                 for each in known_bad_of(stack)
@@ -91,7 +91,7 @@ def _tried(
     return None, refusals
 
 
-def _refusal(framework: Framework, release: str, refused: RefusedError) -> Fact:
+def _why_not(framework: Framework, release: str, refused: RefusedError) -> Fact:
     """Return why a newer release was not taken, and what to write if it is to be."""
     why = f"{refused.what}: {refused.fix}" if refused.fix else refused.what
     return Fact(f"why not {framework.title} {release}", why, READ, True)

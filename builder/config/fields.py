@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, Validatio
 
 from builder import contract
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, matches, refuse, shown
+from builder.core.filemodel import FileModel, invalid, matches, shown
 from builder.facts import accelerators
 
 OWN = "own"
@@ -77,7 +77,7 @@ def unsafe(text: str) -> str:
 
 def _safe(value: str) -> str:
     if problem := unsafe(value):
-        raise refuse(problem, "write one line of plain text, without quotes around parts of it")
+        raise invalid(problem, "write one line of plain text, without quotes around parts of it")
     return value
 
 
@@ -85,7 +85,7 @@ def _accelerator(value: str) -> str:
     try:
         return accelerators.find(value).name
     except InputError as error:
-        raise refuse(error.message, error.fix) from None
+        raise invalid(error.message, error.fix) from None
 
 
 def _base(value: str) -> str:
@@ -93,9 +93,9 @@ def _base(value: str) -> str:
         return value
     match = _REFERENCE.fullmatch(value)
     if match is None:
-        raise refuse(f"{value!r} is not an image", f"write {OWN}, or HOST/PATH@sha256:<digest>")
+        raise invalid(f"{value!r} is not an image", f"write {OWN}, or HOST/PATH@sha256:<digest>")
     if not match["digest"]:
-        raise refuse(
+        raise invalid(
             f"{value} has no digest, so it can change under the same name",
             f"write {value}@sha256:<digest>; `docker buildx imagetools inspect {value}` shows it",
         )
@@ -108,7 +108,7 @@ def requirement(value: str) -> str:
     Raises PydanticCustomError for what cannot be locked.
     """
     if value.lstrip().startswith("-"):
-        raise refuse(
+        raise invalid(
             f"{value!r} is an option, not a requirement",
             "write package names only; an index is configured on the machine that locks",
         )
@@ -122,16 +122,16 @@ def requirement(value: str) -> str:
         what = f"is not a requirement: {str(error).splitlines()[0]}"
         if "/" in value:
             what = "names a URL or a file, which cannot be locked"
-        raise refuse(f"{value!r} {what}", "write name==version") from None
+        raise invalid(f"{value!r} {what}", "write name==version") from None
     if parsed.url:
-        raise refuse(f"{value!r} names a URL, which cannot be locked", "write name==version")
+        raise invalid(f"{value!r} names a URL, which cannot be locked", "write name==version")
     return str(parsed)
 
 
 def module(value: str) -> str:
     """Refuse what is no module's name."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value, re.ASCII):
-        raise refuse(
+        raise invalid(
             f"{shown(value)} is not a module",
             "write it as after `python -m`, such as trainer.task",
         )
@@ -140,15 +140,15 @@ def module(value: str) -> str:
 
 def _variable(name: str) -> str:
     if name in _REFUSED_VARIABLES:
-        raise refuse(f"{name} cannot be set: {_REFUSED_VARIABLES[name]}", "remove it")
+        raise invalid(f"{name} cannot be set: {_REFUSED_VARIABLES[name]}", "remove it")
     if name.startswith(("AIP_", "CLOUD_ML_")):
-        raise refuse(f"{name} cannot be set: the training service sets it", "remove it")
+        raise invalid(f"{name} cannot be set: the training service sets it", "remove it")
     return name
 
 
 def _label(name: str) -> str:
     if name.startswith("training-image-factory."):
-        raise refuse(
+        raise invalid(
             f"{name} cannot be set: the factory's labels say what an image was made of and proven "
             "for",
             "remove it, or write another prefix",
@@ -160,7 +160,7 @@ def _compression(value: str) -> str:
     match = re.fullmatch(r"(zstd|gzip)(?::([0-9]{1,2}))?", value)
     most = {"zstd": 19, "gzip": 9}.get(match[1], 0) if match else 0
     if match is None or (match[2] and not 1 <= int(match[2]) <= most):
-        raise refuse(
+        raise invalid(
             f"{value!r} is no compression of layers",
             "write zstd (levels to zstd:19), or gzip (levels to gzip:9) for old engines",
         )
@@ -169,7 +169,7 @@ def _compression(value: str) -> str:
 
 def _size(value: object) -> object:
     if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
-        raise refuse(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
+        raise invalid(f"{value!r} is not a size", "write a number and its unit, such as 2.6 GB")
     return value
 
 
@@ -178,9 +178,9 @@ def folder(value: str, info: ValidationInfo) -> str:
     to exist."""
     path = Path(value)
     if not re.fullmatch(r"[A-Za-z0-9_./-]+", value):
-        raise refuse(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
+        raise invalid(f"{value!r} is not a folder's plain name", "use letters, digits, _ - . /")
     if path.is_absolute() or ".." in path.parts:
-        raise refuse(
+        raise invalid(
             f"{value!r} lies outside the project",
             "write a folder inside the project, relative to its root",
         )
@@ -189,9 +189,9 @@ def folder(value: str, info: ValidationInfo) -> str:
         there = root / path
         if not there.is_dir():
             fix = f"create {value}/, or name the folder that holds the trainer"
-            raise refuse(f"there is no folder {value} in the project", fix)
+            raise invalid(f"there is no folder {value} in the project", fix)
         if not there.resolve().is_relative_to(root.resolve()):
-            raise refuse(
+            raise invalid(
                 f"{value!r} leads outside the project", "copy the trainer into the project"
             )
     return path.as_posix()
@@ -240,7 +240,7 @@ Size = Annotated[ByteSize, BeforeValidator(_size), Field(gt=0)]
 
 def _not_empty(value: str) -> str:
     if not value.strip():
-        raise refuse("is empty", "write why it is accepted, in a line")
+        raise invalid("is empty", "write why it is accepted, in a line")
     return value.strip()
 
 
@@ -248,7 +248,7 @@ def _day(value: object) -> date:
     try:
         return date.fromisoformat(value if isinstance(value, str) and len(value) == 10 else "")
     except ValueError:
-        raise refuse(f"{value!r} is not a day", "write the last day as 2027-03-31") from None
+        raise invalid(f"{value!r} is not a day", "write the last day as 2027-03-31") from None
 
 
 class AcceptedAdvisory(FileModel):

@@ -79,7 +79,7 @@ def _program(value: object, info: ValidationInfo) -> Program:
     if isinstance(value, Program):
         return value
     if not isinstance(value, str) or not re.fullmatch(r"[^:\s][^:]*:[^:]+", value):
-        raise filemodel.refuse(
+        raise filemodel.invalid(
             f"{filemodel.shown(value)} is not FOLDER:MODULE", f"write program: {FOLDER}:{MODULE}"
         )
     folder, _, module = value.partition(":")
@@ -206,7 +206,7 @@ class ImageSpec(FileModel):
         """Take the key that names a framework, and its release."""
         named = _frameworks_in(values)
         if len(named) > 1:
-            raise filemodel.refuse(
+            raise filemodel.invalid(
                 f"names two frameworks: {' and '.join(named)}", "keep the one that it trains with"
             )
         if not named:
@@ -220,7 +220,7 @@ class ImageSpec(FileModel):
     def _released(cls, release: str, info: ValidationInfo) -> str:
         if not fields.RELEASE.fullmatch(release):
             known = frameworks.of(info.data.get("framework", frameworks.DEFAULT)).releases()[-1]
-            raise filemodel.refuse(
+            raise filemodel.invalid(
                 f"{filemodel.shown(release)} is not a release",
                 f"write {frameworks.minor(known)}, {known} or {fields.NEWEST}",
             )
@@ -230,7 +230,7 @@ class ImageSpec(FileModel):
     @classmethod
     def _smokes(cls, smoke: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         if smoke and info.data.get("suite") == "trainer":
-            raise filemodel.refuse(
+            raise filemodel.invalid(
                 "the suite `trainer` has runs of its own", "write suite: program"
             )
         return smoke
@@ -241,7 +241,7 @@ class ImageSpec(FileModel):
         modes = ("off", info.data.get("framework", frameworks.DEFAULT), "all")
         if prune not in (None, *modes):
             near = difflib.get_close_matches(prune, modes, n=1)
-            raise filemodel.refuse(
+            raise filemodel.invalid(
                 f"{filemodel.shown(prune)} is not one of {', '.join(modes)}",
                 f"write {near[0] if near else ' | '.join(modes)}",
             )

@@ -164,7 +164,7 @@ def configuration(spec: ImageSpec) -> dict[str, Any]:
 def read(root: Path, target: str) -> Lock:
     """Return the committed lock of a target. Raises InputError where it is missing or damaged."""
     folder = root / image_yaml.IMAGES / target
-    with _refused(root, target):
+    with _explained(root, target):
         content = files.parsed(json.loads, (folder / FILE).read_text(encoding="utf-8"))
         texts = {name: (folder / name).read_text(encoding="utf-8") for name in content["files"]}
     return parse(root, target, content, texts)
@@ -175,7 +175,7 @@ def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lo
 
     content: the JSON of image.lock. texts: file name -> text of every file that it lists.
     """
-    with _refused(root, target):
+    with _explained(root, target):
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
         base, framework = content["root"], content.get("framework", frameworks.DEFAULT)
@@ -204,7 +204,7 @@ def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lo
 
 
 @contextlib.contextmanager
-def _refused(root: Path, target: str) -> Iterator[None]:
+def _explained(root: Path, target: str) -> Iterator[None]:
     """Turn what a missing or damaged file raises into InputError."""
     command, path = f"builder lock {target}", root / image_yaml.IMAGES / target / FILE
     try:

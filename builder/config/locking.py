@@ -389,7 +389,7 @@ class _Resolver:
                 try:
                     resolve(requirement)
                 except NoSolution as alone:
-                    raise self.refused(base, requirement, alone) from None
+                    raise self.unmet(base, requirement, alone) from None
             raise InputError(
                 f"{image_yaml.where(spec, 'requirements')}: they contradict each other: {together}",
                 "loosen or remove one of them",
@@ -441,7 +441,7 @@ class _Resolver:
         same = (package for package in base if re.sub(r"-cu\d+$", "", package) == stem)
         return next(same, "") if stem.startswith("nvidia-") else ""
 
-    def refused(self, base: Mapping[str, Pin], requirement: str, reason: NoSolution) -> InputError:
+    def unmet(self, base: Mapping[str, Pin], requirement: str, reason: NoSolution) -> InputError:
         """Return the error for a requirement that cannot be met: what it would move, or uv's
         reason."""
         stack, framework = self.stack, self.stack.spec.framework

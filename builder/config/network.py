@@ -207,20 +207,20 @@ def read_bundle(path: Path) -> bytes:
     Raises InputError for a bundle that cannot be read, has no certificate, or is too large.
     """
 
-    def refused(problem: str, file: str) -> InputError:
+    def bad_bundle(problem: str, file: str) -> InputError:
         return InputError(f"the CA bundle {path} {problem}", f"point SSL_CERT_FILE at a {file}")
 
     try:
         certificates = [match.group() for match in _CERTIFICATE.finditer(path.read_bytes())]
     except OSError as error:
         what = f"cannot be read: {error.strerror}"
-        raise refused(what, "PEM file that this user may read") from error
+        raise bad_bundle(what, "PEM file that this user may read") from error
     if not certificates:
-        raise refused("holds no certificate", "PEM file with -----BEGIN CERTIFICATE----- blocks")
+        raise bad_bundle("holds no certificate", "PEM file with -----BEGIN CERTIFICATE----- blocks")
     bundle = b"\n".join([*certificates, b""])
     if len(bundle) > MAX_SECRET_BYTES:
         what = f"has {len(bundle):,} bytes, a build takes {MAX_SECRET_BYTES:,}"
-        raise refused(what, "smaller bundle with the certificates that are needed")
+        raise bad_bundle(what, "smaller bundle with the certificates that are needed")
     return bundle
 
 

@@ -59,7 +59,7 @@ class FileModel(BaseModel):
         return key
 
 
-def refuse(what: str, fix: str) -> PydanticCustomError:
+def invalid(what: str, fix: str) -> PydanticCustomError:
     """Return an error of a validator, with its fix, for pydantic to collect."""
     return PydanticCustomError("refused", "{what}", {"what": what, "fix": fix})
 
@@ -69,7 +69,7 @@ def matches(pattern: str, what: str, fix: str) -> AfterValidator:
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):  # compiled at its first use: most fields are left out
-            raise refuse(f"{shown(value)} is not {what}", fix)
+            raise invalid(f"{shown(value)} is not {what}", fix)
         return value
 
     return AfterValidator(check)

@@ -31,7 +31,7 @@ from builder.core import backends, filemodel, files
 from builder.core.backends import BackendKind, Flags
 from builder.core.display import address
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, matches, refuse
+from builder.core.filemodel import FileModel, invalid, matches
 from builder.core.project import MARKER
 from builder.core.yamlfile import Document, Mistake
 
@@ -60,12 +60,12 @@ def _repository(value: str) -> str:
     """Refuse all but HOST/PATH without tag and digest: the factory adds those."""
     host, _, path = value.partition("/")
     if address(value) != value:
-        raise refuse(
+        raise invalid(
             f"{address(value)!r} holds a user and a password",
             "write HOST/PATH alone, and log in with docker login",
         )
     if not _HOST.fullmatch(host) or not all(_PATH.fullmatch(part) for part in path.split("/")):
-        raise refuse(
+        raise invalid(
             f"{value!r} is not a repository's name",
             "write HOST[:PORT]/PATH, without scheme and tag, in a-z, 0-9 and single . _ - between:"
             " registry.example.com/training",
@@ -169,7 +169,7 @@ def _signer(value: object) -> object:
     texts = [text for text in parts.values() if isinstance(text, str) and text]
     if parts.keys() == {"identity", "issuer"} and len(texts) == 2:
         return value
-    raise refuse(
+    raise invalid(
         f"expected a key or an identity, found {value!r}",
         'write ["keys/prover.pub"], or [{ identity = "ci@example.com", '
         'issuer = "https://accounts.google.com" }]',
@@ -206,10 +206,10 @@ class TrustSettings(FileModel):
     @model_validator(mode="after")
     def _judges(self) -> TrustSettings:
         if "prove" in self.model_fields_set and not self.prove:
-            raise refuse("prove names nobody", 'write prove = ["keys/prover.pub"]')
+            raise invalid("prove names nobody", 'write prove = ["keys/prover.pub"]')
         if self.layers > (count := len(set(self.rebuilders))):
             what = f"layers asks for {self.layers} rebuilders, and {count} are named"
-            raise refuse(what, 'write rebuilders = ["keys/ci.pub", "keys/ours.pub"]')
+            raise invalid(what, 'write rebuilders = ["keys/ci.pub", "keys/ours.pub"]')
         return self
 
 
@@ -301,7 +301,7 @@ class BuilderToml(Document):
                 target[key] = value
                 self.sources[name] = variable if flag is None else f"--{key.replace('_', '-')}"
 
-    def refused(self, mistakes: list[Mistake]) -> InputError:
+    def mistaken(self, mistakes: list[Mistake]) -> InputError:
         """Return the error of these mistakes; one of a flag or a variable comes first, alone."""
         for mistake in mistakes:
             if source := self.sources.get(mistake.field):
@@ -357,7 +357,7 @@ def load(
     try:
         settings = model.model_validate(file.value)
     except ValidationError as error:
-        raise file.refused(filemodel.mistakes(file, error.errors(), model)) from None
+        raise file.mistaken(filemodel.mistakes(file, error.errors(), model)) from None
     return settings.model_copy(update={"trust": _with_paths(root, settings.trust, file)})
 
 

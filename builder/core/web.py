@@ -351,7 +351,7 @@ class _Way:
             return
         (scheme, old, _), (new_scheme, host, port) = origin(self.named_by), origin(self.url)
         if scheme == "https" != new_scheme:
-            raise self._refused(f"{host} in plain text")
+            raise self._bad_redirect(f"{host} in plain text")
         for address in addresses.of(host, port) if host != old else ():
             self._check(address)
 
@@ -371,9 +371,9 @@ class _Way:
         inside = bool(old) and all(map(addresses.is_hidden, old))
         hidden = addresses.is_hidden(address) and not inside
         if address not in old and (hidden or addresses.tells_secrets(address)):
-            raise self._refused(f"the private address {address}")
+            raise self._bad_redirect(f"the private address {address}")
 
-    def _refused(self, where: str) -> OutsideError:
+    def _bad_redirect(self, where: str) -> OutsideError:
         host = origin(self.named_by)[1]
         return OutsideError(
             f"{host} redirects to {where}",

@@ -133,7 +133,7 @@ class ContainerApt:
             status = container.wait()["StatusCode"]
             errors = container.logs(stdout=False, stderr=True).decode(errors="replace")
             if status:
-                raise _refused(suite, self.archives.debian, errors)
+                raise _failed(suite, self.archives.debian, errors)
             return str(container.logs(stdout=True, stderr=False).decode())
 
     def _rootfs(self) -> Rootfs:
@@ -154,7 +154,7 @@ def _installed(path: Path) -> str:
     return f"{text}\nStatus: install ok installed\n"
 
 
-def _refused(suite: str, mirror: str, printed: str) -> OutsideError:
+def _failed(suite: str, mirror: str, printed: str) -> OutsideError:
     pattern = r"(?m)Unable to locate package (\S+)|Version '(\S+)' for '(\S+)' was not"
     pattern += r"|Package '?(\S+?)'? has no installation"
     if match := re.search(pattern, printed):

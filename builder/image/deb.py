@@ -36,7 +36,7 @@ _Entries = Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]
 
 def built(deb: Path) -> int:
     """Return when a package was built, in seconds since 1970: the date of its first member."""
-    with _refused(deb), deb.open("rb") as file:
+    with _explained(deb), deb.open("rb") as file:
         for _, date, _ in _members(file):
             return date
         raise ValueError("it is empty")
@@ -44,7 +44,7 @@ def built(deb: Path) -> int:
 
 def control(deb: Path) -> dict[str, bytes]:
     """Return the files of control.tar by name: `control`, `postinst`, `conffiles` ..."""
-    with _refused(deb), _tar(deb, "control.tar", _MOST_CONTROL) as tar:
+    with _explained(deb), _tar(deb, "control.tar", _MOST_CONTROL) as tar:
         return {info.name: content.read() for info, content in tar if content}
 
 
@@ -54,7 +54,7 @@ def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
     Names are like `usr/bin/env`, without a leading `./`; the root itself is left out. A content
     that is not read before the next entry is asked for is skipped.
     """
-    with _refused(deb), _tar(deb, "data.tar", MOST_UNPACKED) as tar:
+    with _explained(deb), _tar(deb, "data.tar", MOST_UNPACKED) as tar:
         for info, content in tar:
             yield info, _pieces(deb, content)
 
@@ -84,7 +84,7 @@ class _Most:
 
 
 @contextlib.contextmanager
-def _refused(deb: Path) -> Iterator[None]:
+def _explained(deb: Path) -> Iterator[None]:
     """Turn what a damaged or hostile archive raises into OutsideError."""
     try:
         yield
@@ -169,5 +169,5 @@ def _inside(name: str) -> str:
 
 
 def _pieces(deb: Path, content: IO[bytes] | None) -> Iterator[bytes]:
-    with _refused(deb):  # the reader's own frame: what is raised here does not pass `files`
+    with _explained(deb):  # the reader's own frame: what is raised here does not pass `files`
         yield from pieces(content) if content else ()

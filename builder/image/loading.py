@@ -82,7 +82,7 @@ def load(
             reason = _send(engine, Archive(image, store, name, unpack=unpack), loading)
             loaded = present(engine, image, name)
         if loaded is None:
-            raise _refused(engine, name, reason)
+            raise _not_loaded(engine, name, reason)
         return loaded
 
 
@@ -150,7 +150,7 @@ def _send(engine: Engine, archive: Archive, loading: RunningStep) -> str:
     return message
 
 
-def _refused(engine: Engine, name: str, reason: str) -> OutsideError:
+def _not_loaded(engine: Engine, name: str, reason: str) -> OutsideError:
     if "no space left on device" in reason.lower():
         return engine.disk_full()
     return OutsideError(

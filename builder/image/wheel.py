@@ -105,7 +105,7 @@ def installed(
         with zipfile.ZipFile(_Listed(wheel)) as archive:
             members = [each for each in archive.infolist() if not each.filename.endswith("/")]
     except _DAMAGED as error:
-        raise refused(name, str(error) or type(error).__name__) from None
+        raise bad_wheel(name, str(error) or type(error).__name__) from None
     _check(name, members)
     layout = _Layout(name, python, members)
     files: dict[str, InstalledFile] = {}
@@ -124,7 +124,7 @@ def installed(
         changed[layout.recorded(file.path)] = file
     gone = {path for path in files if excluded(layout.recorded(path), exclude)}
     if not (record := files.get(f"{layout.info}/RECORD")):
-        raise refused(name, "it has no RECORD")
+        raise bad_wheel(name, "it has no RECORD")
     text = _record(name, record.content(), rows, changed, set(map(layout.recorded, gone)))
     files[record.path] = InstalledFile.of(record.path, text, record.mode)
     return {path: file for path, file in files.items() if path not in gone}
@@ -133,26 +133,26 @@ def installed(
 def _check(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
     """Raise OutsideError for members that no wheel has, or that take too much memory or disk."""
     if len(members) > _MOST_FILES:
-        raise refused(name, f"it has {len(members)} files, more than {_MOST_FILES}")
+        raise bad_wheel(name, f"it has {len(members)} files, more than {_MOST_FILES}")
     if sum(member.file_size for member in members) > _MOST_UNPACKED:
-        raise refused(name, f"it unpacks to more than {_MOST_UNPACKED >> 30} GiB")
+        raise bad_wheel(name, f"it unpacks to more than {_MOST_UNPACKED >> 30} GiB")
     end = 0
     for member in sorted(members, key=lambda member: member.header_offset):
         path, parts = member.filename, member.filename.split("/")
         if member.header_offset < end:
-            raise refused(name, f"{path!r} overlaps another file, or the wheel's begin")
+            raise bad_wheel(name, f"{path!r} overlaps another file, or the wheel's begin")
         end = member.header_offset + _LOCAL.size + member.compress_size
         if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST:
-            raise refused(name, f"its file {path[:80]!r}... has too long a name")
+            raise bad_wheel(name, f"its file {path[:80]!r}... has too long a name")
         most = next((most for suffix, most in _TEXTS.items() if path.endswith(suffix)), None)
         if most is not None and member.file_size > most:
-            raise refused(name, f"{path!r} has {member.file_size} bytes")
+            raise bad_wheel(name, f"{path!r} has {member.file_size} bytes")
         if not path.isprintable() or "\\" in path or {"", ".", ".."} & set(parts):
-            raise refused(name, f"its file {path!r} has a name that leads elsewhere")
+            raise bad_wheel(name, f"its file {path!r} has a name that leads elsewhere")
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
-            raise refused(name, f"{path!r} is no regular file")
+            raise bad_wheel(name, f"{path!r} is no regular file")
         if member.flag_bits & 0x1 or member.compress_type not in _PACKINGS:
-            raise refused(name, f"{path!r} is packed in a way that wheels do not use")
+            raise bad_wheel(name, f"{path!r} is packed in a way that wheels do not use")
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
@@ -176,7 +176,7 @@ def recorded(sha256: bytes) -> str:
     return "sha256=" + base64.urlsafe_b64encode(sha256).decode().rstrip("=")
 
 
-def refused(name: str, why: str) -> OutsideError:
+def bad_wheel(name: str, why: str) -> OutsideError:
     """Return the error of a wheel that no installer should install."""
     return OutsideError(
         f"the wheel of {name}: {why}", "take another version of it, and tell those who publish it"
@@ -217,7 +217,7 @@ class _Layout:
             return "", f"{self.site}/{member}"
         scheme, _, below = rest.partition("/")
         if scheme not in self.schemes or not below:
-            raise refused(self.name, f"{member!r} goes to no place that installers know")
+            raise bad_wheel(self.name, f"{member!r} goes to no place that installers know")
         return scheme, f"{self.schemes[scheme]}/{below}"
 
     def generated(self, files: Mapping[str, InstalledFile]) -> Iterator[InstalledFile]:
@@ -257,11 +257,11 @@ def _record(
     try:
         for number, row in enumerate(csv.reader(io.StringIO(text.decode(), newline=""))):
             if number >= 2 * _MOST_FILES:
-                raise refused(name, f"its RECORD has more than {2 * _MOST_FILES} lines")
+                raise bad_wheel(name, f"its RECORD has more than {2 * _MOST_FILES} lines")
             if row:
                 record[rows.get(row[0], row[0])] = [*row[1:3], "", ""][:2]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise refused(name, f"its RECORD cannot be read: {error}") from None
+        raise bad_wheel(name, f"its RECORD cannot be read: {error}") from None
     for path, file in changed.items():
         digest = hashlib.sha256()
         for piece in file.pieces():
@@ -281,7 +281,7 @@ def _info_folder(name: str, members: Iterable[zipfile.ZipInfo]) -> str:
         if re.fullmatch(r"[^/]+\.dist-info/WHEEL", member.filename)
     }
     if len(folders) != 1:
-        raise refused(name, f"it has {len(folders)} folders *.dist-info with a WHEEL, not one")
+        raise bad_wheel(name, f"it has {len(folders)} folders *.dist-info with a WHEEL, not one")
     return folders.pop()
 
 
@@ -290,7 +290,7 @@ def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[
     wheel.seek(member.header_offset)
     header = wheel.read(_LOCAL.size)
     if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
-        raise refused(name, f"no file begins where {member.filename!r} should")
+        raise bad_wheel(name, f"no file begins where {member.filename!r} should")
     _, name_size, extra_size = _LOCAL.unpack(header)
     at, left = member.header_offset + _LOCAL.size + name_size + extra_size, member.compress_size
     deflated = member.compress_type == zipfile.ZIP_DEFLATED
@@ -305,13 +305,13 @@ def _unpacked(wheel: IO[bytes], name: str, member: zipfile.ZipInfo) -> Iterator[
         try:
             piece = unpacker.decompress(packed) if unpacker else packed
         except igzip_lib.IsalError as error:  # type: ignore[misc] # a class, not as its stub says
-            raise refused(name, f"{member.filename!r}: {error}") from None
+            raise bad_wheel(name, f"{member.filename!r}: {error}") from None
         checksum, size = isal_zlib.crc32(piece, checksum), size + len(piece)
         if size > member.file_size:
             break
         yield piece
     if size != member.file_size or checksum != member.CRC:
-        raise refused(name, f"the content of {member.filename!r} is not what its checksum says")
+        raise bad_wheel(name, f"the content of {member.filename!r} is not what its checksum says")
 
 
 def _script(name: str, file: InstalledFile) -> InstalledFile:
@@ -320,7 +320,7 @@ def _script(name: str, file: InstalledFile) -> InstalledFile:
     if begin.partition(b"\n")[0].rstrip() not in (b"#!python", b"#!pythonw"):
         return replace(file, mode=0o755)
     if file.size > _LARGEST_SCRIPT:
-        raise refused(name, f"the script {file.path!r} has {file.size} bytes")
+        raise bad_wheel(name, f"the script {file.path!r} has {file.size} bytes")
     _, newline, rest = file.content().partition(b"\n")
     return InstalledFile.of(file.path, f"#!{_PYTHON}".encode() + newline + rest, 0o755)
 
@@ -333,12 +333,12 @@ def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
         parser.read_string(text.decode())
     except (UnicodeDecodeError, configparser.Error) as error:
         reason = str(error).splitlines()[0]
-        raise refused(name, f"its entry_points.txt cannot be read: {reason}") from None
+        raise bad_wheel(name, f"its entry_points.txt cannot be read: {reason}") from None
     for section in ("console_scripts", "gui_scripts"):
         for command, value in parser.items(section) if parser.has_section(section) else ():
             match = _ENTRY_POINT.fullmatch(value.strip())
             if not match or not re.fullmatch(r"[\w.+-]+", command) or command in (".", ".."):
-                raise refused(name, f"its command {command!r} = {value!r} is none")
+                raise bad_wheel(name, f"its command {command!r} = {value!r} is none")
             module, function = match.groups()
             imported = function.partition(".")[0]
             script = _SCRIPT.format(

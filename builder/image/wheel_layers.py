@@ -185,7 +185,7 @@ def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, Inst
             wheel.add(content, installed, pin.name, owners.setdefault(installed.path, pin.name))
     for folder in folders_above(content):
         if folder in content:
-            raise wheel.refused(owners[folder], f"/{folder} is a file and a folder")
+            raise wheel.bad_wheel(owners[folder], f"/{folder} is a file and a folder")
     return content
 
 

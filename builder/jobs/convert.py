@@ -99,14 +99,14 @@ class _Old:
         """Take a text over; None where there is none. Raises InputError."""
         value = self.take(path)
         if value is not None and not isinstance(value, str):
-            raise self.refuse(path, "expected one value", "write it on the same line")
+            raise self.mistake(path, "expected one value", "write it on the same line")
         return value
 
     def count(self, path: str, default: int) -> int:
         """Take a number over. Raises InputError."""
         text = self.text(path) or str(default)
         if not re.fullmatch(r"[0-9]{1,9}", text):
-            raise self.refuse(path, f"{text[:20]!r} is no number", "write 2")
+            raise self.mistake(path, f"{text[:20]!r} is no number", "write 2")
         return int(text)
 
     def below(self, path: str) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class _Old:
         steps = [int(step) if step.isdigit() else step for step in f"{top}{path}".split(".")]
         return f"{self.where}:{self.document.line(*steps)}: {top}{path}"
 
-    def refuse(self, path: str, what: str, fix: str) -> InputError:
+    def mistake(self, path: str, what: str, fix: str) -> InputError:
         """Return the error about a field."""
         return InputError(f"{self.place(path)}: {what}", fix)
 
@@ -259,9 +259,9 @@ def _machines(old: _Old) -> dict[str, Any]:
         old.values |= tiers[tier or "BASIC"]
     elif tier != "CUSTOM":
         known = ", ".join((*tiers, "CUSTOM"))
-        raise old.refuse("scaleTier", f"{tier!r} was no scale tier", f"write one of {known}")
+        raise old.mistake("scaleTier", f"{tier!r} was no scale tier", f"write one of {known}")
     if "masterType" not in old.values:
-        raise old.refuse("scaleTier", "CUSTOM needs masterType", "add masterType: n1-standard-8")
+        raise old.mistake("scaleTier", "CUSTOM needs masterType", "add masterType: n1-standard-8")
     if old.values.get("workerType") == "cloud_tpu":  # today the TPU's machine runs the program
         old.changes.append(f"{old.take('masterType')} is gone: the TPU's machine runs the program")
         old.values["masterType"] = old.take("workerType")
@@ -272,7 +272,7 @@ def _machines(old: _Old) -> dict[str, Any]:
     for role, name in _ROLES.items():
         count = old.count(f"{role}Count", 0)
         if count and f"{role}Type" not in old.values:
-            raise old.refuse(f"{role}Count", f"needs {role}Type", f"add {role}Type")
+            raise old.mistake(f"{role}Count", f"needs {role}Type", f"add {role}Type")
         if count:
             none = (
                 {"accelerators": "none"}
@@ -300,7 +300,7 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
             device = machines.devices()[device.instead] if device.instead else device
             placed = machines.nearest(machine, device, int(count))
     except InputError as error:
-        raise old.refuse(path, error.message, error.fix) from None
+        raise old.mistake(path, error.message, error.fix) from None
     if was != placed.machine or (name and f"{count} x " not in placed.written):
         old.changes.append(f"{old.place(path)}: {was}: {placed} is the nearest now")
     if placed.device is None:

@@ -281,7 +281,7 @@ def _by_engine(
         line = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
         words = re.sub(r"https?://\S+", "", line)  # an address may contain anything
         status = 401 if re.search("auth", words, re.IGNORECASE) else 0
-        raise registry.refused(to, status, line, "write", known) from None
+        raise registry.refusal(to, status, line, "write", known) from None
     finally:
         with contextlib.suppress(APIError, requests.RequestException):
             api.remove_image(str(to), noprune=True)

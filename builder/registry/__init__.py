@@ -7,7 +7,7 @@ This face has what the rest of the factory uses most: `registry.parse(name)`,
 from builder.registry.client import Registry
 from builder.registry.manifests import EMPTY, Descriptor, Manifest, artifact, manifest
 from builder.registry.names import DOCKER_HUB, Reference, is_loopback, parse
-from builder.registry.refusals import refused
+from builder.registry.refusals import refusal
 
 __all__ = [
     "DOCKER_HUB",
@@ -20,5 +20,5 @@ __all__ = [
     "is_loopback",
     "manifest",
     "parse",
-    "refused",
+    "refusal",
 ]

@@ -63,7 +63,7 @@ class Authorization:
             raise not_logged_in(Reference(self.host, repository), right)
         self._headers[repository, right] = header
 
-    def refused(self, repository: str, right: Right) -> OutsideError:
+    def refusal(self, repository: str, right: Right) -> OutsideError:
         """Return the error for credentials that the registry does not accept."""
         if self.credentials:
             return bad_credentials(self.host, self.credentials)
@@ -101,7 +101,7 @@ class Authorization:
             url = f"{realm}{'&' if address.query else '?'}{urlencode(query)}"
             response = send("GET", url, headers=headers, most=most)
         if not 200 <= response.status < 300:
-            raise self.refused(repository, right)
+            raise self.refusal(repository, right)
         token = decoding.token(response.data)
         if token is None:
             raise OutsideError(

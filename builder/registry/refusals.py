@@ -36,7 +36,7 @@ _GCLOUD_USERS: Final = frozenset(
 """Names that stand for whichever account a token or key belongs to."""
 
 
-def refused(
+def refusal(
     reference: Reference, status: int, text: str, right: Right, known: Credentials | None
 ) -> OutsideError:
     """Return the error of a refusal that no waiting will change.

@@ -133,7 +133,7 @@ class Requests:
             response = ask()
             sent = self._authorization.header(repository, right)["Authorization"]
             if response.status == 401 and sent.startswith("Basic "):
-                raise self._authorization.refused(repository, right)
+                raise self._authorization.refusal(repository, right)
         if _is_answer(method, path, response.status, right):
             return response
         if method == "PUT" and (word := _UNSETTLED.search(refusals.message(response))):
@@ -141,7 +141,7 @@ class Requests:
             raise TransientError(
                 f"{self.host}/{repository}: the registry answered {word[0]} to PUT"
             )
-        raise self._refused(response, repository, right)
+        raise self._refusal(response, repository, right)
 
     @contextlib.contextmanager
     def stream(self, repository: str, path: str, size: int) -> Iterator[Iterator[bytes] | None]:
@@ -161,7 +161,7 @@ class Requests:
                 if response.status in refusals.BUSY:
                     raise refusals.busy(self.host, "GET", answer, self.credentials)
                 if response.status != 404 and not 200 <= response.status < 300:
-                    raise self._refused(answer, repository, "read")
+                    raise self._refusal(answer, repository, "read")
                 seconds = web.DEADLINE + size / web.SLOWEST
                 yield None if response.status == 404 else web.body_of(response, url, seconds)
         except HTTPError as error:
@@ -200,10 +200,10 @@ class Requests:
             raise refusals.busy(self.host, method, response, self.credentials)
         return response
 
-    def _refused(self, response: Answer, repository: str, right: Right) -> OutsideError:
+    def _refusal(self, response: Answer, repository: str, right: Right) -> OutsideError:
         words = refusals.message(response) or response.reason or ""
         reference = Reference(self.host, repository)
-        return refusals.refused(reference, response.status, words, right, self.credentials)
+        return refusals.refusal(reference, response.status, words, right, self.credentials)
 
 
 def _is_answer(method: str, path: str, status: int, right: Right) -> bool:

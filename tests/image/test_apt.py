@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
 )
 def test_what_apt_refuses_is_one_line_without_a_password(printed: str, message: str) -> None:
-    error = apt._refused("bookworm", "http://me:secret@m.example/debian", printed)
+    error = apt._failed("bookworm", "http://me:secret@m.example/debian", printed)
     assert error.message == message
 
 

@@ -45,7 +45,7 @@ TABLE = {
     "imports": (2, "52451ae2fa"),
     "starts": (3, "f92b546a42"),
     "torch loader": (2, "83e7978718"),
-    "torch compiler": (1, "9df0615c12"),
+    "torch compiler": (1, "7f1f995530"),
     "torch outputs": (1, "83018841bf"),
     "jax loader": (3, "fe43b6058e"),
     "jax outputs": (1, "3210cee5cf"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.registry import Reference, refused
+from builder.registry import Reference, refusal
 from builder.registry.credentials import Credentials
 
 AR = Reference("europe-west4-docker.pkg.dev", "project/images/training")
@@ -41,7 +41,7 @@ FIXED = "UNKNOWN cannot update tag v100. The repository has enabled tag immutabi
 def test_a_permanent_refusal_is_one_line_with_what_to_do(
     where: Reference, status: int, answer: str, known: Credentials | None, message: str, fix: str
 ) -> None:
-    error = refused(where, status, answer, "write", known)
+    error = refusal(where, status, answer, "write", known)
     assert error.exit_code == 3
     assert message in error.message
     assert fix in error.fix

@@ -96,24 +96,24 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
     Raises UsageError.
     """
 
-    def refused(why: object) -> UsageError:
+    def contradiction(why: object) -> UsageError:
         return UsageError(f"{source} cannot be read: {why}")
 
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refused(error) from None
+        raise contradiction(error) from None
     if not isinstance(config, dict):
-        raise refused('it has to be a JSON object with "cluster" and "task"')
+        raise contradiction('it has to be a JSON object with "cluster" and "task"')
     cluster, own = config.get("cluster") or {}, config.get("task") or {}
     if not (isinstance(cluster, dict) and isinstance(own, dict)):
-        raise refused('"cluster" and "task" have to be JSON objects')
+        raise contradiction('"cluster" and "task" have to be JSON objects')
     tasks: dict[str, tuple[str, ...]] = {}
     for name, hosts in cluster.items():
         if not (isinstance(hosts, list) and all(isinstance(host, str) for host in hosts)):
-            raise refused(f"the addresses of {name} have to be a list of host:port")
+            raise contradiction(f"the addresses of {name} have to be a list of host:port")
         if wrong := [host for host in hosts if not _address(host)]:
-            raise refused(f"{wrong[0]!r}, of {name}, is not host:port")
+            raise contradiction(f"{wrong[0]!r}, of {name}, is not host:port")
         if hosts and _kind(name) != _EVALUATOR:
             tasks[_kind(name)] = tuple(hosts)
     if unknown := [name for name in tasks if name not in _POOLS.values()]:
@@ -128,7 +128,7 @@ def _read(source: str, text: str) -> tuple[dict[str, tuple[str, ...]], tuple[str
         return tasks, None
     index = own.get("index", 0)
     if isinstance(index, bool) or not str(index).isdecimal() or len(str(index)) > 9:
-        raise refused(f"the task's index {index!r} is not a number of 0 or more")
+        raise contradiction(f"the task's index {index!r} is not a number of 0 or more")
     return tasks, (_kind(str(own.get("type", "worker"))), int(index))
 
 

@@ -95,7 +95,7 @@ class Packages:
             command = ["/usr/lib/apt/apt-helper", "download-file", url, f"{scratch}/InRelease"]
             done = _call([*command, "-c", str(self.folder / "apt.conf")])
         if done.returncode and not re.search(r"\b40[34]\b|not found", done.stderr, re.IGNORECASE):
-            raise self._refused(done)
+            raise self._failed(done)
         return done.returncode == 0
 
     def _configuration(self) -> str:
@@ -123,10 +123,10 @@ class Packages:
     def _apt(self, verb: str, *arguments: str, cwd: Path | None = None) -> str:
         done = _call(["apt-get", "-qq", "-c", str(self.folder / "apt.conf"), verb, *arguments], cwd)
         if done.returncode:
-            raise self._refused(done)
+            raise self._failed(done)
         return done.stdout
 
-    def _refused(self, done: subprocess.CompletedProcess[str]) -> OutsideError:
+    def _failed(self, done: subprocess.CompletedProcess[str]) -> OutsideError:
         lines = [line for line in done.stderr.splitlines() if line.startswith("E:")]
         first = (lines or done.stderr.strip().splitlines() or ["no message"])[0]
         return OutsideError(

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, create_model, model_validator
 
 from builder.core import backends
-from builder.core.filemodel import refuse
+from builder.core.filemodel import invalid
 from builder.core.settings import ProjectId, Region
 from builder.core.yamlfile import Document
 from builder.jobs.description.study import Study
@@ -112,7 +112,7 @@ class Scheduling(WrittenModel):
     @model_validator(mode="after")
     def _check(self) -> Scheduling:
         if self.max_wait is not None and self.strategy != "flex-start":
-            raise refuse(
+            raise invalid(
                 "max_wait holds for flex-start only",
                 "remove max_wait, or write strategy: flex-start",
             )
@@ -202,14 +202,14 @@ class Job(WrittenModel):
     @model_validator(mode="after")
     def _check(self) -> Job:
         if self.topology and self.accelerators:
-            raise refuse(
+            raise invalid(
                 "a topology says how many chips there are, so accelerators must be left out",
                 "remove accelerators",
             )
         options = {word[2:].split("=")[0] for word in self.arguments if word.startswith("--")}
         for name in self.study.parameters if self.study else ():
             if name in options:
-                raise refuse(
+                raise invalid(
                     f"arguments has {name}, and the study varies it",
                     f"remove {name} from arguments, or from study.parameters",
                 )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from builder.core.filemodel import matches, refuse
+from builder.core.filemodel import invalid, matches
 from builder.jobs.description.values import Number, Text, WrittenModel, is_number
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
@@ -41,16 +41,16 @@ class Parameter(WrittenModel):
     def _check(self) -> Parameter:
         low, high = self.min, self.max
         if (low is None) != (high is None) or (low is None) == (self.values is None):
-            raise refuse("needs min and max, or values", "write {min: 0.001, max: 0.1}")
+            raise invalid("needs min and max, or values", "write {min: 0.001, max: 0.1}")
         numbers = self.values if self.values is not None else (low or "", high or "")
         if self.kind == "categorical":
             if not numbers or self.scale != "linear":
-                raise refuse("words are a list without a scale", "write values: [a, b]")
+                raise invalid("words are a list without a scale", "write values: [a, b]")
             return self
         if self.values is None and float(numbers[0]) >= float(numbers[1]):
-            raise refuse(f"min {low} is not below max {high}", "write the smaller one as min")
+            raise invalid(f"min {low} is not below max {high}", "write the smaller one as min")
         if self.scale == "log" and min(map(float, numbers)) <= 0:
-            raise refuse("a log scale needs values above 0", "write scale: linear")
+            raise invalid("a log scale needs values above 0", "write scale: linear")
         return self
 
 
@@ -93,12 +93,12 @@ class Study(WrittenModel):
     @model_validator(mode="after")
     def _check(self) -> Study:
         if self.parallel > self.trials:
-            raise refuse(
+            raise invalid(
                 f"{self.parallel} at once of {self.trials} trials", f"write parallel: {self.trials}"
             )
         for name, parameter in self.parameters.items() if self.algorithm == "grid" else ():
             if parameter.kind == "double":
-                raise refuse(
+                raise invalid(
                     f"a grid has no points between {parameter.min} and {parameter.max} of {name}",
                     f"write {name}: {{values: [...]}}, or algorithm: random",
                 )

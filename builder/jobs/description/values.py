@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from builder.core.errors import InputError
-from builder.core.filemodel import FileModel, matches, refuse, shown
+from builder.core.filemodel import FileModel, invalid, matches, shown
 
 NAME_LENGTH = 63
 """A job's name becomes part of a display name (128), of a label's value (63), of a container's."""
@@ -47,7 +47,7 @@ _TIME_FIX = "write a number and s, m, h or d, such as 2h or 22m"
 def seconds(text: object) -> int:
     """Return the seconds of `90s`, `30m`, `2h`, `1h30m` or `7d`. Raises PydanticCustomError."""
     if not isinstance(text, str) or not re.fullmatch(_DURATION, text.strip().lower()):
-        raise refuse(f"{shown(text)} is not a length of time", _TIME_FIX)
+        raise invalid(f"{shown(text)} is not a length of time", _TIME_FIX)
     parts = re.findall(r"([0-9.]+)([smhd])", text.lower())
     return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
 
@@ -55,7 +55,7 @@ def seconds(text: object) -> int:
 def _long_enough(lifetime: int) -> int:
     """Return how long an ended job is kept, where that is long enough to read its end."""
     if lifetime < LEAST_KEPT:
-        raise refuse("it is gone before anybody has read how it ended", "write 5m or more")
+        raise invalid("it is gone before anybody has read how it ended", "write 5m or more")
     return lifetime
 
 
@@ -77,7 +77,7 @@ def is_number(text: str) -> bool:
 
 def _number(value: str) -> str:
     if not is_number(value):
-        raise refuse(f"{shown(value)} is not a number", "write it as 0.001 or 1e-3")
+        raise invalid(f"{shown(value)} is not a number", "write it as 0.001 or 1e-3")
     return value
 
 
@@ -91,12 +91,12 @@ def _arguments(value: object) -> object:
     arguments = []
     for name, item in value.items():
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-            raise refuse(
+            raise invalid(
                 f"{shown(name)} is not the name of an argument",
                 "write it without dashes before it, or write a list: [--name, value]",
             )
         if isinstance(item, list | dict):
-            raise refuse(
+            raise invalid(
                 f"{name} has several values",
                 "write a list of all arguments: [--name, first, second]",
             )
@@ -145,7 +145,7 @@ def _secret(value: object) -> object:
     if isinstance(value, str):
         return value
     if not isinstance(value, dict) or not {"secret"} <= value.keys() <= {"secret", "key"}:
-        raise refuse("a variable is a text, or names a secret", "write {secret: NAME, key: KEY}")
+        raise invalid("a variable is a text, or names a secret", "write {secret: NAME, key: KEY}")
     return Secret(**value)
 
 

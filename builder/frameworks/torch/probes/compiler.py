@@ -109,11 +109,11 @@ def probe(request: Json, seen: Json, wrong: Wrong) -> None:
             seen[name] = ask()
         except Exception as error:
             wrong(f"{what}: {libraries.line(error)}", fix)
-    seen["refused"] = refused(capability) if "kernel" in seen else {}
+    seen["refused"] = unsupported(capability) if "kernel" in seen else {}
     seen["note"] = ", not ".join([seen.get("kernel", ""), *seen["refused"]])
 
 
-def refused(capability: str) -> Json:
+def unsupported(capability: str) -> Json:
     """Return the types that Triton multiplies no matrices of for a GPU, each with its words."""
     answers = {}
     for kind, name in TYPES.items():

@@ -20,7 +20,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.jobs.backends.kubernetes import client, jobset, logs, pod, section, status
 from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, refusal
+from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, why_forbidden
 from builder.jobs.backends.protocol import (
     AlreadySubmitted,
     JobStatus,
@@ -132,7 +132,7 @@ class Kubernetes:
         except ClusterRefused as error:
             if error.code not in (403, 422) or _NO_RIGHT in error.message:
                 return
-            why = refusal(error.message)
+            why = why_forbidden(error.message)
             if _QUOTA in why and self.cluster.queue:
                 return  # the queue waits
             fix = next((fix for words, fix in _POD_FIXES if words in why), _POD_FIX)

@@ -291,7 +291,7 @@ class Client:
             )
         except ApiException as error:
             if error.status:
-                raise self._refused(error, path) from None
+                raise self._refusal(error, path) from None
             raise self._unreachable(UnansweredError, error.reason) from None  # of TLS
         except exceptions.HTTPError as error:
             cause = getattr(error, "reason", None) or error
@@ -320,7 +320,7 @@ class Client:
             raise OutsideError(what, f"look at it: {self._kubectl} cluster-info")
         return answer
 
-    def _refused(self, answer: ApiException, path: str) -> ClusterRefused:
+    def _refusal(self, answer: ApiException, path: str) -> ClusterRefused:
         """Return what a status and its text mean."""
         status = _parsed(answer.body) or {}
         text = str(status.get("message") or answer.body.decode(errors="replace"))

@@ -50,7 +50,7 @@ class Around:
         """Return why the pods of a Job, or the Jobs of a JobSet, cannot be created."""
         events = (event for event in self._about(name) if event["reason"] in _NOT_MADE)
         message = str(_newest(events).get("message", ""))
-        return refusal(message.partition(_REFUSED)[2] or message)
+        return why_forbidden(message.partition(_REFUSED)[2] or message)
 
     def held(self, pod: str) -> str:
         """Return the newest warning about a pod: a volume that cannot be mounted, for example."""
@@ -110,7 +110,7 @@ class Around:
         return (event for event in self.events if event["involvedObject"].get("name") == name)
 
 
-def refusal(message: str) -> str:
+def why_forbidden(message: str) -> str:
     """Return why an object is refused, without its name."""
     return message.partition(" is forbidden: ")[2] or message
 
