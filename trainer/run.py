@@ -81,7 +81,7 @@ def _set_up(
     facts = distribution.facts(strategy, place)
     text = f"TensorFlow {facts['tensorflow']} on {', '.join(facts['devices'])}, {policy}"
     say("start", text, precision=policy, **facts)
-    total = tf.function(functools.partial(inner.summed, strategy))
+    total = inner.traced(functools.partial(inner.summed, strategy))
     if place.workers > 1 and float(total(tf.constant(float(problem is not None)))):
         raise problem or UsageError("the chief refused to start; its log says why")
     names = splits.class_names(config.records, targets.asked(config))
@@ -92,7 +92,8 @@ def _set_up(
     config = targets.aimed(config, shards[0].layout.target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records, shards)
-    known = choices.Facts(records, stored, replicas, accelerated=bool(_accelerator(facts)))
+    kept = not place.parameter_servers and sum(s.bytes for s in shards) <= choices.SMALL
+    known = choices.Facts(records, stored, replicas, bool(_accelerator(facts)), kept)
     config = sized(choices.settled(config, named, known), records)
     stopwatch = Stopwatch(age=process_age())
     begin = (stopwatch, Position(), found, policy, facts)

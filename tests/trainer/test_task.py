@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +124,23 @@ def test_a_model_says_what_it_was_made_from(
     (tmp_path / "model/saved_model.pb").write_bytes(b"another")
     with pytest.raises(CheckFailed, match="is not the file that the job wrote"):
         model.compare(tmp_path, content["files"])
+
+
+def test_nothing_of_a_run_is_rewritten_by_autograph(task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a third of a short run's processor time."""
+    from tensorflow.python.autograph.impl import api
+
+    rewritten = []
+    original = api._convert_actual
+
+    def convert(function: Any, context: Any) -> Any:
+        rewritten.append(function)
+        return original(function, context)
+
+    monkeypatch.setattr(api, "_convert_actual", convert)
+    options = ("--flip", "both", "--crop", 0.5, "--mixup", 0.2, "--predictions")
+    assert task("--steps", 2, *options)[0] == 0
+    assert [one for one in rewritten if one.__module__.startswith("trainer")] == []
 
 
 def test_an_evaluation_may_be_of_some_batches(task) -> None:

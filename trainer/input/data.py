@@ -7,6 +7,7 @@ the input, and resuming skips records before they are decoded. Augmentation draw
 same position, so a restarted run sees the same pictures.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +44,7 @@ _UNDER_WAY = 8 * len(os.sched_getaffinity(0))
 whenever the next example in order is not ready."""
 
 
+@tf.autograph.experimental.do_not_convert
 def training(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
@@ -149,6 +151,7 @@ def evaluation_batches(
     return -(-most // (batch_size * replicas))
 
 
+@tf.autograph.experimental.do_not_convert
 def evaluation(
     shards: tuple[Shard, ...],
     context: tf.distribute.InputContext,
@@ -161,28 +164,28 @@ def evaluation(
     Examples of weight 0 fill it up to the same number of full batches on every replica.
     """
     pieces = part(shards, context.input_pipeline_id, context.num_input_pipelines)
-    filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     replicas = context.num_replicas_in_sync // context.num_input_pipelines
-    batches = evaluation_batches(shards, context, batch_size) * replicas
+    own = parts.size(pieces)
+    missing = evaluation_batches(shards, context, batch_size) * replicas * batch_size - own
+    filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
     decoded = config.image_size, classes, shards[0].layout, config.evaluate_crop
 
-    def weighted(records: tf.data.Dataset, weight: float) -> tf.data.Dataset:
-        return records.map(lambda record: (record, weight))
+    def made(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return *parse(record, *decoded), tf.cast(number < own, tf.float32)
 
-    own = [weighted(_records(p.path, p.start, p.count), 1.0) for p in pieces]
-    records = weighted(_records(filler.path, 0, 1).repeat(), 0.0)
-    for dataset in reversed(own):
-        records = dataset.concatenate(records)
     return (
-        records.map(
-            lambda record, weight: (*parse(record, *decoded), weight),
-            num_parallel_calls=_UNDER_WAY,
-            deterministic=True,
-        )
+        tf.data.Dataset.from_tensor_slices(_columns((*pieces, *(filler,) * missing)))
+        .flat_map(_records)
+        .enumerate()
+        .map(made, num_parallel_calls=_UNDER_WAY, deterministic=True)
         .batch(batch_size, drop_remainder=True)
-        .take(batches)
         .prefetch(tf.data.AUTOTUNE)
     )
+
+
+def _columns(pieces: tuple[Piece, ...]) -> tuple[list[Any], ...]:
+    """Return paths, starts and counts."""
+    return tuple(map(list, zip(*map(dataclasses.astuple, pieces), strict=True)))
 
 
 def parse(
@@ -246,7 +249,7 @@ def _shuffled(
     Small work that is the same for each example is done for a group at once.
     """
     layout, read = shards[0].layout, _records
-    columns: Any = zip(*((piece.path, piece.start, piece.count) for piece in pieces), strict=True)
+    columns: Any = _columns(pieces)
     if done:
         needed, labels = _needed(pieces, shards, key, repeats, done)
         empty = resuming.empties(layout, classes, range(labels.max() + 1))

@@ -24,6 +24,10 @@ METRICS = ("loss", "accuracy", "gradient_norm", "learning_rate", "input_wait")
 gradient before clipping; seconds until the batch was there (0 with --deterministic)."""
 
 
+traced = functools.partial(tf.function, autograph=False)
+"""tf.function without AutoGraph: rewriting the code of a small run takes longer than the run."""
+
+
 def named(values: np.ndarray, config: Config) -> dict[str, np.ndarray]:
     """Return the metrics of some steps [steps, len(METRICS)] by name. With values there is no
     accuracy, but their mean absolute error, `mae`."""
@@ -82,7 +86,7 @@ class Trainer:
             self.model = networks.build(config, classes, policy)
             if config.target == targets.VALUES and known:
                 networks.learn_units(self.model, np.concatenate([*known.values()]))
-        self.total = tf.function(functools.partial(summed, strategy))
+        self.total = traced(functools.partial(summed, strategy))
         self._averages: list[tuple[Any, Any]] = []
         self.use_learning_rate(1.0)
 
@@ -106,12 +110,12 @@ class Trainer:
         """Make the functions again, since they refer to the optimizer and its variables."""
         self._gradients_function: Any = self._gradients
         if self.config.xla:
-            self._gradients_function = tf.function(self._gradients, jit_compile=True)
+            self._gradients_function = traced(self._gradients, jit_compile=True)
         elif self.config.accumulate > 1:  # traced once, called for each part
-            self._gradients_function = tf.function(self._gradients)
-        self.synchronise = tf.function(self._synchronise) if self._drifting() else lambda: None
-        self._train = tf.function(self._train_steps)
-        self._snapshot = tf.function(self._read)
+            self._gradients_function = traced(self._gradients)
+        self.synchronise = traced(self._synchronise) if self._drifting() else lambda: None
+        self._train = traced(self._train_steps)
+        self._snapshot = traced(self._read)
 
     graph = False
     """Does TensorFlow alone make the batches, so that another process can?"""
@@ -232,9 +236,7 @@ class Trainer:
         self.strategy.run(average)
 
     def _train_steps(self, iterator: Any, steps: tf.Tensor) -> tf.Tensor:
-        metrics = tf.TensorArray(tf.float32, size=steps, element_shape=[len(METRICS)])
-        last = tf.zeros([len(METRICS) - 1])
-        for step in tf.range(steps):
+        def step(number: tf.Tensor, last: tf.Tensor, metrics: Any) -> tuple[Any, ...]:
             with tf.control_dependencies([last]):
                 began = self._clock()
             with tf.control_dependencies([began]):
@@ -243,8 +245,11 @@ class Trainer:
                 waited = tf.cast(self._clock() - began, tf.float32)
             each = self.strategy.run(self._train_step, args=(batch,))
             last = self.strategy.reduce(tf.distribute.ReduceOp.SUM, each, axis=None)
-            metrics = metrics.write(step, tf.concat([last, [waited]], axis=0))
-        return metrics.stack()
+            return number + 1, last, metrics.write(number, tf.concat([last, [waited]], axis=0))
+
+        metrics = tf.TensorArray(tf.float32, size=steps, element_shape=[len(METRICS)])
+        begun = (tf.constant(0), tf.zeros([len(METRICS) - 1]), metrics)
+        return tf.while_loop(lambda number, *_: number < steps, step, begun)[2].stack()
 
     def _clock(self) -> tf.Tensor:
         """Return the time; 0 with --deterministic, under which TensorFlow refuses to."""
@@ -325,6 +330,8 @@ class Evaluation:
 
     CHUNK = 4
     """Batches between two checks whether to stop."""
+    KEPT = 128 << 20
+    """Most bytes of decoded pictures that are kept from one evaluation to the next."""
 
     def __init__(
         self,
@@ -342,17 +349,22 @@ class Evaluation:
         self.scores: Any = None
         """Those of the last evaluation."""
         batch_size = -(-config.batch_size // strategy.num_replicas_in_sync)
-        contexts = []
+        self._kept = False
 
         def make(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            contexts.append(context)
-            return data.evaluation(shards, context, config, classes, batch_size)
+            every = data.evaluation_batches(shards, context, batch_size)
+            self.batches = min(every, config.evaluate_batches or every)
+            own = self.batches * context.num_replicas_in_sync // context.num_input_pipelines
+            self._kept = own * batch_size * config.image_size**2 * 3 <= self.KEPT
+            read = data.evaluation(shards, context, config, classes, batch_size)
+            return read.take(own).cache().repeat() if self._kept else read
 
-        self._dataset = strategy.distribute_datasets_from_function(make)
-        every = data.evaluation_batches(shards, contexts[0], batch_size)
-        self.batches = min(every, config.evaluate_batches or every)
-        self._evaluate = tf.function(self._evaluate_batches)
-        self._of_batch = tf.function(self._evaluate_batch)  # Its graph stands there twice.
+        self._make = functools.partial(strategy.distribute_datasets_from_function, make)
+        self._dataset: Any = self._make()
+        self._iterator: Any = None
+        """Of pictures that are kept, after a whole evaluation: it begins again."""
+        self._evaluate = traced(self._evaluate_batches)
+        self._of_batch = traced(self._evaluate_batch)  # Its graph stands there twice.
 
     def run(
         self,
@@ -366,7 +378,11 @@ class Evaluation:
         """
         began = time.perf_counter()
         total: dict[str, np.ndarray] = {}
-        iterator = iter(self._dataset)
+        iterator, self._iterator = self._iterator or iter(self._dataset or self._make()), None
+        if self._kept:
+            self._dataset = (
+                None  # Its cache is this iterator's, which an error may leave half full.
+            )
         for first in range(0, self.batches, self.CHUNK):
             if first:
                 between()
@@ -374,6 +390,7 @@ class Evaluation:
             with on():
                 counts = {name: n.numpy() for name, n in self._evaluate(iterator, count).items()}
             total = {name: total.get(name, 0.0) + n.astype(float) for name, n in counts.items()}
+        self._iterator = iterator if self._kept else None
         deviation = np.asarray(optimization.units(self.config, self.model)[1])
         self.scores = self.kind(total, deviation)
         examples, seconds = int(self.scores.examples), time.perf_counter() - began
@@ -381,11 +398,13 @@ class Evaluation:
 
     def _evaluate_batches(self, iterator: Any, batches: tf.Tensor) -> scores.Counts:
         """Return the counts of so many batches, which stay on the devices until then."""
-        totals = self._of_batch(next(iterator))
-        for _ in tf.range(batches - 1):
+
+        def more(number: tf.Tensor, totals: scores.Counts) -> tuple[tf.Tensor, scores.Counts]:
             counts = self._of_batch(next(iterator))
-            totals = {name: totals[name] + counts[name] for name in totals}
-        return totals
+            return number + 1, {name: totals[name] + counts[name] for name in totals}
+
+        begun = (tf.constant(1), self._of_batch(next(iterator)))
+        return tf.while_loop(lambda number, _: number < batches, more, begun)[1]
 
     def _evaluate_batch(self, batch: tuple[tf.Tensor, tf.Tensor, tf.Tensor]) -> scores.Counts:
         counts = self.strategy.run(self._count, args=batch)

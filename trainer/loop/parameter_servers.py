@@ -80,7 +80,7 @@ class ParameterServers(inner.Trainer):
 
     def _trace(self) -> None:
         super()._trace()
-        self._step_function = tf.function(self._step)
+        self._step_function = inner.traced(self._step)
 
     def batches(self, shards: tuple[Shard, ...], consumed: int) -> Any:
         """Return one iterator for each worker, over its own part of the records."""

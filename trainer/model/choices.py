@@ -24,6 +24,8 @@ _BATCH = 32
 """The batch that the rates are for."""
 _EVALUATIONS, _SHORT = 10, 200
 """Evaluations of a run; a run of fewer steps has one, at its end."""
+SMALL = 16 << 20
+"""Bytes of records whose pictures are kept: decoded, JPEGs take some fifteen times as much."""
 _LEAST_STEPS = 4
 """Of an epoch, for which a batch is made smaller."""
 
@@ -39,6 +41,8 @@ class Facts:
     replicas: int
     accelerated: bool
     """Is a replica a GPU or a TPU?"""
+    kept: bool = False
+    """May decoded pictures be kept, and are the records small enough?"""
 
 
 Choice = tuple[str, Any, str]
@@ -130,6 +134,8 @@ def choices(config: Config, given: Collection[str], facts: Facts) -> list[Choice
         choose("warmup_steps", min(500, steps // 20), "a twentieth of the run")
     if config.deterministic:
         choose("checkpoint_every", 100, "by steps, since saving averages what replicas know")
+    if facts.kept:
+        choose("cache", "memory", f"the records have at most {SMALL >> 20} MiB")
     every = steps // _EVALUATIONS if steps >= _SHORT else 0
     choose("evaluate_every", every, f"{_EVALUATIONS} evaluations, of which the best is kept")
     return made

@@ -41,6 +41,7 @@ def export(
         if variable.path in weights:  # The others are states of random numbers, for training.
             variable.assign(weights[variable.path])
 
+    @tf.autograph.experimental.do_not_convert
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
         predicted = optimization.predicted(config, network(images, training=False))
         if config.target == targets.VALUES:
@@ -52,6 +53,7 @@ def export(
 
     window = decoding.centre(config.evaluate_crop)
 
+    @tf.autograph.experimental.do_not_convert
     def files(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
         square = tf.TensorSpec((size, size, 3), tf.uint8)
         return tensors(
@@ -86,7 +88,8 @@ def predict(
     context = tf.distribute.InputContext()
     dataset = data.evaluation(shards, context, config, len(names), _BATCH)
     predict = tf.function(
-        lambda images: optimization.predicted(config, network(images, training=False))
+        lambda images: optimization.predicted(config, network(images, training=False)),
+        autograph=False,
     )
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()

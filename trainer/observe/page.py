@@ -49,7 +49,7 @@ Curves = dict[str, Curve]
 
 
 class Mistakes(Observer):
-    """Looks for the worst answers after each evaluation."""
+    """Looks for the worst answers after the last evaluation, with --summaries images after each."""
 
     def __init__(self) -> None:
         self._pool: tuple[np.ndarray, np.ndarray] | None = None
@@ -58,8 +58,12 @@ class Mistakes(Observer):
         """Those of the last evaluation, with their captions."""
 
     def evaluated(self, run: Run, step: int, result: dict[str, float]) -> None:
+        last = step >= run.config.steps or run.judge.stop
+        if not (last or "images" in run.config.summaries):
+            return
         self._predict = self._predict or tf.function(
-            lambda x: optimization.predicted(run.config, run.model(x, training=False))
+            lambda x: optimization.predicted(run.config, run.model(x, training=False)),
+            autograph=False,
         )
         images, labels = self.examples(run)
         starts = range(0, len(images), _BATCH)

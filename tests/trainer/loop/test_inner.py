@@ -1,6 +1,9 @@
 """The inner loop: replicas agree, gradients are clipped and summed, averages are kept; XLA."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -10,6 +13,7 @@ import tensorflow as tf
 from tests.trainer.loop.count_updates import tiny
 from tests.trainer.runs import SMOKE, mirrored
 from trainer.config import Config, UsageError, parse, sized
+from trainer.input import splits
 from trainer.loop import inner
 from trainer.model import networks, optimization
 
@@ -174,6 +178,33 @@ def test_a_compiled_step_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
         np.testing.assert_allclose(other, plain, rtol=1e-4, atol=1e-7)
     with pytest.raises(UsageError, match="--xla does not work with 2 replicas"):
         inner.Trainer(mirrored(), config("--xla"), 2, "float32")
+
+
+@pytest.mark.parametrize(("kept", "batches"), [(0, 0), (1 << 20, 0), (1 << 20, 3)])
+def test_pictures_of_small_sets_are_decoded_for_the_first_evaluation_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int, batches: int
+) -> None:
+    shutil.copytree(SMOKE, tmp_path, dirs_exist_ok=True)
+    monkeypatch.setattr(inner.Evaluation, "KEPT", kept)
+    options = config("--evaluate-batches", batches)
+    network = networks.build(options, 10, "float32")
+    shards = splits.find(str(tmp_path), "validation")
+    evaluation = inner.Evaluation(tf.distribute.get_strategy(), network, options, 10, shards)
+
+    def measured() -> dict:
+        return {name: n for name, n in evaluation.run().items() if name != "seconds"}
+
+    if batches == 0:
+        with pytest.raises(KeyboardInterrupt):  # After a part, the next one begins anew.
+            evaluation.run(Mock(side_effect=KeyboardInterrupt))
+    first = measured()
+    assert first["examples"] == (24 if batches else 200)
+    Path(shards[0].path).unlink()
+    if kept:
+        assert measured() == first == measured()
+    else:
+        with pytest.raises(tf.errors.NotFoundError):
+            measured()
 
 
 def test_epochs_become_steps() -> None:

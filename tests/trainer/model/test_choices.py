@@ -15,9 +15,11 @@ from trainer.model import choices
 pytestmark = pytest.mark.tensorflow
 
 
-def choose(*options: object, records: int = 2000, replicas: int = 1, gpu: bool = False) -> dict:
+def choose(
+    *options: object, records: int = 2000, replicas: int = 1, gpu: bool = False, kept: bool = False
+) -> dict:
     arguments = [str(one) for one in ("--records", "r", "--job-dir", "j", *options)]
-    facts = choices.Facts(records, 28, replicas, gpu)
+    facts = choices.Facts(records, 28, replicas, gpu, kept)
     made = choices.choices(parse(arguments, {}), given(arguments), facts)
     assert all(why for *_, why in made)
     return {name: value for name, value, _ in made}
@@ -72,6 +74,7 @@ def test_adamw_has_keras_decay_unless_another_is_given_also_none() -> None:
         (("--optimizer", "lion"), {}, "learning_rate", 0.0008),
         (("--steps", 5000), {}, "evaluate_every", 500),
         (("--epochs", 40), {}, "evaluate_every", 250),
+        ((), {"kept": True}, "cache", "memory"),
     ],
 )
 def test_choices_follow_data_devices_and_options(
@@ -186,6 +189,7 @@ def test_a_run_says_what_it_chose_goes_on_with_it_and_is_done(tmp_path: Path, ta
         "--epochs 24: 1,000 records, from scratch",
         "--schedule cosine: the rate falls to 0 at the end of the run",
         "--warmup-steps 37: a twentieth of the run",
+        "--cache memory: the records have at most 16 MiB",
     ]
     record = json.loads((tmp_path / "config.json").read_text())
     assert (record["epochs"], record["steps"], record["warmup_steps"]) == (24.0, 750, 37)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,6 +43,19 @@ def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, ta
     assert len(line.split()) == 40, "each step once, those before the restart too"
     assert len(evaluated.split()) == 4, "the one after step 25 came after its checkpoint"
     assert "--evaluate-every" in words and "--grace" not in words
+
+
+@pytest.mark.parametrize(("options", "times"), [((), 1), (("--summaries", "images"), 3)])
+def test_mistakes_are_looked_for_where_they_are_shown(
+    options: tuple, times: int, task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = Mock(side_effect=page.worst)
+    monkeypatch.setattr(page, "worst", looked)
+    given = ("--early-stopping", 1, "--learning-rate", 1e-12, "--evaluate-every", 2, "--steps", 90)
+    code, lines = task("--export", "none", *given, *options)
+    evaluated = [line["step"] for line in lines if line["event"] == "evaluated"]
+    assert code == 0, lines[-1]
+    assert (code, evaluated, looked.call_count) == (0, [2, 4, 4], times)
 
 
 def test_a_long_curve_is_thinned_and_steps_made_again_replace_the_earlier_ones() -> None:
