@@ -1,6 +1,6 @@
 """Where the processor time of a `builder` command goes, on this machine and in its engine.
 
-    python -m tools.bench.parts RESULT.json build v100        # what `python -m tools.bench image` runs, too
+    python -m tools.bench.parts RESULT.json build v100     # the bench `image` runs it, too
 
 The command runs in this process. What takes time in it is wrapped by a clock of its thread's
 processor time, which costs microseconds for a piece of 256 KiB. zstd packs in threads of its own:
