@@ -6,9 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from builder.cli.common import out, project, reporter, results, root, say, settings, show
+from builder.cli.common import out, project, reporter, results, root, save, say, settings, show
 from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, TARGET, argument, flag, option
-from builder.core import files
 from builder.core.errors import InputError
 
 
@@ -125,15 +124,10 @@ def prove(
         data = any_image.as_dict(name, judged.gpu, checks, wasted, judged.image.spent)
         results(as_json, data, lines)
     if html:
-        _write(html, pages.html(pages.of_results(name, judged.image, checks, wasted)))
+        save(html, pages.html(pages.of_results(name, judged.image, checks, wasted)))
     judged.require()
     if push_receipt:
         say(judged.push_receipt(chosen))
-
-
-def _write(page: Path, text: str) -> None:
-    files.write(page, text)
-    say(f"wrote {page}")
 
 
 def _targets() -> dict[str, str]:
@@ -175,6 +169,6 @@ def report(
 
     address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
     page = pages.of_target(root(), target, address, today)
-    _write(html, pages.html(page))
+    save(html, pages.html(page))
     if page.gap:
         say(f"advisories were not looked up: {page.gap}")

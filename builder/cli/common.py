@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from builder.core import files
 from builder.core.display import Annotation, line, masked, plain
 from builder.core.errors import InputError
 
@@ -61,6 +62,12 @@ def results(as_json: bool, data: Any, lines: Iterable[str]) -> None:
         return
     for each in lines:
         show(line(each))
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file, and say so."""
+    files.write(path, text)
+    say(f"wrote {path}")
 
 
 def root() -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from builder.cli import job_sent, options
-from builder.cli.common import out, reporter, root, say, settings
+from builder.cli.common import out, reporter, root, save, say, settings
 from builder.cli.job_sent import backend_of, end, line_writer
 from builder.cli.options import BackendOptions, SendingOptions, argument, expanded, flag, option
 from builder.core import backends
@@ -23,13 +23,10 @@ OUTPUT = option("Write to a file instead of stdout.", "--output", "-o")
 
 def _write(text: str, output: Path | None) -> None:
     """Write to a file, or to stdout."""
-    from builder.core.files import write
-
     if output is None:
         sys.stdout.write(text)
     else:
-        write(output, text)
-        say(f"wrote {output}")
+        save(output, text)
 
 
 def local(

@@ -82,7 +82,6 @@ def verify(
     """
     from builder.core.settings import Identity
     from builder.pipeline import model
-    from builder.pipeline.verify import judge_of
     from builder.pipeline.verify import verify as check
     from builder.prove import suites
 
@@ -102,10 +101,8 @@ def verify(
         _verify_model(Path(reference), chosen, as_json)
         return
     with reporter() as progress:
-        judge = judge_of(suites.IMAGE) if suite else None
-        image = check(
-            reference, chosen, root(), judge=judge, of_target=not suite, on_event=progress.on_event
-        )
+        asked_for = suites.IMAGE if suite else None
+        image = check(reference, chosen, root(), suite=asked_for, on_event=progress.on_event)
     say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
     say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
     for result in image.receipt.checks:

@@ -228,8 +228,6 @@ PythonRequirement = Annotated[str, AfterValidator(requirement)]
 AcceleratorName = Annotated[str, AfterValidator(_accelerator)]
 PythonVersion = Annotated[str, matches(r"3\.[0-9]+", "a Python version", "write 3.11 or 3.13")]
 BaseImage = Annotated[str, AfterValidator(_base)]
-DebianPackages = tuple[DebianPackageName, ...]
-PythonRequirements = tuple[PythonRequirement, ...]
 LayerCompression = Annotated[str, AfterValidator(_compression)]
 UserNumber = Annotated[int, Field(ge=1, le=65533)]
 Size = Annotated[ByteSize, BeforeValidator(_size), Field(gt=0)]
@@ -281,6 +279,3 @@ class AcceptedAdvisory(FileModel):
 
     until: Annotated[date, BeforeValidator(_day)] = Field(examples=["2027-03-31"])
     """The last day on which it is accepted, in UTC; afterwards the check fails."""
-
-
-AcceptedAdvisories = tuple[AcceptedAdvisory, ...]

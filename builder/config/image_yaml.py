@@ -121,10 +121,10 @@ class ImageSpec(FileModel):
     )
     """`own`, made from Debian and locked wheels, or any published image by digest."""
 
-    apt: fields.DebianPackages = Field((), examples=[["libgl1"]])
+    apt: tuple[fields.DebianPackageName, ...] = Field((), examples=[["libgl1"]])
     """Debian packages to add. `builder lock` chooses and pins their versions."""
 
-    requirements: fields.PythonRequirements = Field((), examples=[["pandas>=2,<3"]])
+    requirements: tuple[fields.PythonRequirement, ...] = Field((), examples=[["pandas>=2,<3"]])
     """Python packages to add. They cannot move the framework or a CUDA library."""
 
     program: Annotated[
@@ -181,7 +181,7 @@ class ImageSpec(FileModel):
     """CUDA libraries to take in another version than the one that follows from the release. PyTorch
     fixes all of them, JAX all but cuDNN."""
 
-    advisories: fields.AcceptedAdvisories = Field(
+    advisories: tuple[fields.AcceptedAdvisory, ...] = Field(
         (),
         examples=[
             [

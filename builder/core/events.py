@@ -53,8 +53,8 @@ Event = StepStarted | StepProgress | StepLog | StepDone
 OnEvent = Callable[[Event], None]
 
 
-def ignore(event: Event) -> None:
-    """Do nothing: the callback of a caller that does not show progress."""
+def ignore(_: object) -> None:
+    """Do nothing: the callback of a caller that shows nothing."""
 
 
 def prefixed(prefix: str, on_event: OnEvent) -> OnEvent:

@@ -9,14 +9,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from builder.core.errors import OutsideError
+from builder.core.events import ignore
 
 T = TypeVar("T")
 OnRetry = Callable[[str], None]
 """Receives one line for each attempt that failed and is repeated."""
-
-
-def ignore(line: str) -> None:
-    """Do nothing: the callback of a caller that does not show failed attempts."""
 
 
 class TransientError(Exception):

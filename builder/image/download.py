@@ -23,7 +23,6 @@ from builder.core.display import masked
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore, step
 from builder.core.retry import OnRetry, Retry, TransientError
-from builder.core.retry import ignore as ignore_retry
 from builder.image.tarball import pieces
 from builder.registry.refusals import BUSY, broken
 
@@ -83,7 +82,7 @@ def fetch(
     file: LockedFile,
     retry: Retry,
     progress: Progress,
-    log: OnRetry = ignore_retry,
+    log: OnRetry = ignore,
 ) -> IO[bytes]:
     """Return a file, open for reading, downloaded if it is not here.
 

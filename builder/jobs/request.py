@@ -56,11 +56,7 @@ class Prepared:
         return backends.of(self.backend.name).text(self.backend.render(self.ready))
 
 
-def _ignored(note: str) -> None:
-    """Do nothing: the callback of a caller that shows no notes."""
-
-
-def prepare(request: Request, on_note: OnNote = _ignored, on_event: OnEvent = ignore) -> Prepared:
+def prepare(request: Request, on_note: OnNote = ignore, on_event: OnEvent = ignore) -> Prepared:
     """Return the job with its image and machines, after every check that the backend makes without
     asking anybody. Raises InputError, OutsideError, CheckFailed."""
     job = description.load(request.root, request.job)
@@ -85,7 +81,7 @@ def taken(
     request: Request,
     *,
     again: bool = False,
-    on_note: OnNote = _ignored,
+    on_note: OnNote = ignore,
     on_event: OnEvent = ignore,
 ) -> str:
     """Return what `submit` would send now, as a person reads it, after the backend itself has said
@@ -101,7 +97,7 @@ def submit(
     request: Request,
     *,
     again: bool = False,
-    on_note: OnNote = _ignored,
+    on_note: OnNote = ignore,
     on_event: OnEvent = ignore,
 ) -> tuple[RemoteBackend, Submitted]:
     """Send a job, unless it is there already, and return the backend that has it.

@@ -170,6 +170,8 @@ def make(
     OutsideError.
     """
     targets = [prepared(target) for target in wanted]
+    layers = {target.layers.path: target.layers for target in targets}  # what one adds all know
+    targets = [replace(target, layers=layers[target.layers.path]) for target in targets]
     engine = connect()
     with contextlib.ExitStack() as locks:
         # in one order, so that two runs do not wait for each other

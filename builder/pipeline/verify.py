@@ -51,25 +51,24 @@ def verify(
     settings: Settings,
     root: Path | None = None,
     *,
-    judge: Judge | None = None,
-    of_target: bool = True,
+    suite: Suite | None = None,
     on_event: OnEvent = ignore,
 ) -> Verification:
     """Verify an image in a registry against the receipt that refers to it.
 
     reference: a whole one, or a tag or digest of the project's own repository. root: the project,
-    whose images/pushed.lock says where its tags lead. judge: whether a receipt proves the image; by
-    default by the suite of the target that the tag names, else of the image's own label. of_target:
-    whether the receipt has to be of that target. Raises CheckFailed where the image is not proven
-    or not the one that git names, OutsideError where there is none.
+    whose images/pushed.lock says where its tags lead. suite: which the receipt has to be of, of any
+    target; by default that of the target that the tag names, else of the image's own label.
+    Raises CheckFailed where the image is not proven or not the one that git names, OutsideError
+    where there is none.
     """
     wanted = asked.of(root, reference, settings)
-    if not of_target:
+    if suite:
         wanted = Asked(wanted.named, wanted.digests, wanted.locked)
     rules = policy.of(settings.trust)
     with repository.opened(wanted.named, on_event, f"verify {wanted.named}") as client:
         wanted.require(client)
-        return proven(client, wanted, judge, rules)[0]
+        return proven(client, wanted, judge_of(suite) if suite else None, rules)[0]
 
 
 def proof(wanted: Asked, settings: Settings, on_event: OnEvent = ignore) -> Verification:

@@ -18,7 +18,8 @@ from urllib.parse import quote
 
 from builder.core import web
 from builder.core.errors import CheckFailed, FactoryError, OutsideError
-from builder.core.retry import OnRetry, Retry, TransientError, ignore
+from builder.core.events import ignore
+from builder.core.retry import OnRetry, Retry, TransientError
 from builder.core.web import Answer
 from builder.registry import decoding
 from builder.registry.credentials import Credentials

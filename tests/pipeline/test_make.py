@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.group import app
+from builder.config import targets
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.image import base, content_store, download, layers_lock, program, registry_layers
@@ -149,6 +150,23 @@ def test_the_way_of_an_image_reaches_few_files() -> None:
     files = reached("builder.pipeline.make")
     assert {ROOT / "builder/image/wheel_layers.py", ROOT / "builder/image/loading.py"} <= files
     assert len(files) <= FILES, sorted(map(str, files))
+
+
+def test_what_is_made_for_one_target_is_known_of_the_others(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the proof of the second could not compare its base with the new lines."""
+    monkeypatch.setattr(make, "load_bases", lambda *_: {})
+    monkeypatch.setattr(make, "build_image", lambda _root, target, *_: target.layers)
+    seen: list[object] = []
+
+    def prove(_root: Path, _engine: Any, _target: object, record: object, _: object) -> Any:
+        seen.append(record)
+        return None, True
+
+    files, built = targets.all_of(copy, (TARGET, "cpu")), make.BuildOptions(Settings())
+    make.make(copy, files, built, lambda: SimpleNamespace(), prove)
+    assert len(seen) == 2 and seen[0] is seen[1]
 
 
 # --- where layers come from -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
-from builder.pipeline.verify import RECEIPT_TYPE, attach, judge_of, verify
+from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
 from builder.prove import receipts, suites
 from builder.registry import Descriptor, client, manifests, referrers
 from builder.trust import attestations, dsse
@@ -42,7 +42,7 @@ def test_verify_says_what_is_wrong(repository: Repository) -> None:
     with pytest.raises(CheckFailed, match=f"its receipt is of the future: {re.escape(tomorrow)}"):
         verify("early", settings)
     with pytest.raises(CheckFailed, match=r"check loader is version \d+, now it is"):
-        verify(made.digest, settings, judge=judge_of(NEWER))
+        verify(made.digest, settings, suite=NEWER)
     repository.client.put_manifest(repository.path, "list", manifests.index((made.descriptor,)))
     with pytest.raises(CheckFailed, match="is a list of images"):
         verify("list", settings)
@@ -103,7 +103,7 @@ def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> Non
     attach(repository.client, repository.reference, labelled, receipt(labelled, **program))
     assert verify("script", repository.settings()).receipt.suite == "program"
     with pytest.raises(CheckFailed, match="of the suite program, the image needs trainer"):
-        verify("script", repository.settings(), judge=judge_of(TRAINER))
+        verify("script", repository.settings(), suite=TRAINER)
     easy = repository.image("easy", "easy", **{suites.LABEL: "easy"})
     attach(repository.client, repository.reference, easy, receipt(easy))
     with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):
