@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from builder.cli import cloud_local
+from builder.cli import cloud_local, options
 from builder.cli.common import (
     chosen,
     cloud_clients,
@@ -21,17 +21,7 @@ from builder.cli.common import (
     show,
 )
 from builder.cli.console import duration
-from builder.cli.options import (
-    ALL,
-    JSON,
-    PROJECT,
-    REGION,
-    REGISTRY,
-    TARGETS,
-    argument,
-    flag,
-    option,
-)
+from builder.cli.options import argument, flag, option
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,18 +40,18 @@ cloud_app.command("run-local", context_settings=cloud_local.PASSED_ON)(cloud_loc
 
 @cloud_app.command("build")
 def cloud_build(
-    project: str | None = PROJECT,
-    region: str | None = REGION,
-    targets: list[str] | None = TARGETS,
-    everything: bool = ALL,
+    project: str | None = options.PROJECT,
+    region: str | None = options.REGION,
+    targets: list[str] | None = options.TARGETS,
+    everything: bool = options.ALL,
     file: Path | None = option("Another file than cloudbuild.yaml."),
     substitutions: list[str] | None = option(
         "Values of cloudbuild.yaml's substitutions.", metavar="_NAME=VALUE,..."
     ),
     dry_run: bool = flag("--dry-run", "Print the request."),
     run_async: bool = flag("--async", "Start the build, and return."),
-    registry: str | None = REGISTRY,
-    as_json: bool = JSON,
+    registry: str | None = options.REGISTRY,
+    as_json: bool = options.JSON,
 ) -> None:
     """Build, prove and push targets in Cloud Build: one is followed by its log.
 
@@ -178,8 +168,8 @@ def _left_running(builds: Iterable[Any], source: Any = None) -> Iterator[None]:
 @cloud_app.command("logs")
 def cloud_logs(
     build: str = argument("A build's id.", default=..., metavar="BUILD"),
-    project: str | None = PROJECT,
-    region: str | None = REGION,
+    project: str | None = options.PROJECT,
+    region: str | None = options.REGION,
 ) -> None:
     """Show a build's log, and follow it while it runs."""
     from builder.cloudbuild import builds, follow, outcome
@@ -203,10 +193,10 @@ cloud_app.add_typer(triggers_app, name="triggers")
 
 @triggers_app.command("apply")
 def triggers_apply(
-    project: str | None = PROJECT,
-    region: str | None = REGION,
+    project: str | None = options.PROJECT,
+    region: str | None = options.REGION,
     dry_run: bool = flag("--dry-run", "Only show what would change."),
-    as_json: bool = JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Make the project's triggers as builder.toml says. Shows the difference first.
 
@@ -234,8 +224,8 @@ def triggers_apply(
 @cloud_app.command("changed")
 def cloud_changed(
     targets: list[str] | None = argument("Only of these (default: all).", metavar="TARGET"),
-    registry: str | None = REGISTRY,
-    as_json: bool = JSON,
+    registry: str | None = options.REGISTRY,
+    as_json: bool = options.JSON,
 ) -> None:
     """Print the targets whose image in the registry is not made from the files here, one a line.
 

@@ -8,19 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from builder.cli import options
 from builder.cli.common import out, reporter, root, say, settings
 from builder.cli.console import duration, size
-from builder.cli.options import (
-    AGAINST,
-    ENGINE,
-    JSON,
-    REFERENCE,
-    REGISTRY,
-    TARGETS,
-    argument,
-    flag,
-    option,
-)
+from builder.cli.options import argument, flag, option
 from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
@@ -29,13 +20,13 @@ if TYPE_CHECKING:
 
 
 def push(
-    targets: list[str] | None = TARGETS,
-    registry: str | None = REGISTRY,
+    targets: list[str] | None = options.TARGETS,
+    registry: str | None = options.REGISTRY,
     tag: list[str] | None = option("An additional tag."),
     key: str | None = option("Sign with this key: a file that COSIGN_PASSWORD opens"),
     keyless: bool = flag("--keyless", "Sign with this process's OIDC identity (Sigstore)."),
-    engine: str | None = ENGINE,
-    as_json: bool = JSON,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Push proven images, each with its receipt; sign them where a key is named, or --keyless.
 
@@ -65,15 +56,15 @@ def push(
 
 
 def verify(
-    reference: str = REFERENCE,
-    registry: str | None = REGISTRY,
+    reference: str = options.REFERENCE,
+    registry: str | None = options.REGISTRY,
     key: list[str] | None = option(
         "A public key whose receipts count; replaces `prove` of builder.toml."
     ),
     identity: str | None = option("The OIDC identity whose receipts count, instead of a key."),
     issuer: str | None = option("Who vouches for --identity."),
     suite: Literal["image"] | None = option("Take the receipt of builder prove --push-receipt."),
-    as_json: bool = JSON,
+    as_json: bool = options.JSON,
 ) -> None:
     """Check that an image in a registry has a valid receipt, signed by KEY where one is named. Of
     the folder of a job, that its model is the one that it wrote, in such an image.
@@ -135,12 +126,12 @@ def rebuild(
     reference: str | None = argument("An image of the registry; none: the new layers.", "REF"),
     target: str | None = option("REF's target; else its tag names it."),
     everything: bool = flag("--all", "Every layer of images/layers.lock, not the new ones."),
-    against: str | None = AGAINST,
+    against: str | None = options.AGAINST,
     sign: bool = flag("--sign", "Sign the lines of the layers that were made."),
     key: str | None = option("Sign with this key."),
-    registry: str | None = REGISTRY,
-    engine: str | None = ENGINE,
-    as_json: bool = JSON,
+    registry: str | None = options.REGISTRY,
+    engine: str | None = options.ENGINE,
+    as_json: bool = options.JSON,
 ) -> None:
     """Make layers again, from locked packages alone, and compare.
 
@@ -204,7 +195,7 @@ def promote(
     reference: str = argument("A reference or tag; with --back, the tag.", default=...),
     tag: str | None = argument("The tag to move, such as production."),
     back: bool = flag("--back", "Move the tag to the image that it led to before."),
-    registry: str | None = REGISTRY,
+    registry: str | None = options.REGISTRY,
 ) -> None:
     """Move a tag to a proven image, or back.
 
