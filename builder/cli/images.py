@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.engine import Engine
     from builder.pipeline.export import Exported
-    from builder.pipeline.make import Base, BuildOptions
+    from builder.pipeline.make import Base, BuildOptions, Target
     from builder.pipeline.records import ImageRecord
     from builder.prove.receipts import Receipt
 
@@ -138,11 +138,11 @@ def build(
     with reporter() as progress:
         docker = cache(lambda: connect(configured, on_event=progress.on_event))
         build_options = _build_options(configured, progress.on_event, no_cache)
+        prepared = [make.prepare(root(), name) for name in names]
         if dry_run:
-            prepared = [make.prepare(root(), name) for name in names]
             estimate = make.plan_load(prepared, build_options, docker()).estimate
         else:
-            made = _make(names, build_options, docker, base_only, to_registry, to_layout)
+            made = _make(prepared, build_options, docker, base_only, to_registry, to_layout)
     if dry_run:
         tags = list(dict.fromkeys(target.base.tag for target in prepared if target.base))
         plan = {"bases": tags, **asdict(estimate)}
@@ -158,7 +158,7 @@ def build(
 
 
 def _make(
-    names: Sequence[str],
+    targets: Sequence["Target"],
     build_options: "BuildOptions",
     engine: Callable[[], "Engine"],
     base_only: bool,
@@ -169,11 +169,10 @@ def _make(
     from builder.pipeline import export, make
 
     if folder:
-        return export.to_layout(root(), names, build_options, engine, base_only, folder)
+        return export.to_layout(targets, build_options, engine, base_only, folder)
     if to_registry:
         send = export.bases_to_registry if base_only else export.to_registry
-        return send(root(), names, build_options, engine)
-    targets = [make.prepare(root(), name) for name in names]
+        return send(targets, build_options, engine)
     if base_only:
         return tuple(make.load_bases(targets, build_options, engine()).values())
     return make.build(root(), targets, build_options, engine())

@@ -18,7 +18,7 @@ from builder.image import base, content_store, loading, program, registry_layers
 from builder.image.layer import AssembledImage
 from builder.image.registry_layers import base_in_registry
 from builder.pipeline import repository
-from builder.pipeline.make import BuildOptions, Target, prepare, report_plan
+from builder.pipeline.make import BuildOptions, Target, report_plan
 from builder.registry import Reference, Registry
 
 if TYPE_CHECKING:
@@ -44,36 +44,34 @@ class Exported:
 
 
 def to_registry(
-    root: Path, names: Sequence[str], options: BuildOptions, engine: Connect
+    targets: Sequence[Target], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
     """Put the training images of these targets onto their bases in the registry.
 
-    The tag is `unproven-<hash>`; the tags that people follow move after a smoke run only. All
-    targets are prepared before anything is sent. Raises what `prepare` raises, InputError without a
-    registry, OutsideError where the registry lacks a base.
+    The tag is `unproven-<hash>`; the tags that people follow move after a smoke run only. Raises
+    InputError without a registry, OutsideError where the registry lacks a base.
     """
-    targets = [prepare(root, name) for name in names]
     reference = repository.of(options.settings, "build")
     return tuple(_put_onto_base(reference, target, options, engine) for target in targets)
 
 
 def bases_to_registry(
-    root: Path, names: Sequence[str], options: BuildOptions, engine: Connect
+    targets: Sequence[Target], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
     """Put the bases of these targets into the registry.
 
-    Raises what `prepare` raises, InputError without a registry or for a published base.
+    Raises InputError without a registry or for a published base.
     """
     reference = repository.of(options.settings, "build")
-    targets: dict[str, Target] = {}
-    for target in [prepare(root, name) for name in names]:
+    bases: dict[str, Target] = {}
+    for target in targets:
         if target.base is None:
             raise InputError(
                 f"{target.name}: its base is {target.spec.base}", "there is none to build"
             )
-        targets[target.base.tag] = target
+        bases[target.base.tag] = target
     exported = []
-    for tag, target in targets.items():
+    for tag, target in bases.items():
         to = reference.tagged(tag)
         with Registry(reference.host) as client:
             committed = _base_of(target, options)
@@ -90,8 +88,7 @@ def bases_to_registry(
 
 
 def to_layout(
-    root: Path,
-    names: Sequence[str],
+    targets: Sequence[Target],
     options: BuildOptions,
     engine: Connect,
     base_only: bool,
@@ -102,11 +99,11 @@ def to_layout(
     Raises InputError for several targets, a folder with something in it, or an image that BuildKit
     has to build; OutsideError, CheckFailed.
     """
-    if len(names) != 1:
+    if len(targets) != 1:
         raise InputError("a layout holds one image", "name one target")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InputError(f"{folder}: exists already", "name a folder that does not exist")
-    target = prepare(root, names[0])
+    (target,) = targets
     plan = target.image
     if target.base is None or not (base_only or isinstance(plan, program.AssembledPlan)):
         reason = (

@@ -20,7 +20,7 @@ from builder.image.layer import Layer
 from builder.image.program import BuiltPlan
 from builder.pipeline import export, make
 from builder.pipeline.export import Exported
-from builder.pipeline.make import BuildOptions
+from builder.pipeline.make import BuildOptions, prepare
 from builder.registry import manifests
 from tests.image.layers import unpacked
 from tests.trust.signing import Repository
@@ -60,7 +60,7 @@ def trained(repository: Repository, exported: Exported) -> str:
 
 
 def to_registry(root: Path, settings: Settings, **more: Any) -> tuple[Exported, ...]:
-    return export.to_registry(root, [TARGET], BuildOptions(settings, **more), no_engine)
+    return export.to_registry([prepare(root, TARGET)], BuildOptions(settings, **more), no_engine)
 
 
 @pytest.mark.network
@@ -127,19 +127,20 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
     monkeypatch.setattr(program, "build", build)
     engine: Any = "engine"
     (exported,) = export.to_registry(
-        copy, [TARGET], BuildOptions(repository.settings()), lambda: engine
+        [prepare(copy, TARGET)], BuildOptions(repository.settings()), lambda: engine
     )
     assert exported.digest == "sha256:1"
     assert [plan.installs for plan in plans] == [False]
     with pytest.raises(InputError, match="its Dockerfile does more than copy"):
         export.to_layout(
-            copy, [TARGET], BuildOptions(Settings()), no_engine, False, tmp_path / "out"
+            [prepare(copy, TARGET)], BuildOptions(Settings()), no_engine, False, tmp_path / "out"
         )
 
 
 def test_a_layout_is_of_one_target_and_in_a_new_folder(copy: Path, tmp_path: Path) -> None:
     def written(*names: str) -> None:
-        export.to_layout(copy, names, BuildOptions(Settings()), no_engine, True, tmp_path)
+        wanted = [prepare(copy, name) for name in names]
+        export.to_layout(wanted, BuildOptions(Settings()), no_engine, True, tmp_path)
 
     with pytest.raises(InputError, match="a layout holds one image"):
         written("cpu", "v100")
