@@ -272,13 +272,8 @@ class Staleness:
     fix: str
 
 
-def stale(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Staleness, ...]:
-    """Return every file of a target's lock that is stale. Nothing is resolved or fetched."""
-    return check(root, spec, stack)[1]
-
-
 def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
-    """Return a target's lock, and every file of it that is stale; each file is read once.
+    """Return a target's lock, and every file of it that is stale. Nothing is resolved or fetched.
 
     The lock is None where a file is missing or differs from its checksum.
     """

@@ -78,9 +78,9 @@ def lock(
         step(f"lock {spec.name}", on_event) as locking,
         files.locked(root / project.BUILD / ".lock"),
     ):
-        if kept := not (upgrade or lockfile.stale(root, spec, stack)):
-            made = lockfile.read(root, spec.name)
-        else:
+        made, stale = lockfile.check(root, spec, stack)
+        kept = not (upgrade or stale)
+        if made is None or not kept:
             locking.error = "refused"  # what is raised says why, and is printed once
             made = _made(root, spec, stack, apt, upgrade, now, tested, locking.log)
             require(made)

@@ -56,7 +56,7 @@ def test_the_committed_locks_as_a_whole() -> None:
     locks = {name: lockfile.read(ROOT, name) for name in image_yaml.targets(ROOT)}
     for target_name, lock in locks.items():
         spec, stack = target(ROOT, target_name)
-        assert lockfile.stale(ROOT, spec, stack) == ()
+        assert lockfile.check(ROOT, spec, stack)[1] == ()
         for package, version in {**stack.constraints, stack.distribution: stack.release}.items():
             assert lock.packages[package].version == version
         names = [pin.name for pins in lock.wheels.values() for pin in pins]
@@ -79,7 +79,7 @@ def test_the_committed_locks_as_a_whole() -> None:
 
 def stale(root: Path, name: str) -> list[tuple[str, str]]:
     spec, stack = target(root, name)
-    return [(staleness.file, staleness.why) for staleness in lockfile.stale(root, spec, stack)]
+    return [(staleness.file, staleness.why) for staleness in lockfile.check(root, spec, stack)[1]]
 
 
 def test_the_trainers_requirements_are_part_of_the_lock(copy: Path) -> None:
@@ -185,14 +185,14 @@ def test_a_lock_that_cannot_be_read_is_refused_with_the_command(name: str, copy:
 def test_what_a_framework_needs_is_not_said_to_be_the_persons(copy: Path) -> None:
     spec, stack = target(copy, "t4-torch")
     replace_in(copy / "images/t4-torch/image.lock", '"g++",', "")
-    (staleness,) = lockfile.stale(copy, spec, stack)
+    (staleness,) = lockfile.check(copy, spec, stack)[1]
     assert staleness.why.startswith('image.yaml\'s apt, with what PyTorch needs, is ["g++", ')
 
 
 def test_moved_tables_are_seen(copy: Path) -> None:
     spec, stack = target(copy, "v100")
     moved = replace(stack, constraints={**stack.constraints, "nvidia-cudnn-cu12": "9.4.0.58"})
-    (staleness,) = lockfile.stale(copy, spec, moved)
+    (staleness,) = lockfile.check(copy, spec, moved)[1]
     assert staleness.file == "images/v100/cuda.lock"
     assert staleness.why == "the tables choose nvidia-cudnn-cu12 9.4.0.58, locked is 9.10.2.21"
 
@@ -323,7 +323,7 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
     (copy / "images/cpu/image.lock").unlink()
     assert lock(copy, spec, stack, apt) == made
     assert {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")} == files
-    assert lockfile.stale(copy, spec, stack) == ()
+    assert lockfile.check(copy, spec, stack)[1] == ()
     # and back: the layers of requirements go, TensorFlow's is what it was
     spec, stack = target(copy, "cpu", "accelerator: CPU\nsize_budget: 1 GB\n")
     assert lock(copy, spec, stack).files == before.files
