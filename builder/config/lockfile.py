@@ -94,7 +94,7 @@ class Lock:
     python: str
     cuda: str | None
     cudnn: str | None
-    root: LockedRootfs | None
+    rootfs: LockedRootfs | None
     """None on a published base."""
     apt: Mapping[str, tuple[DebianPackage, ...]]
     """File name -> its Debian packages. A file that would be empty is left out."""
@@ -128,9 +128,9 @@ class Lock:
     @property
     def document(self) -> str:
         """The text of image.lock, as JSON."""
-        root = self.root and {
-            "suite": self.root.suite,
-            "packages": self.root.packages_checksum,
+        root = self.rootfs and {
+            "suite": self.rootfs.suite,
+            "packages": self.rootfs.packages_checksum,
         }
         content = {
             "written_by": _WRITTEN,
@@ -192,7 +192,7 @@ def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lo
             python=content["python"],
             cuda=content["cuda"],
             cudnn=content["cudnn"],
-            root=rootfs,
+            rootfs=rootfs,
             apt={
                 name: debian_packages.parse(texts[name])
                 for name in (APT, APT_EXTRA)
@@ -234,8 +234,8 @@ def write(root: Path, made: Lock) -> None:
     """
     folder = root / image_yaml.IMAGES / made.target
     texts = {folder / name: text for name, text in made.files.items()}
-    if made.root:
-        write_root(root, made.root)
+    if made.rootfs:
+        write_rootfs(root, made.rootfs)
     texts[folder / FILE] = made.document
     for path, text in texts.items():
         _write(path, text)
@@ -244,7 +244,7 @@ def write(root: Path, made: Lock) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def write_root(root: Path, made: LockedRootfs) -> None:
+def write_rootfs(root: Path, made: LockedRootfs) -> None:
     """Write the file of a rootfs, if it differs."""
     header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
     _write(os_lock(root, made.suite), header + debian_packages.dump(made.packages))
@@ -302,8 +302,8 @@ def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple
             why = f"the tables choose Python {stack.python}, locked is {lock.python}"
             outdated.append((FILE, why))
         outdated += _moved_tables(lock, stack)
-    if lock and lock.root and lock.root.packages_checksum != content["root"]["packages"]:
-        outdated.append((FILE, f"{os_lock(root, lock.root.suite).name} has changed since"))
+    if lock and lock.rootfs and lock.rootfs.packages_checksum != content["root"]["packages"]:
+        outdated.append((FILE, f"{os_lock(root, lock.rootfs.suite).name} has changed since"))
     return lock, tuple(stale(*each) for each in outdated)
 
 
@@ -344,7 +344,7 @@ def _changed_files(
 
 def _moved_tables(lock: Lock, stack: Stack) -> list[tuple[str, str]]:
     """Return the pins that the compatibility tables no longer choose, by file, and why."""
-    packages, own = lock.packages, lock.root is not None
+    packages, own = lock.packages, lock.rootfs is not None
     file = {pin.name: name for name, wheels in lock.wheels.items() for pin in wheels}
     wanted = {**stack.constraints, stack.distribution: stack.release} if own else {}
     moved = []

@@ -118,8 +118,10 @@ def _made(
     rootfs, debian = None, dict[str, tuple[DebianPackage, ...]]()
     if spec.has_own_base:
         suite = OWN_PYTHON.get(stack.python, "")
-        known = next((lock.root for lock in locks if lock.root and lock.root.suite == suite), None)
-        rootfs, debian = _debian(known or _root(root, suite, upgrade), spec, locks, apt)
+        known = next(
+            (lock.rootfs for lock in locks if lock.rootfs and lock.rootfs.suite == suite), None
+        )
+        rootfs, debian = _debian(known or _locked_rootfs(root, suite, upgrade), spec, locks, apt)
     return Lock(
         target=spec.name,
         configuration=lockfile.configuration(spec),
@@ -128,7 +130,7 @@ def _made(
         python=stack.python,
         cuda=stack.cuda,
         cudnn=stack.cudnn,
-        root=rootfs,
+        rootfs=rootfs,
         apt=debian,
         wheels=wheels,
         moved=moved,
@@ -152,7 +154,7 @@ def _debian(
     What is locked is kept.
     """
     names = lockfile.configuration(spec)["apt"]
-    near = [lock for lock in locks if lock.root == rootfs]
+    near = [lock for lock in locks if lock.rootfs == rootfs]
     python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
     extra = next(
         (lock.apt.get(APT_EXTRA, ()) for lock in near if lock.configuration["apt"] == names), ()
@@ -183,7 +185,7 @@ def _chosen(
     return chosen
 
 
-def _root(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
+def _locked_rootfs(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
     """Return the rootfs of a Debian suite; without packages where they have to be chosen."""
     path = lockfile.os_lock(root, suite)
     keep = path.is_file() and not upgrade
@@ -196,12 +198,12 @@ def rootfs(root: Path, suite: str, apt: Apt) -> LockedRootfs:
     written.
     """
     with files.locked(root / project.BUILD / ".lock"):
-        kept = _root(root, suite, upgrade=False)
+        kept = _locked_rootfs(root, suite, upgrade=False)
         if kept.packages:
             return kept
         (packages,) = _chosen(suite, [(WANTED, ())], apt)
         made = replace(kept, packages=tuple(sorted(packages)))
-        lockfile.write_root(root, made)
+        lockfile.write_rootfs(root, made)
         return made
 
 

@@ -141,15 +141,15 @@ def mistakes(
 
 
 def _walk(
-    loc: tuple[int | str, ...], root: type[BaseModel]
+    loc: tuple[int | str, ...], outermost: type[BaseModel]
 ) -> tuple[tuple[str | int, ...], Any, str]:
     """Return where pydantic's `loc` is: its path in the file, which lacks the names of types; the
     model that has its last key; and an example of this key's value."""
     path: list[str | int] = []
-    model: Any = root
+    model: Any = outermost
     owner, example = model, None
     for step in loc:
-        if isinstance(step, str) and (re.search(r"[\[(]", step) or step in _model_names(root)):
+        if isinstance(step, str) and (re.search(r"[\[(]", step) or step in _model_names(outermost)):
             continue
         path.append(step)
         owner, field = model, model.model_fields.get(model.field_of(str(step)))
@@ -163,9 +163,9 @@ def _walk(
     return tuple(path), owner, "" if example is None else to_yaml(example)
 
 
-def _model_names(root: type[BaseModel]) -> set[str]:
+def _model_names(outermost: type[BaseModel]) -> set[str]:
     """Return the names of the models below `root`, which pydantic puts into the paths of unions."""
-    models = [_model_of(field.annotation) for field in root.model_fields.values()]
+    models = [_model_of(field.annotation) for field in outermost.model_fields.values()]
     below = [model for model in models if model is not None]
     return {model.__name__ for model in below}.union(*map(_model_names, below))
 

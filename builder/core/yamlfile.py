@@ -106,7 +106,7 @@ def _syntax_fix(problem: str) -> str:
     return "write one `key: value` a line, values of a list as [a, b]"
 
 
-def _content(root: Node, where: str) -> Document:
+def _content(top: Node, where: str) -> Document:
     """Return the value of a node with each alias written out, and the mistakes in it.
 
     Raises InputError at the line of the field that goes beyond VALUES or DEPTH.
@@ -148,7 +148,7 @@ def _content(root: Node, where: str) -> Document:
             values[name] = read(item, (*path, name), line)
         return values
 
-    return Document(read(root, (), 1), lines, tuple(problems))
+    return Document(read(top, (), 1), lines, tuple(problems))
 
 
 # --- writing --------------------------------------------------------------------------------------

@@ -183,13 +183,13 @@ class _Maker:
         self.on_layer(layer)
         return layer
 
-    def environment(self, plan: BasePlan, root: Layer) -> Layer:
-        """Return the top layer of a base. root: the layer of its rootfs."""
+    def environment(self, plan: BasePlan, below: Layer) -> Layer:
+        """Return the top layer of a base. below: the layer of its rootfs."""
         top = plan.layers[-1]
         with self.store.lock(top.key):
             if layer := self.store.find(top.key):
                 return layer
-            accounts = rootfs.texts(self.store.path(root), ("etc/passwd", "etc/group"))
+            accounts = rootfs.texts(self.store.path(below), ("etc/passwd", "etc/group"))
             with self.store.writing() as out:
                 writer = LayerWriter(out, plan.compression)
                 write_environment(

@@ -70,7 +70,7 @@ def render(
     oldest for the libraries of the lock; None: the oldest for their CUDA. Raises
     InputError for a template that cannot be rendered.
     """
-    base = plan.plan(spec, stack, lock) if lock.root else None
+    base = plan.plan(spec, stack, lock) if lock.rootfs else None
     environment = {**start.environment(spec, stack, driver), **spec.environment}
     config = ImageConfig(
         environment=dict(sorted(environment.items())),

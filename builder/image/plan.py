@@ -192,10 +192,10 @@ class BasePlan:
 def plan(spec: ImageSpec, stack: Stack, lock: Lock) -> BasePlan:
     """Return the plan of the base of a target that has its own. Nothing is read or fetched."""
     compression = Compression.of(spec.compression)
-    assert lock.root is not None
+    assert lock.rootfs is not None
     added = tuple(deb for packages in lock.apt.values() for deb in packages)
     return BasePlan(
-        rootfs=Rootfs(lock.root.suite, lock.root.packages, added),
+        rootfs=Rootfs(lock.rootfs.suite, lock.rootfs.packages, added),
         wheels=wheel_layers(lock, stack.prune, compression),
         environment=Environment(lock.python, spec.user, stack.prune.keep if stack.prune else None),
         config=image_config(lock),
@@ -209,7 +209,7 @@ def compiler(lock: Lock) -> tuple[DebianPackage, ...]:
 
     Raises InputError for a lock that lacks one.
     """
-    locked = [*(lock.root.packages if lock.root else ()), *lock.apt.get(lockfile.APT, ())]
+    locked = [*(lock.rootfs.packages if lock.rootfs else ()), *lock.apt.get(lockfile.APT, ())]
     debs = {deb.name: deb for deb in locked}
     names = [name.format(lock.python) for name in COMPILER]
     if missing := [name for name in names if name not in debs]:
@@ -223,7 +223,7 @@ def compiler(lock: Lock) -> tuple[DebianPackage, ...]:
 def image_config(lock: Lock) -> dict[str, Any]:
     """Return what stands below `config` of a base's configuration (OCI image specification,
     config.md)."""
-    assert lock.root is not None
+    assert lock.rootfs is not None
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     environment = {
         "PATH": f"{VENV}/bin:{system}",
@@ -231,7 +231,7 @@ def image_config(lock: Lock) -> dict[str, Any]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    labels = {"root": lock.root.origin, lock.framework: lock.release, "python": lock.python}
+    labels = {"root": lock.rootfs.origin, lock.framework: lock.release, "python": lock.python}
     if lock.cuda:
         # The driver is the host's: NVIDIA's container toolkit mounts it because of NVIDIA_*, and
         # Google's nodes put it at the path.

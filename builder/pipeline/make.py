@@ -371,7 +371,7 @@ def build_image(
         base=base.reference if base else target.spec.base,
         base_digest=base.image.digest if base else None,
         base_origin=base.origin if base else "published",
-        root=target.lock.root.origin if target.lock.root else target.spec.base,
+        root=target.lock.rootfs.origin if target.lock.rootfs else target.spec.base,
         compressed_bytes=compressed,
         unpacked_bytes=unpacked,
         budget_bytes=target.spec.size_budget,

@@ -98,7 +98,7 @@ def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:
     bom.register_dependency(described, components)
     document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     # the library has no compositions; a published base holds more than the locks say
-    aggregate = "complete" if lock.root else "incomplete"
+    aggregate = "complete" if lock.rootfs else "incomplete"
     document["compositions"] = [{"aggregate": aggregate, "assemblies": [str(purl)]}]
     return document
 
@@ -110,8 +110,8 @@ def licence(name: str) -> str:
 
 def locked(lock: Lock) -> Iterator[Component]:
     """Yield every package of a lock, each with its package URL (purl-spec, types pypi and deb)."""
-    suite = lock.root.suite if lock.root else ""
-    debian = {f"os-{suite}.lock": lock.root.packages} if lock.root else {}
+    suite = lock.rootfs.suite if lock.rootfs else ""
+    debian = {f"os-{suite}.lock": lock.rootfs.packages} if lock.rootfs else {}
     for file, debs in {**debian, **lock.apt}.items():
         for deb in debs:
             yield _component(file, _purl(deb, suite), deb.sha256)

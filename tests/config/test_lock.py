@@ -64,12 +64,12 @@ def test_the_committed_locks_as_a_whole() -> None:
         assert all(pin.name.startswith("nvidia-") for pin in lock.wheels.get(lockfile.CUDA, ()))
     v100, t4 = locks["v100"], locks["t4"]
     for name in ("a100", "l4", "h100"):
-        assert (locks[name].files, locks[name].root) == (t4.files, t4.root)
+        assert (locks[name].files, locks[name].rootfs) == (t4.files, t4.rootfs)
     others = {pin for pin in v100.packages.values() if pin.name != "nvidia-cudnn-cu12"}
     assert others < set(t4.packages.values()), "a V100 needs an older cuDNN, and nothing else"
-    assert v100.root is not None
-    assert v100.root.origin == f"Debian bookworm, {len(v100.root.packages)} packages"
-    checksum, document = v100.root.packages_checksum, json.loads(v100.document)
+    assert v100.rootfs is not None
+    assert v100.rootfs.origin == f"Debian bookworm, {len(v100.rootfs.packages)} packages"
+    checksum, document = v100.rootfs.packages_checksum, json.loads(v100.document)
     assert document["root"] == {"suite": "bookworm", "packages": checksum}
     assert yaml.safe_load(v100.document) == document
 
@@ -317,7 +317,7 @@ def test_requirements_have_a_layer_of_their_own_and_what_they_move_is_said(copy:
     assert kept == {n: p for n, p in before.packages.items() if n != "setuptools"}
     assert made.apt[lockfile.APT_EXTRA] == (LIBGOMP,)
     assert made.apt[lockfile.APT] == before.apt[lockfile.APT]
-    assert made.root == before.root
+    assert made.rootfs == before.rootfs
     # again: the same bytes, and nothing left to do
     files = {path: path.read_bytes() for path in (copy / "images").rglob("*.lock")}
     (copy / "images/cpu/image.lock").unlink()
@@ -341,8 +341,8 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
     )
     assert lock(copy, spec, stack).packages["rich"].version == "14.0.0"
     locked = lockfile.read(copy, "cpu")
-    assert locked.root is not None
-    root, python = locked.root.packages, locked.apt[lockfile.APT]
+    assert locked.rootfs is not None
+    root, python = locked.rootfs.packages, locked.apt[lockfile.APT]
     newer = replace(root[0], version="9", sha256="9" * 64)
 
     def apt(
@@ -356,8 +356,8 @@ def test_pins_are_kept_until_an_upgrade_is_asked_for(copy: Path) -> None:
 
     upgraded = lock(copy, spec, stack, apt, upgrade=True)
     assert upgraded.packages["rich"].version != "14.0.0"
-    assert upgraded.root is not None
-    assert upgraded.root.packages == (newer, *root[1:])
+    assert upgraded.rootfs is not None
+    assert upgraded.rootfs.packages == (newer, *root[1:])
     assert upgraded.apt == {lockfile.APT: python}
 
 

@@ -132,7 +132,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     page = {"meta": {"api-version": "1.1"}, "name": "toy-trainer", "files": [file]}
     kind = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
     cpu = lockfile.read(ROOT, "cpu")
-    monkeypatch.setattr(locking, "_debian", lambda *_: (cpu.root, cpu.apt))
+    monkeypatch.setattr(locking, "_debian", lambda *_: (cpu.rootfs, cpu.apt))
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     folder = tmp_path / "images/toy"
     folder.mkdir(parents=True)

@@ -37,7 +37,7 @@ def test_what_apt_refuses_is_one_line_without_a_password(printed: str, message: 
 @pytest.mark.engine
 @pytest.mark.network
 def test_a_locked_root_is_completed_with_what_apt_would_install() -> None:
-    chooser, root = ContainerApt(ROOT, Settings()), lockfile.read(ROOT, "cpu").root
+    chooser, root = ContainerApt(ROOT, Settings()), lockfile.read(ROOT, "cpu").rootfs
     assert root is not None
     (python,) = chooser("bookworm", [locking.PYTHON_PACKAGES], root.packages)
     names = {deb.name for deb in python}

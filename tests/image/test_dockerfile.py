@@ -16,7 +16,7 @@ from builder.image.dockerfile import Rendered
 
 ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0" * 64
-PUBLISHED: dict[str, object] = {"root": None, "apt": {}, "wheels": {}}
+PUBLISHED: dict[str, object] = {"rootfs": None, "apt": {}, "wheels": {}}
 
 
 def rendered(text: str, **lock: object) -> Rendered:

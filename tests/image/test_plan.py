@@ -117,8 +117,8 @@ def test_what_moves_a_key(lock: Lock, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_keys_of_rootfs_and_environment_cover_every_byte_and_no_address(lock: Lock) -> None:
-    assert lock.root is not None
-    rootfs = Rootfs(lock.root.suite, lock.root.packages, lock.apt[lockfile.APT])
+    assert lock.rootfs is not None
+    rootfs = Rootfs(lock.rootfs.suite, lock.rootfs.packages, lock.apt[lockfile.APT])
     planned = rootfs.plan(ZSTD)
     assert planned.name == "Debian bookworm" and "python3 3.11.2-1+b1" in planned.packages
     assert planned.download == sum(deb.bytes for deb in rootfs.packages)

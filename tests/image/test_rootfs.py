@@ -182,8 +182,8 @@ def test_what_the_run_and_the_engine_left_is_not_in_the_layer(tmp_path: Path) ->
 
 def locked() -> Rootfs:
     lock = lockfile.read(ROOT, "cpu")
-    assert lock.root is not None
-    return Rootfs(lock.root.suite, lock.root.packages, lock.apt[lockfile.APT])
+    assert lock.rootfs is not None
+    return Rootfs(lock.rootfs.suite, lock.rootfs.packages, lock.apt[lockfile.APT])
 
 
 def make(engine: Engine, store: ContentStore, packages: Rootfs) -> Layer:

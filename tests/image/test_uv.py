@@ -62,8 +62,8 @@ def test_a_base_holds_what_uv_installs(target: str, tmp_path: Path) -> None:
 
 
 def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tuple[Layer, ...]:
-    assert lock.root
-    platform = uv.Platform(lock.python, GLIBC[lock.root.suite])
+    assert lock.rootfs
+    platform = uv.Platform(lock.python, GLIBC[lock.rootfs.suite])
     compiler_debs = fetch_debs(plan.compiler(lock), debian.archives(Settings()))
     with (
         wheels_of(lock.packages.values(), platform) as wheels,
@@ -75,11 +75,11 @@ def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tup
 def installed_by_uv(lock: Lock, home: Path) -> Path:
     prefix, listed = home / "uv", home / "requirements.txt"
     listed.write_text(pins.dump(lock.packages.values(), lock.target))
-    assert lock.root
+    assert lock.rootfs
     command = [uv.uv_program(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
     command += ["--requirement", str(listed), "--prefix", str(prefix), "--link-mode", "copy"]
     command += ["--python", sys.executable, "--python-version", lock.python]
-    glibc = GLIBC[lock.root.suite]
+    glibc = GLIBC[lock.rootfs.suite]
     command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]
     subprocess.run(command, check=True, env=None)
     return prefix

@@ -74,7 +74,7 @@ def test_a_package_of_each_kind() -> None:
 
 
 def test_what_lacks_a_lock_and_what_was_pruned_is_said() -> None:
-    lock = replace(lockfile.read(ROOT, "v100"), root=None)  # on a published base
+    lock = replace(lockfile.read(ROOT, "v100"), rootfs=None)  # on a published base
     document = sbom.bill(image(), lock)
     assert document == sbom.bill(image(), lock)
     assert document["compositions"][0]["aggregate"] == "incomplete"

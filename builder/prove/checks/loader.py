@@ -194,7 +194,7 @@ class _Follower:
                 self.known.add(fault.path)
                 yield Fault(fault.path, symbols, fault.versions)
 
-    def wrong(self, fault: Fault, root: str) -> tuple[str, str]:
+    def wrong(self, fault: Fault, first: str) -> tuple[str, str]:
         """Return what is wrong with a library, and the fix."""
         linked = self._linked(fault)
         parts = []
@@ -205,7 +205,7 @@ class _Follower:
             parts.append(f"nothing that it loads defines {_symbols(fault.symbols)}")
             if linked:
                 parts.append(f"it is linked to {', '.join(linked[:4])}")
-        asked = "" if fault.path == self.files.resolve(root) else f", which {root} loads"
+        asked = "" if fault.path == self.files.resolve(first) else f", which {first} loads"
         said = f"{fault.path} does not fit what it is loaded with: {'; '.join(parts)}{asked}"
         return said, OTHER_RELEASE
 
