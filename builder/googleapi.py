@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from builder.core.errors import FactoryError, OutsideError
-from builder.core.findings import Finding, Unknown
+from builder.core.findings import DoctorFinding, Unknown
 
 if TYPE_CHECKING:
     import requests
@@ -369,7 +369,9 @@ class Project:
         except FactoryError as error:
             raise Unknown(error.message, error.fix) from error
 
-    def may(self, name: str, wanted: Mapping[str, str], member: str, project: str = "") -> Finding:
+    def may(
+        self, name: str, wanted: Mapping[str, str], member: str, project: str = ""
+    ) -> DoctorFinding:
         """Return whether the caller has these permissions in a project, each with the role that has
         it."""
         project = project or self.name
@@ -378,11 +380,11 @@ class Project:
         command = f"gcloud projects add-iam-policy-binding {project} --member={member} --role="
         return granted(name, wanted, has, command)
 
-    def reads_logs(self, member: str) -> Finding:
+    def reads_logs(self, member: str) -> DoctorFinding:
         """Return whether the caller may read logs."""
         return self.may("right to read logs", READS_LOGS, member)
 
-    def acts_as(self, name: str, account: str, member: str) -> Finding:
+    def acts_as(self, name: str, account: str, member: str) -> DoctorFinding:
         """Return whether the caller may let something run as a service account."""
         path = f"/v1/{account_name(account)}:testIamPermissions"
         command = f"gcloud iam service-accounts add-iam-policy-binding {account}"
@@ -390,9 +392,13 @@ class Project:
         return granted(name, ACT_AS, has, f"{command} --member={member} --role=")
 
 
-def granted(name: str, wanted: Mapping[str, str], has: Collection[str], grant: str) -> Finding:
+def granted(
+    name: str, wanted: Mapping[str, str], has: Collection[str], grant: str
+) -> DoctorFinding:
     """Return whether permissions are there. grant: the command that grants a role, without it."""
     missing = [permission for permission in wanted if permission not in has]
     if not missing:
-        return Finding(name, "ok", f"granted: {', '.join(wanted)}")
-    return Finding(name, "error", f"missing: {', '.join(missing)}", grant + wanted[missing[0]])
+        return DoctorFinding(name, "ok", f"granted: {', '.join(wanted)}")
+    return DoctorFinding(
+        name, "error", f"missing: {', '.join(missing)}", grant + wanted[missing[0]]
+    )

@@ -11,7 +11,7 @@ from builder.core.errors import CheckFailed
 from builder.devicecode.pruning.rule import ComputeCapability, compute_capability
 from builder.devicecode.verdict import Audit, Support, Verdict
 from builder.facts import accelerators, frameworks, known_bad
-from builder.facts.known_bad import Found
+from builder.facts.known_bad import FoundBad
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Audited:
         return tuple((gpu, self.libraries.verdict(gpu.capability)) for gpu in self.devices)
 
     @cached_property
-    def known_bad(self) -> tuple[tuple[Gpu, Found], ...]:
+    def known_bad(self) -> tuple[tuple[Gpu, FoundBad], ...]:
         """What is known to fail of the versions that installed the libraries, on each GPU."""
         installed = [each for each in self.libraries.libraries if each.version]
         packages = {each.package: each.version for each in installed}

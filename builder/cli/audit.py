@@ -110,7 +110,7 @@ def prove(
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
     chosen = settings(registry, engine, key, anywhere=True)
-    asked = prove_any.Request(
+    asked = prove_any.ProofRequest(
         project(), image, chosen, gpu, nodes, topology or "", run, in_registry=push_receipt
     )
     with reporter() as progress:

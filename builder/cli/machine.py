@@ -24,7 +24,7 @@ from builder.core.errors import CheckFailed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from builder.core.findings import Finding
+    from builder.core.findings import DoctorFinding
     from builder.core.settings import Settings
 
 engine_app = typer.Typer(
@@ -55,7 +55,7 @@ def doctor(
     from builder.doctor import machine
 
     chosen = settings(registry=registry, engine=engine)
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     if cloud:
         findings += _cloud(on)
     if job or on.backend:
@@ -72,7 +72,7 @@ def doctor(
         raise CheckFailed(f"{len(errors)} errors prevent the work", errors[0].remedy)
 
 
-def _cloud(on: BackendOptions) -> "Iterable[Finding]":
+def _cloud(on: BackendOptions) -> "Iterable[DoctorFinding]":
     from builder.core.findings import examine
     from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild
@@ -83,7 +83,7 @@ def _cloud(on: BackendOptions) -> "Iterable[Finding]":
     return examine(cloudbuild.CloudBuild(cloud, project))
 
 
-def _jobs(job: str | None, chosen: "Settings", on: SendingOptions) -> "Iterable[Finding]":
+def _jobs(job: str | None, chosen: "Settings", on: SendingOptions) -> "Iterable[DoctorFinding]":
     from builder.jobs import request
 
     asked = request.Request(root(), job, on.flags, chosen) if job is not None else None

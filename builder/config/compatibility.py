@@ -21,7 +21,7 @@ from builder.devicecode.gpu_support import Release
 from builder.facts import accelerators, cuda, frameworks, known_bad
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import Framework
-from builder.facts.known_bad import Found
+from builder.facts.known_bad import FoundBad
 
 READ = "what was read of its wheels: builder/facts/gpu-support.json"
 """The source of what a framework says of its releases."""
@@ -97,7 +97,7 @@ def _why_not(framework: Framework, release: str, refused: RefusedError) -> Fact:
     return Fact(f"why not {framework.title} {release}", why, READ, True)
 
 
-def known_bad_of(stack: Stack) -> tuple[Found, ...]:
+def known_bad_of(stack: Stack) -> tuple[FoundBad, ...]:
     """Return what is known to fail of versions. A published base is judged when it is read."""
     if not stack.spec.has_own_base:
         return ()
@@ -105,7 +105,7 @@ def known_bad_of(stack: Stack) -> tuple[Found, ...]:
     return known_bad.find(packages, stack.compute_capability)
 
 
-def known_bad_of_lock(spec: ImageSpec, lock: Lock) -> tuple[Found, ...]:
+def known_bad_of_lock(spec: ImageSpec, lock: Lock) -> tuple[FoundBad, ...]:
     """Return what is known to fail of the versions that a lock holds."""
     packages = {name: pin.version for name, pin in lock.packages.items()}
     return known_bad.find(packages, accelerators.find(spec.accelerator).compute_capability)

@@ -21,7 +21,7 @@ from builder.core import plugins
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
-    from builder.core.findings import Finding
+    from builder.core.findings import DoctorFinding
 
 GROUP: Final = "training_image_factory.backends"
 DEFAULT: Final = "vertex"
@@ -72,7 +72,7 @@ class BackendKind:
     section: Callable[[], Any] | None = None
     """Returns its section of a job's file as it is where nothing is written: a WrittenModel
     (builder/jobs/description/values.py), or its class. None: it has none."""
-    examine: Callable[[Any, Any], tuple[Finding, ...]] = lambda _backend, _ready: ()
+    examine: Callable[[Any, Any], tuple[DoctorFinding, ...]] = lambda _backend, _ready: ()
     """Returns what `builder doctor` finds of a backend and of a Ready job (None: of none)."""
     text: Callable[[Mapping[str, Any]], str] = _as_json
     """Returns what `render` of the backend says as a person reads it."""

@@ -32,7 +32,7 @@ _RECORD: Final = re.compile(r"(?:^|/)([^/]+)-([^/-]+)\.dist-info/RECORD$")
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
-class Line(NamedTuple):
+class RecordLine(NamedTuple):
     """What a record says of one file: its path as the record's own path is written, the SHA-256 in
     hex ("" if not given), the size in bytes (-1 if not given)."""
 
@@ -48,7 +48,7 @@ class WheelRecord(NamedTuple):
     version: str
     """`package` and `version`: the distribution whose RECORD it is, "" for the record of
     pruning."""
-    lines: tuple[Line, ...]
+    lines: tuple[RecordLine, ...]
     files: Mapping[str, str] = {}
     """All that it lists but bytecode, each with its digest as it is written."""
 
@@ -63,7 +63,7 @@ def parse(path: str, text: str) -> WheelRecord:
     folder = PurePosixPath(path).parent
     listed = list(rows_of(text))
     rows = tuple(
-        Line(str(name), _hex(digest), size)
+        RecordLine(str(name), _hex(digest), size)
         for name, digest, size in listed
         if LIBRARY_NAME.search(name)
     )
@@ -97,8 +97,8 @@ def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
 def compare(libraries: Iterable[Library], records: Iterable[WheelRecord]) -> tuple[Library, ...]:
     """Return the libraries with their distribution, and with a doubt where a record says that their
     bytes are others."""
-    wheels: dict[str, tuple[Line, WheelRecord]] = {}
-    pruned: dict[str, Line] = {}
+    wheels: dict[str, tuple[RecordLine, WheelRecord]] = {}
+    pruned: dict[str, RecordLine] = {}
     for record in records:
         for line in record.lines:
             if record.package:
@@ -116,7 +116,7 @@ def compare(libraries: Iterable[Library], records: Iterable[WheelRecord]) -> tup
     return tuple(compared)
 
 
-def _doubt(library: Library, wheel: Line | None, pruned: Line | None) -> str:
+def _doubt(library: Library, wheel: RecordLine | None, pruned: RecordLine | None) -> str:
     """Say why a library may not be whole, by what the reader saw and by what is recorded."""
     if any(line and line.sha256 and _same(library, line) for line in (wheel, pruned)):
         return ""  # a record has this very file, byte for byte
@@ -133,7 +133,7 @@ def _doubt(library: Library, wheel: Line | None, pruned: Line | None) -> str:
     return "its bytes are not its wheel's, and no record says that it was pruned"
 
 
-def _same(library: Library, line: Line) -> bool:
+def _same(library: Library, line: RecordLine) -> bool:
     size = line.size in (-1, library.size)
     return size and (not line.sha256 or library.sha256 == line.sha256)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from builder import googleapi
 from builder.cloudbuild.clients import connect as signed_in
-from builder.core.findings import Finding, check
+from builder.core.findings import DoctorFinding, check
 from builder.core.settings import CloudSettings
 from builder.googleapi import Project
 from builder.registry import is_loopback
@@ -49,7 +49,7 @@ def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
 
 
 @check(CloudBuild, "right to build")
-def caller(cloud: CloudBuild) -> Iterator[Finding]:
+def caller(cloud: CloudBuild) -> Iterator[DoctorFinding]:
     yield cloud.project.may("right to build", BUILDS, "user:YOU")
     yield cloud.project.reads_logs("user:YOU")
     if cloud.settings.pool:
@@ -58,7 +58,7 @@ def caller(cloud: CloudBuild) -> Iterator[Finding]:
 
 
 @check(CloudBuild, "staging")
-def staging(cloud: CloudBuild) -> Iterator[Finding]:
+def staging(cloud: CloudBuild) -> Iterator[DoctorFinding]:
     bucket = cloud.settings.bucket
     path = f"/storage/v1/b/{bucket}/iam/testPermissions"
     has = cloud.project.ask("storage.googleapis.com", path, STAGING, by_get=True)
@@ -67,11 +67,11 @@ def staging(cloud: CloudBuild) -> Iterator[Finding]:
 
 
 @check(CloudBuild, "account")
-def account(cloud: CloudBuild) -> Iterator[Finding]:
+def account(cloud: CloudBuild) -> Iterator[DoctorFinding]:
     """Yield whether the caller may use the build's account."""
     if name := cloud.settings.service_account:
         yield cloud.project.acts_as("account", name, "user:YOU")
         return
     message = "none is set: the build runs as the project's default account"
     fix = "write service_account below [cloud], and give it what docs/cloud-build.md lists"
-    yield Finding("account", "warning", message, fix)
+    yield DoctorFinding("account", "warning", message, fix)

@@ -46,7 +46,7 @@ class KnownBad:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundBad:
     """A row that applies."""
 
     row: KnownBad
@@ -64,7 +64,7 @@ class Found:
 
 def find(
     packages: Mapping[str, str], capability: str | None, also: Mapping[str, str] | None = None
-) -> tuple[Found, ...]:
+) -> tuple[FoundBad, ...]:
     """Return the rows that apply to what lies in one image, those that a plain program fails by
     first.
 
@@ -80,7 +80,7 @@ def find(
 
 def _found(
     row: KnownBad, releases: Mapping[str, str], libraries: Mapping[str, str], capability: str | None
-) -> Found | None:
+) -> FoundBad | None:
     known = [name for name in row.frameworks if _has(row.releases, releases.get(name))]
     if row.frameworks and not known:
         return None
@@ -89,7 +89,7 @@ def _found(
     if not all(_has(versions, libraries.get(name)) for name, versions in row.libraries.items()):
         return None
     named = {frameworks.of(name).title: releases[name] for name in known}
-    return Found(row, named | {_TITLES.get(n, n): libraries[n] for n in row.libraries})
+    return FoundBad(row, named | {_TITLES.get(n, n): libraries[n] for n in row.libraries})
 
 
 def _has(versions: Versions, version: str | None) -> bool:

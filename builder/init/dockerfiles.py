@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from builder.core import files
 from builder.init import installers, shell
-from builder.init.statements import Statement
+from builder.init.statements import SourceStatement
 
 _DEBIAN: Final = re.compile(r"apt(-get)?|aptitude")
 _NEEDLESS: Final = re.compile(
@@ -66,15 +66,15 @@ class _Stage:
     """Why its packages come from another index, "" where they do not."""
     copied: dict[str, list[str]] = field(default_factory=dict)
     """The files that it copies, by their names there."""
-    said: list[Statement] = field(default_factory=list)
+    said: list[SourceStatement] = field(default_factory=list)
 
     def options(self) -> tuple[installers.Option, ...]:
         return installers.of_environment(self.variables)
 
 
-def read(text: str, file: str) -> Iterator[Statement]:
+def read(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what a Dockerfile says. file: its name, for a person."""
-    shared, stages, before = dict[str, str](), list[_Stage](), list[Statement]()
+    shared, stages, before = dict[str, str](), list[_Stage](), list[SourceStatement]()
     for instruction in instructions(text):
         where = f"{file}:{instruction.line}"
         if instruction.name == "FROM":
@@ -140,7 +140,7 @@ def _stage(
     name = words[2] if len(words) > 2 else ""
     parent = next((each for each in stages if each.name.lower() == base.lower() and base), None)
     why = f"builds on the stage {base}" if parent else _NO_FIELD["FROM"]
-    said = Statement(where, str(instruction), "note" if parent else "image", (base,), why)
+    said = SourceStatement(where, str(instruction), "note" if parent else "image", (base,), why)
     if parent is None:
         return _Stage(name, base, None, said=[said])
     inherited = (dict(parent.variables), parent.elsewhere, dict(parent.copied))
@@ -149,7 +149,7 @@ def _stage(
 
 def _said(
     instruction: Instruction, file: str, stage: _Stage, shared: dict[str, str]
-) -> Iterator[Statement]:
+) -> Iterator[SourceStatement]:
     """Yield what an instruction of a stage says, and note what it decides for those below it."""
     where, name = f"{file}:{instruction.line}", instruction.name
     if name == "RUN":
@@ -161,14 +161,14 @@ def _said(
             variable, _, value = pair.partition("=")
             value = _expanded(value, stage.variables)
             stage.variables[variable] = value
-            said = Statement(where, f"{variable}={value}", "variable", (variable, value))
+            said = SourceStatement(where, f"{variable}={value}", "variable", (variable, value))
             yield replace(said, why=installers.MACHINE) if _of_pip(variable) else said
     elif name == "ARG":
         stage.variables |= _argument(instruction, stage.variables, shared)
         yield _unread(instruction, where)
     elif name in {"CMD", "ENTRYPOINT"}:
         words = _strings(instruction.joined) or tuple(_words(instruction.joined))
-        yield Statement(where, str(instruction), "program", words)
+        yield SourceStatement(where, str(instruction), "program", words)
     else:
         if name in {"COPY", "ADD"}:
             _copies(instruction, stage)
@@ -176,7 +176,7 @@ def _said(
         for line, text in instruction.heredocs:
             for number, each in enumerate(text.splitlines(), line):
                 if each.strip():
-                    yield Statement(f"{file}:{number}", each.strip(), why=_NO_FIELD["COPY"])
+                    yield SourceStatement(f"{file}:{number}", each.strip(), why=_NO_FIELD["COPY"])
 
 
 def _copies(instruction: Instruction, stage: _Stage) -> None:
@@ -192,7 +192,7 @@ def _copies(instruction: Instruction, stage: _Stage) -> None:
             stage.elsewhere = f"{source} may name another index: PyPI may have another package"
 
 
-def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[Statement]:
+def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceStatement]:
     """Yield what a RUN says: what it installs, and what else it does."""
     text, line = instruction.text, instruction.line
     mounts = re.findall(r"--(?:mount|network|security)=\S+", text.partition("&&")[0])
@@ -220,7 +220,7 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[Stateme
             for number, each in enumerate(document.splitlines(), begins):
                 if each.strip():
                     why = "no step of the factory does this"
-                    yield Statement(f"{file}:{number}", each.strip(), why=why, beside=True)
+                    yield SourceStatement(f"{file}:{number}", each.strip(), why=why, beside=True)
     for begins, script in scripts:
         script = _expanded(script, stage.variables)
         for number, command in shell.commands(script, begins):
@@ -228,7 +228,9 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[Stateme
                 yield _at_its_line(said, file, number, script.split("\n")[number - begins :])
 
 
-def _at_its_line(said: Statement, file: str, number: int, lines: Sequence[str]) -> Statement:
+def _at_its_line(
+    said: SourceStatement, file: str, number: int, lines: Sequence[str]
+) -> SourceStatement:
     """Return the same with the line that it stands in, where its command has several."""
     if said.kind in {"note", "program"} and not said.text.startswith("-"):
         return said
@@ -237,7 +239,7 @@ def _at_its_line(said: Statement, file: str, number: int, lines: Sequence[str]) 
     return replace(said, where=f"{file}:{next(there, number)}")
 
 
-def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Statement]:
+def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[SourceStatement]:
     """Yield what one command says."""
     while words and (words[0] in {"sudo", "then", "do", "else", "!", "{"}):
         words = words[1:]
@@ -265,10 +267,12 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Stat
     elif words and _DEBIAN.fullmatch(words[0]) and "install" in words:
         yield from _debian(words, where)
     elif _NEEDLESS.match(text):
-        yield Statement(where, text, why="an image of locked packages has no use for it")
+        yield SourceStatement(where, text, why="an image of locked packages has no use for it")
     elif text:  # it may install what pyproject.toml asks for
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
-        said = Statement(where, f"RUN {text}", why="no step of the factory does this", beside=True)
+        said = SourceStatement(
+            where, f"RUN {text}", why="no step of the factory does this", beside=True
+        )
         yield replace(said, foreign=bool(why), words=(why,))
 
 
@@ -283,7 +287,7 @@ def _behind(words: tuple[str, ...], *start: str) -> tuple[str, ...]:
     return tuple(rest)
 
 
-def _placed(said: Statement, stage: _Stage) -> Statement:
+def _placed(said: SourceStatement, stage: _Stage) -> SourceStatement:
     """Return the same, with the places where a file that it names may lie in the repository."""
     if said.kind not in {"requirements", "constraints"}:
         return said
@@ -294,7 +298,7 @@ def _placed(said: Statement, stage: _Stage) -> Statement:
     return replace(said, words=tuple(dict.fromkeys((*own, *copies, path.name, *below))))
 
 
-def _debian(words: tuple[str, ...], where: str) -> Iterator[Statement]:
+def _debian(words: tuple[str, ...], where: str) -> Iterator[SourceStatement]:
     """Yield the Debian packages of a command of apt; its options take no name of a package."""
     names, rest = list[str](), iter(words[1:])
     for word in rest:
@@ -303,12 +307,12 @@ def _debian(words: tuple[str, ...], where: str) -> Iterator[Statement]:
         elif not word.startswith("-") and word != "install":
             names.append(word)
     for name in names:
-        yield Statement(where, f"apt {name}", "apt", (name,))
+        yield SourceStatement(where, f"apt {name}", "apt", (name,))
 
 
-def _unread(instruction: Instruction, where: str) -> Statement:
+def _unread(instruction: Instruction, where: str) -> SourceStatement:
     why = _NO_FIELD.get(instruction.name, "image.yaml has no field for it")
-    return Statement(where, str(instruction), why=why, beside=True)
+    return SourceStatement(where, str(instruction), why=why, beside=True)
 
 
 def _argument(

@@ -19,7 +19,7 @@ from builder.core import confidential, project
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
 from builder.init import bases
-from builder.init.statements import Statement
+from builder.init.statements import SourceStatement
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -93,9 +93,9 @@ class Findings:
             begins = f"{self.left.pop().removesuffix(ends)}, "  # more of the same line
         self.left.append(f"{begins}{what}{ends}")
 
-    def read(self, statements: Iterable[Statement], root: Path) -> None:
+    def read(self, statements: Iterable[SourceStatement], root: Path) -> None:
         """Take over what statements say; bounds and locks count for what all of them ask for."""
-        later = list[Statement]()
+        later = list[SourceStatement]()
         for said in statements:
             if said.kind in {"bound", "locked"}:
                 later.append(said)
@@ -125,7 +125,7 @@ class Findings:
 
     # --- packages ---------------------------------------------------------------------------------
 
-    def _package(self, said: Statement) -> None:
+    def _package(self, said: SourceStatement) -> None:
         """Take a package over, or note why not; a framework is a wish for it in any case."""
         text = said.words[0]
         match = re.match(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)", text)
@@ -169,7 +169,7 @@ class Findings:
         self.requirements[name] = str(parsed)
         self.taken.append(f"{where}: {parsed}")
 
-    def _bound(self, said: Statement) -> None:
+    def _bound(self, said: SourceStatement) -> None:
         """Let a bound hold for what is asked for by name; note one of anything else."""
         parsed, problem = parsed_of(said.words[0])
         name = canonicalize_name(parsed.name) if parsed else ""
@@ -186,7 +186,7 @@ class Findings:
             why = "bounds what nothing here asks for: write it as `requirements` where it is needed"
             self.leave(said.where, said.text, why)
 
-    def _locked(self, said: Statement) -> None:
+    def _locked(self, said: SourceStatement) -> None:
         """Take the version of a lock for what other files ask for."""
         parsed, _ = parsed_of(said.words[0])
         name = canonicalize_name(parsed.name) if parsed else ""
@@ -205,7 +205,7 @@ class Findings:
 
     # --- frameworks -------------------------------------------------------------------------------
 
-    def _asks(self, name: str, said: Statement, text: str) -> bool:
+    def _asks(self, name: str, said: SourceStatement, text: str) -> bool:
         """Note a package that is a framework, or needs one. Return whether it is one."""
         for framework in frameworks.every():
             own = name in framework.distributions or (
@@ -217,7 +217,7 @@ class Findings:
                 return own
         return False
 
-    def _image(self, said: Statement) -> None:
+    def _image(self, said: SourceStatement) -> None:
         """Note the base of a stage, and the framework that its name tells."""
         found = bases.of(said.words[0])
         if found and found[1]:
@@ -232,7 +232,7 @@ class Findings:
         self.leave(said.where, said.text, said.why)
 
     def wish(
-        self, framework: Framework, said: Statement, specifier: str, requirement: bool
+        self, framework: Framework, said: SourceStatement, specifier: str, requirement: bool
     ) -> None:
         """Note a wish for a framework."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -245,7 +245,7 @@ class Findings:
         made = Wish(said.where, said.text, allowed, requirement and rank == GOT, rank)
         self.frameworks.setdefault(framework.name, []).append(made)
 
-    def _leave(self, said: Statement, why: str = "") -> None:
+    def _leave(self, said: SourceStatement, why: str = "") -> None:
         """Note a statement that no field takes, and the frameworks that it mentions."""
         self.leave(said.where, said.text, said.why or why)
         for framework in frameworks.every():
@@ -258,7 +258,7 @@ class Findings:
 
     # --- the other fields -------------------------------------------------------------------------
 
-    def _python(self, said: Statement) -> None:
+    def _python(self, said: SourceStatement) -> None:
         """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images
         have one of them."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -275,7 +275,7 @@ class Findings:
         else:
             self.leave(said.where, f"Python {wanted}", f"images have {' or '.join(self.pythons)}")
 
-    def _apt(self, said: Statement) -> None:
+    def _apt(self, said: SourceStatement) -> None:
         """Take Debian packages over."""
         for name in said.words:
             whys = (why for pattern, why in _NOT_DEBIAN.items() if pattern.match(name))
@@ -287,7 +287,7 @@ class Findings:
             else:
                 self.leave(said.where, name, "is no plain name of a Debian package")
 
-    def _variable(self, said: Statement) -> None:
+    def _variable(self, said: SourceStatement) -> None:
         """Take a variable of the environment over, if an image may set it."""
         from pydantic import TypeAdapter, ValidationError
 

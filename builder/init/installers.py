@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from builder.facts import frameworks
-from builder.init.statements import Statement
+from builder.init.statements import SourceStatement
 
 # fmt: off
 _SHARED: Final = frozenset((
@@ -256,7 +256,7 @@ def _host(url: str) -> str:
         return ""
 
 
-def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[Statement]:
+def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[SourceStatement]:
     """Yield what a command says.
 
     elsewhere: why its packages come from elsewhere than PyPI, "" where they do not; the command's
@@ -267,17 +267,17 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[St
     unknown = f"{install.unknown} is no known option, and may take it as its value"
     for option in install.options:
         if option.name in _REQUIREMENTS | _CONSTRAINTS:
-            named = Statement(where, str(option), "constraints", (option.value or "",))
+            named = SourceStatement(where, str(option), "constraints", (option.value or "",))
             if option.name in _REQUIREMENTS:
                 named = replace(named, kind="requirements")
             yield named.from_elsewhere(elsewhere)
         elif option.name in {"-e", "--editable"}:
-            said = Statement(where, str(option), "note", (elsewhere,), LOCAL)
+            said = SourceStatement(where, str(option), "note", (elsewhere,), LOCAL)
             yield replace(said, foreign=bool(elsewhere))
         elif option.name not in _QUIET:
-            yield Statement(where, str(option), why=MACHINE)
+            yield SourceStatement(where, str(option), why=MACHINE)
     if install.unknown:
-        yield Statement(where, install.unknown, why="the factory knows no such option")
+        yield SourceStatement(where, install.unknown, why="the factory knows no such option")
     for package in install.packages:
         said = argument(package, where).from_elsewhere(elsewhere)
         if said.kind == "note":  # it may be the repository itself
@@ -285,13 +285,13 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[St
         yield replace(said, why=unknown, foreign=True) if install.unknown else said
 
 
-def argument(package: str, where: str) -> Statement:
+def argument(package: str, where: str) -> SourceStatement:
     """Return what one argument says: a requirement, or a file or an address."""
     named = re.match(r"[\w.-]+(\[[^]]*\])?\s*(@\s*\S|[^@:/\\]*(;|$))", package)
     file = re.search(r"\.(whl|gz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)$", package)
     if package.startswith((".", "-")) or not named or (file and "@" not in package):
-        return Statement(where, package, why=LOCAL)
-    return Statement(where, package, "requirement", (package,))
+        return SourceStatement(where, package, why=LOCAL)
+    return SourceStatement(where, package, "requirement", (package,))
 
 
 def is_pypi(host: str) -> bool:

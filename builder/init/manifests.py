@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from builder.core import files, yamlfile
 from builder.core.errors import InputError
 from builder.init import installers
-from builder.init.statements import Statement
+from builder.init.statements import SourceStatement
 
 ADD: Final = "add what a job needs of it"
 _CONDA: Final = "a conda package: name it as a Python or Debian one"
@@ -32,7 +32,7 @@ _DEPENDENCIES: Final = re.compile(
 # --- lists of requirements ------------------------------------------------------------------------
 
 
-def requirements(text: str, file: str, elsewhere: str = "") -> Iterator[Statement]:
+def requirements(text: str, file: str, elsewhere: str = "") -> Iterator[SourceStatement]:
     """Yield what a requirements file says. elsewhere: why what it names comes from another index,
     "" where it does not; the file's own options count for all of it."""
     entries = []
@@ -52,17 +52,17 @@ def requirements(text: str, file: str, elsewhere: str = "") -> Iterator[Statemen
             yield from requirement(entry, where, elsewhere)
 
 
-def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[Statement]:
+def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceStatement]:
     """Yield what a requirement says; options may follow it, as conda's files have them."""
     name, *options = re.split(r"\s+(?=-{1,2}[a-z])", entry)
     for each in options:
         for option in _options(each).options:
             elsewhere = elsewhere or installers.foreign(option)
-            yield Statement(where, str(option), why=installers.MACHINE)
+            yield SourceStatement(where, str(option), why=installers.MACHINE)
     yield installers.argument(name, where).from_elsewhere(elsewhere)
 
 
-def constraints(text: str, file: str) -> Iterator[Statement]:
+def constraints(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield the bounds of a constraints file."""
     for said in requirements(text, file):
         yield replace(said, kind="bound") if said.kind == "requirement" else said
@@ -73,7 +73,7 @@ def _options(entry: str) -> installers.Install:
     return installers.parse(words) or installers.Install((), ())
 
 
-def _beside(said: Statement, file: str) -> Statement:
+def _beside(said: SourceStatement, file: str) -> SourceStatement:
     """Return the same; a file that it names lies beside the one that names it."""
     if said.kind in {"requirements", "constraints"}:
         return replace(said, words=((Path(file).parent / said.words[0]).as_posix(),))
@@ -120,8 +120,8 @@ class _Table:
                 return f"{self.file}:{number + 1}"
         return self.file
 
-    def said(self, entry: str, what: str, why: str) -> Statement:
-        return Statement(self.where(entry), what, why=why, beside=True)
+    def said(self, entry: str, what: str, why: str) -> SourceStatement:
+        return SourceStatement(self.where(entry), what, why=why, beside=True)
 
 
 def tables(text: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _table(text: str, file: str, parse: Callable[[str], Any]) -> _Table:
     return _Table(file, text, value if isinstance(value, dict) else {})
 
 
-def pyproject(text: str, file: str) -> Iterator[Statement]:
+def pyproject(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what pyproject.toml says: its project, poetry's dependencies, and every other list of
     dependencies, which an image does not get."""
     table = _table(text, file, tomllib.loads)
@@ -149,9 +149,9 @@ def pyproject(text: str, file: str) -> Iterator[Statement]:
     uv = _mapping(tool.get("uv"))
     every, elsewhere = indexes(tool), _sources(uv)
     if wanted := str(project.get("requires-python") or ""):
-        yield Statement(table.where("requires-python"), wanted, "python", (wanted,))
+        yield SourceStatement(table.where("requires-python"), wanted, "python", (wanted,))
     for entry in _strings(project.get("dependencies")):
-        said = Statement(table.where(entry), entry, "requirement", (entry,))
+        said = SourceStatement(table.where(entry), entry, "requirement", (entry,))
         asked = canonicalize_name(re.split(r"[^\w.-]", entry, maxsplit=1)[0])
         yield said.from_elsewhere(elsewhere.get(asked, every))
     for name in _mapping(project.get("scripts")):
@@ -171,7 +171,9 @@ def pyproject(text: str, file: str) -> Iterator[Statement]:
             files = _mapping(dynamic.get("dependencies")).get("file") or ()
             for each in [files] if isinstance(files, str) else files:
                 where = table.where(str(each))
-                yield Statement(where, f"dependencies of {each}", "requirements", (str(each),))
+                yield SourceStatement(
+                    where, f"dependencies of {each}", "requirements", (str(each),)
+                )
             if not files:
                 yield table.said("dynamic", f"dynamic {entry}", ADD)
     rest = {**table.value, "project": {**project, "dependencies": []}}
@@ -231,7 +233,7 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[Statement]:
+def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[SourceStatement]:
     """Yield the dependencies in all tables below one, which an image does not get."""
     inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
     if isinstance(value, dict):
@@ -247,7 +249,7 @@ def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[Statem
                 yield _of(table, path, entry, entry)
 
 
-def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> Statement:
+def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> SourceStatement:
     """Return a dependency of a table that an image does not get."""
     extra = path[:2] == ("project", "optional-dependencies")
     named = f"the extra {path[-1]}" if extra else ".".join(path)
@@ -255,7 +257,7 @@ def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> Statement
         why = "builds the package; an image has no compiler"
     else:
         why = f"belongs to {named}: {ADD}"
-    return Statement(table.where(key), entry, "requirement", (entry,), why, beside=True)
+    return SourceStatement(table.where(key), entry, "requirement", (entry,), why, beside=True)
 
 
 def _is_version(value: Any) -> bool:
@@ -268,21 +270,21 @@ def _version(value: Any) -> str:
     return str(value.get("version") or "") if isinstance(value, dict) else str(value)
 
 
-def _poetry(table: _Table, name: str, value: Any) -> Statement:
+def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
     """Return a dependency of poetry's table, or of a Pipfile."""
     options = value if isinstance(value, dict) else {"version": value}
     extras, version, where = _strings(options.get("extras")), options.get("version"), ""
     where = table.where(name)
     if name == "python":
-        return Statement(where, str(version), "python", (bounds(str(version)),))
+        return SourceStatement(where, str(version), "python", (bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
         text = f"{name} {json.dumps(value, default=str)}"
         entry = f"{name}{bounds(version)}" if isinstance(version, str) else name
         why = "write it as a requirement"
-        return Statement(where, text, "requirement", (entry,), why)
+        return SourceStatement(where, text, "requirement", (entry,), why)
     extra = f"[{','.join(extras)}]" if extras else ""
     entry = f"{name}{extra}{bounds(version)}"
-    return Statement(where, entry, "requirement", (entry,))
+    return SourceStatement(where, entry, "requirement", (entry,))
 
 
 def bounds(version: str) -> str:
@@ -296,7 +298,7 @@ def bounds(version: str) -> str:
     return version.removeprefix("*")
 
 
-def pipfile(text: str, file: str) -> Iterator[Statement]:
+def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what a Pipfile says."""
     table = _table(text, file, tomllib.loads)
     sources = table.value.get("source")
@@ -307,13 +309,15 @@ def pipfile(text: str, file: str) -> Iterator[Statement]:
     )
     elsewhere = next(filter(None, map(installers.foreign, options)), "")
     if version := _mapping(table.value.get("requires")).get("python_version"):
-        yield Statement(table.where("python_version"), str(version), "python", (str(version),))
+        yield SourceStatement(
+            table.where("python_version"), str(version), "python", (str(version),)
+        )
     for name, value in _mapping(table.value.get("packages")).items():
         yield _poetry(table, name, value).from_elsewhere(elsewhere)
     yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
 
 
-def pixi(text: str, file: str) -> Iterator[Statement]:
+def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
     table = _table(text, file, tomllib.loads)
     for name, value in _mapping(table.value.get("dependencies")).items():
@@ -324,7 +328,7 @@ def pixi(text: str, file: str) -> Iterator[Statement]:
     yield from _listed(table, (), rest)
 
 
-def lock(text: str, file: str) -> Iterator[Statement]:
+def lock(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield the versions of uv.lock, poetry.lock or pdm.lock: of what other files ask for, they are
     taken."""
     packages = _table(text, file, tomllib.loads).value.get("package")
@@ -337,18 +341,18 @@ def lock(text: str, file: str) -> Iterator[Statement]:
                 why = _index({"url": url})
             else:
                 why = f"{file} has it from elsewhere" if source else ""
-            yield Statement(file, pin, "locked", (pin,)).from_elsewhere(why)
+            yield SourceStatement(file, pin, "locked", (pin,)).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
 
 
-def setup_py(text: str, file: str) -> Iterator[Statement]:
+def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield the requirements that setup.py lists by themselves; it is read, and never run."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        yield Statement(file, "the file", why=f"is no Python that can be read: {ADD}")
+        yield SourceStatement(file, "the file", why=f"is no Python that can be read: {ADD}")
         return
     literals = {
         target.id: node.value
@@ -375,26 +379,26 @@ def setup_py(text: str, file: str) -> Iterator[Statement]:
         kinds = (ast.List, ast.Tuple, ast.Dict, ast.Constant)
         if not isinstance(value, kinds):
             what = f"{keyword.arg} is computed"
-            yield Statement(f"{file}:{keyword.value.lineno}", what, why=ADD)
+            yield SourceStatement(f"{file}:{keyword.value.lineno}", what, why=ADD)
             continue
         for node in texts:
             if id(node) in keys or not isinstance(node.value, str):
                 continue
             where, entry = f"{file}:{node.lineno}", node.value
             if keyword.arg == "python_requires":
-                yield Statement(where, entry, "python", (entry,))
+                yield SourceStatement(where, entry, "python", (entry,))
                 continue
             said = installers.argument(entry, where)
             yield said.aside(f"belongs to an extra: {ADD}") if extra else said
 
 
-def setup_cfg(text: str, file: str) -> Iterator[Statement]:
+def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield the requirements of setup.cfg."""
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)
     except configparser.Error:
-        yield Statement(file, "the file", why=f"cannot be read: {ADD}")
+        yield SourceStatement(file, "the file", why=f"cannot be read: {ADD}")
         return
     table = _Table(file, text, {})
     listed = parser.get("options", "install_requires", fallback="")
@@ -414,14 +418,14 @@ def setup_cfg(text: str, file: str) -> Iterator[Statement]:
 # --- conda and cog --------------------------------------------------------------------------------
 
 
-def conda(text: str, file: str) -> Iterator[Statement]:
+def conda(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what conda's environment.yml says."""
     document = yamlfile.parse(text, file)
     content = document.value if isinstance(document.value, dict) else {}
     for key in content:
         if key != "dependencies":
             what = f"{key}: {json.dumps(content[key])}"
-            yield Statement(f"{file}:{document.line(key)}", what, why="belongs to conda")
+            yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to conda")
     entries = content.get("dependencies")
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         where = f"{file}:{document.line('dependencies', number)}"
@@ -434,23 +438,23 @@ def conda(text: str, file: str) -> Iterator[Statement]:
                     yield from requirement(text_, at)
         elif match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", str(entry)):
             version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
-            yield Statement(where, f"Python {match[1]}", "python", (version,))
+            yield SourceStatement(where, f"Python {match[1]}", "python", (version,))
         else:
             yield _conda(str(entry), where)
 
 
-def _conda(entry: str, where: str) -> Statement:
+def _conda(entry: str, where: str) -> SourceStatement:
     """Return a package of conda: `pytorch::pytorch=2.1=py3.9_cuda11.7*`."""
     name = re.sub(r"^\S+::", "", entry)
     match = re.fullmatch(r"([\w.-]+)\s*([=<>!~][^=\s]*=?[^=\s]*)?.*", name)
     if match and match[1] in {"pip", "python"}:
-        return Statement(where, entry, why="every image has it")
+        return SourceStatement(where, entry, why="every image has it")
     version = bounds((match[2] or "") if match else "")
     words = (f"{match[1]}{version}",) if match else (name,)
-    return Statement(where, entry, "conda", words, _CONDA)
+    return SourceStatement(where, entry, "conda", words, _CONDA)
 
 
-def cog(text: str, file: str) -> Iterator[Statement]:
+def cog(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what cog.yaml says."""
     document = yamlfile.parse(text, file)
     content = _mapping(document.value)
@@ -458,21 +462,21 @@ def cog(text: str, file: str) -> Iterator[Statement]:
     for key, value in build.items():
         where = f"{file}:{document.line('build', key)}"
         if key == "python_version":
-            yield Statement(where, f"Python {value}", "python", (str(value),))
+            yield SourceStatement(where, f"Python {value}", "python", (str(value),))
         elif key == "python_packages":
             for number, entry in enumerate(_strings(value)):
                 yield from requirement(entry, f"{file}:{document.line('build', key, number)}")
         elif key == "python_requirements":
-            yield Statement(where, str(value), "requirements", (str(value),))
+            yield SourceStatement(where, str(value), "requirements", (str(value),))
         elif key == "system_packages":
             names = tuple(_strings(value))
-            yield Statement(where, f"apt {' '.join(names)}", "apt", names)
+            yield SourceStatement(where, f"apt {' '.join(names)}", "apt", names)
         else:
             why = "every image for a GPU has it" if key == "gpu" else "the factory has no such step"
-            yield Statement(where, f"build.{key}: {json.dumps(value)}", why=why, beside=True)
+            yield SourceStatement(where, f"build.{key}: {json.dumps(value)}", why=why, beside=True)
     for key in content.keys() - {"build"}:
         what = f"{key}: {json.dumps(content[key])}"
-        yield Statement(f"{file}:{document.line(key)}", what, why="belongs to cog")
+        yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to cog")
 
 
 def _mapping(value: Any) -> dict[str, Any]:

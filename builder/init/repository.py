@@ -18,9 +18,9 @@ from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests
 from builder.init.findings import IMPORTED, Findings, Wish
-from builder.init.statements import Statement
+from builder.init.statements import SourceStatement
 
-Reader = Callable[[str, str], Iterable[Statement]]
+Reader = Callable[[str, str], Iterable[SourceStatement]]
 
 _READERS: Final[dict[str, Reader]] = {
     "requirements.txt": manifests.requirements,
@@ -101,7 +101,7 @@ class _Reading:
         names = ("pyproject.toml", "setup.cfg", "setup.py")
         self.own = manifests.own_names(*(self._text(name) or "" for name in names))
 
-    def statements(self) -> Iterator[Statement]:
+    def statements(self) -> Iterator[SourceStatement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
         if why := manifests.indexes({"uv": manifests.tables(self._text("uv.toml") or "")}):
@@ -124,7 +124,7 @@ class _Reading:
             try:
                 said = list(self._said(name, reader))
             except InputError as error:
-                said = [Statement(name, "the file", why=f"cannot be read: {error.message}")]
+                said = [SourceStatement(name, "the file", why=f"cannot be read: {error.message}")]
             for each in said:
                 yield each.aside(f"the image is not made from {name}: {manifests.ADD}")
 
@@ -138,7 +138,7 @@ class _Reading:
                     found.setdefault(name, reader)
         return found
 
-    def _said(self, name: str, reader: Reader) -> Iterator[Statement]:
+    def _said(self, name: str, reader: Reader) -> Iterator[SourceStatement]:
         """Yield what a file says, unless it was read before."""
         if name in self.seen:
             return
@@ -146,7 +146,7 @@ class _Reading:
         if text is None:
             if not self._inside(name):
                 self.seen.add(name)
-                yield Statement(name, "the file", why="it lies outside of the repository")
+                yield SourceStatement(name, "the file", why="it lies outside of the repository")
             return
         self.seen.add(name)
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
@@ -156,7 +156,9 @@ class _Reading:
             else:
                 yield each.from_elsewhere(why) if each.kind == "requirement" else each
 
-    def _followed(self, said: Iterable[Statement], depth: int = 0) -> Iterator[Statement]:
+    def _followed(
+        self, said: Iterable[SourceStatement], depth: int = 0
+    ) -> Iterator[SourceStatement]:
         """Yield statements; one that names a file gives way to what that file says."""
         for each in said:
             if each.kind not in {"requirements", "constraints"} or each.beside:
@@ -165,17 +167,21 @@ class _Reading:
             names = [name for name in each.words if "\0" not in name]
             there = next((name for name in names if (self.root / name).is_file()), "")
             if not self._inside(there or next(iter(names), "")):
-                yield Statement(each.where, each.text, why="it lies outside of the repository")
+                yield SourceStatement(
+                    each.where, each.text, why="it lies outside of the repository"
+                )
             elif not there:
-                yield Statement(each.where, each.text, why="there is no such file")
+                yield SourceStatement(each.where, each.text, why="there is no such file")
             elif depth > _DEEPEST:
-                yield Statement(each.where, each.text, why=f"{_DEEPEST} files name each other")
+                yield SourceStatement(
+                    each.where, each.text, why=f"{_DEEPEST} files name each other"
+                )
             else:
                 reader = manifests.constraints
                 if each.kind == "requirements":
                     reader = manifests.requirements
                 name = Path(there).as_posix()
-                yield Statement(each.where, each.text)
+                yield SourceStatement(each.where, each.text)
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
                 yield from self._followed(self._said(name, reader), depth + 1)

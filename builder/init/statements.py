@@ -14,7 +14,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True)
-class Statement:
+class SourceStatement:
     """One thing that a file says."""
 
     where: str
@@ -37,10 +37,10 @@ class Statement:
     """It is installed from another index than PyPI, so that only a framework and its companions are
     what their names say."""
 
-    def aside(self, why: str) -> Statement:
+    def aside(self, why: str) -> SourceStatement:
         """Return the same, said of something that the image does not get."""
         return replace(self, why=self.why or why, beside=True)
 
-    def from_elsewhere(self, why: str) -> Statement:
+    def from_elsewhere(self, why: str) -> SourceStatement:
         """Return the same, installed from elsewhere for the reason `why`, if there is one."""
         return replace(self, why=self.why or why, foreign=True) if why else self

@@ -11,7 +11,7 @@ from builder.core import backends
 from builder.core.backends import Flags
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
-from builder.core.findings import Finding
+from builder.core.findings import DoctorFinding
 from builder.core.settings import Settings
 from builder.engine.discovery import connect
 from builder.jobs import description, images, submission
@@ -113,7 +113,7 @@ def submit(
 
 def examine(
     request: Request | None, root: Path, flags: Flags, on_event: OnEvent = ignore
-) -> tuple[Finding, ...]:
+) -> tuple[DoctorFinding, ...]:
     """Return what `builder doctor` finds of a backend, and with a request of its job there.
 
     What a backend refuses is a finding. Raises InputError.
@@ -127,4 +127,4 @@ def examine(
     try:
         return kind.examine(backend, ready)
     except OutsideError as error:
-        return (Finding(kind.title, "error", error.message, error.fix),)
+        return (DoctorFinding(kind.title, "error", error.message, error.fix),)

@@ -13,7 +13,7 @@ from builder.config import targets as projects
 from builder.config.fields import AcceptedAdvisory
 from builder.config.image_yaml import ImageSpec
 from builder.core.filemodel import location
-from builder.facts.known_bad import Found
+from builder.facts.known_bad import FoundBad
 from builder.trust import advisories, sbom
 from builder.trust.advisories import FoundAdvisory, PackageVersion
 
@@ -75,7 +75,7 @@ def check(root: Path, targets: Sequence[str], address: str, today: date) -> Advi
     )
 
 
-def _together(targets: Mapping[str, Sequence[Found]], fails: bool) -> Iterator[str]:
+def _together(targets: Mapping[str, Sequence[FoundBad]], fails: bool) -> Iterator[str]:
     """Yield a line for each combination of versions that is known to fail, with its targets."""
     named: dict[str, list[str]] = {}
     for target, found in targets.items():

@@ -29,7 +29,7 @@ from builder.registry import Manifest, Reference, Registry
 
 
 @dataclass(frozen=True)
-class Request:
+class ProofRequest:
     """An image that somebody wants to have proven."""
 
     root: Path | None
@@ -104,7 +104,7 @@ class Judgement:
         return f"{self.name}: its receipt {attached} is attached{' and signed' if signed else ''}"
 
 
-def prove_any(request: Request, on_event: OnEvent = ignore) -> Judgement:
+def prove_any(request: ProofRequest, on_event: OnEvent = ignore) -> Judgement:
     """Read an image, start it where the engine has it, and ask every check.
 
     Raises InputError, OutsideError. What a check refuses is no error: `Judgement.require`.
@@ -140,7 +140,7 @@ def _in_registry(name: str, on_event: OnEvent) -> tuple[Reference, Manifest]:
     return reference.at(manifest.digest), manifest
 
 
-def _read(request: Request, name: str, gpu: Gpu | None, on_event: OnEvent) -> Image:
+def _read(request: ProofRequest, name: str, gpu: Gpu | None, on_event: OnEvent) -> Image:
     """Read an image, and start it if the engine has it."""
     engine = functools.cache(lambda begin: connect(request.settings, begin, on_event))
     targets = records.image_ids(request.root) if request.root else {}

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.core.findings import Finding
+from builder.core.findings import DoctorFinding
 from tests.emulators.cloud_build import LoopbackCloud, loopback_cloud
 
 Run = Callable[..., tuple[int, str, str]]
 
 
-def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
+def by_name(findings: Iterable[DoctorFinding]) -> dict[str, DoctorFinding]:
     """Return the findings by their names; each name stands once."""
     listed = list(findings)
     named = {finding.name: finding for finding in listed}
@@ -19,7 +19,7 @@ def by_name(findings: Iterable[Finding]) -> dict[str, Finding]:
     return named
 
 
-def severities(findings: dict[str, Finding]) -> dict[str, str]:
+def severities(findings: dict[str, DoctorFinding]) -> dict[str, str]:
     return {name: finding.severity for name, finding in findings.items()}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from builder.core.findings import Finding, examine
+from builder.core.findings import DoctorFinding, examine
 from builder.jobs.backends.kubernetes import doctor as kubernetes
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
@@ -37,7 +37,7 @@ def whole(loopback: server.Cluster) -> server.Cluster:  # noqa: F811
     return loopback
 
 
-def examined(cluster: Cluster = WHOLE) -> dict[str, Finding]:
+def examined(cluster: Cluster = WHOLE) -> dict[str, DoctorFinding]:
     subject = kubernetes.ClusterJobs(Kubernetes(cluster), ready(JOB, cluster))
     return by_name(examine(subject))
 

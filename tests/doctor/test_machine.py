@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 
 from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
-from builder.core.findings import Finding, examine
+from builder.core.findings import DoctorFinding, examine
 from builder.core.settings import Settings
 from builder.doctor import machine
 from builder.engine import Engine, docker
@@ -34,7 +34,9 @@ def engine(**changes: Any) -> Engine:
     return Engine(**right | changes)
 
 
-def examined(monkeypatch: pytest.MonkeyPatch, answer: Engine | OutsideError) -> dict[str, Finding]:
+def examined(
+    monkeypatch: pytest.MonkeyPatch, answer: Engine | OutsideError
+) -> dict[str, DoctorFinding]:
     """Return the findings by name where this engine answers, or this refusal does."""
     refusal = {"side_effect": answer} if isinstance(answer, OutsideError) else {}
     connect = Mock(return_value=answer, **refusal)

@@ -233,13 +233,13 @@ def test_a_list_loads_no_pods_of_others(
     foreign["metadata"] |= {"name": "theirs", "labels": {}}
     loopback.objects.create("jobsets", "default", foreign)
     assert len(loopback.objects.list("pods")) == 4
-    answers, items = list[Any](), client.Client.items
+    answers, items = list[Any](), client.ClusterClient.items
 
-    def recorded(self: client.Client, path: str, **query: str) -> list[Any]:
+    def recorded(self: client.ClusterClient, path: str, **query: str) -> list[Any]:
         answers.extend(items(self, path, **query))
         return items(self, path, **query)
 
-    monkeypatch.setattr(client.Client, "items", recorded)
+    monkeypatch.setattr(client.ClusterClient, "items", recorded)
     monkeypatch.setattr("builder.jobs.backends.kubernetes.backend.NAMES", 2)
     assert {job.display_name for job in backend.list()} == names
     assert len(answers) == 3 * 3  # JobSets, Jobs and pods

@@ -17,7 +17,7 @@ NEWER = ">="
 
 
 @dataclass(frozen=True)
-class Release:
+class TensorFlowRelease:
     """One release of TensorFlow."""
 
     wheel: gpu_support.Release
@@ -40,18 +40,18 @@ class Release:
 
 
 @cache
-def releases() -> tuple[Release, ...]:
+def releases() -> tuple[TensorFlowRelease, ...]:
     """Return the releases that are known, oldest first."""
     return tuple(map(_release, gpu_support.of("TensorFlow")))
 
 
-def find(version: str) -> Release | None:
+def find(version: str) -> TensorFlowRelease | None:
     """Return a release by its version, or the newest of a minor one ("2.20")."""
     known = (row for row in releases()[::-1] if version in (row.version, minor(row.version)))
     return next(known, None)
 
 
-def _release(wheel: gpu_support.Release) -> Release:
+def _release(wheel: gpu_support.Release) -> TensorFlowRelease:
     asks_for = {name: each.removeprefix(NEWER) for name, each in wheel.asks_for.items()}
     libraries = {name: each for name, each in asks_for.items() if name.startswith("nvidia-")}
     cuda, cudnn, source = _tested().get(minor(wheel.version), ("", "", wheel.metadata))
@@ -60,7 +60,7 @@ def _release(wheel: gpu_support.Release) -> Release:
         cudnn = minor(libraries[f"nvidia-cudnn-cu{wheel.cuda}"])
     ranges = any(wheel.asks_for[name] != version for name, version in libraries.items())
     libtpu = asks_for.get("libtpu", "")
-    return Release(wheel, cuda, cudnn, source, libraries, ranges, libtpu)
+    return TensorFlowRelease(wheel, cuda, cudnn, source, libraries, ranges, libtpu)
 
 
 @cache

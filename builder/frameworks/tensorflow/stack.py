@@ -21,7 +21,7 @@ from builder.facts import Source, cuda
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import minor
 from builder.frameworks.tensorflow import releases
-from builder.frameworks.tensorflow.releases import Release
+from builder.frameworks.tensorflow.releases import TensorFlowRelease
 
 NVIDIA_IMAGES = "nvcr.io/nvidia/tensorflow"
 """Images with a TensorFlow that NVIDIA builds; the tables are about the wheels on PyPI."""
@@ -54,7 +54,7 @@ def resolve(spec: ImageSpec) -> Stack:
 
 
 def _for_gpu(
-    spec: ImageSpec, accelerator: Accelerator, release: Release, facts: tuple[Fact, ...]
+    spec: ImageSpec, accelerator: Accelerator, release: TensorFlowRelease, facts: tuple[Fact, ...]
 ) -> Stack:
     """Return the stack of an image for a GPU; `facts` are those of any image.
 
@@ -85,7 +85,7 @@ def _for_gpu(
     return known
 
 
-def _with_libraries(known: Stack, release: Release) -> Stack:
+def _with_libraries(known: Stack, release: TensorFlowRelease) -> Stack:
     """Return the stack with the CUDA libraries of our own base, and what is pruned there."""
     spec = known.spec
     chosen = _libraries(spec, release, known.compute_capability or "")
@@ -115,7 +115,7 @@ def _with_libraries(known: Stack, release: Release) -> Stack:
     )
 
 
-def _prune(mode: PruneMode, capability: str, release: Release) -> Prune | None:
+def _prune(mode: PruneMode, capability: str, release: TensorFlowRelease) -> Prune | None:
     """Return what is kept, None where nothing is taken out.
 
     TensorFlow's libraries hold the same code for a T4 as for a V100 (sm_70): with "tensorflow",
@@ -131,7 +131,7 @@ def _prune(mode: PruneMode, capability: str, release: Release) -> Prune | None:
 
 
 def _gpu_facts(
-    spec: ImageSpec, accelerator: Accelerator, release: Release, runs: Runs
+    spec: ImageSpec, accelerator: Accelerator, release: TensorFlowRelease, runs: Runs
 ) -> Iterator[Fact]:
     architecture = accelerator.architecture
     assert architecture is not None
@@ -158,7 +158,7 @@ def _gpu_facts(
     yield compatibility.driver_for(_major(release.cuda))
 
 
-def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) -> Runs:
+def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: TensorFlowRelease) -> Runs:
     """Return how TensorFlow's own kernels run on the accelerator.
 
     Raises RefusedError where they do not.
@@ -200,7 +200,9 @@ def _check_kernels(spec: ImageSpec, accelerator: Accelerator, release: Release) 
     return runs
 
 
-def _libraries(spec: ImageSpec, release: Release, capability: str) -> dict[str, tuple[str, Source]]:
+def _libraries(
+    spec: ImageSpec, release: TensorFlowRelease, capability: str
+) -> dict[str, tuple[str, Source]]:
     """Return short name -> version and why: the libraries that are known to work with TensorFlow on
     a GPU, and the user's pins."""
     if not release.libraries:
@@ -220,7 +222,7 @@ def _libraries(spec: ImageSpec, release: Release, capability: str) -> dict[str, 
     return {**known, **{name: (version, _WRITTEN) for name, version in spec.cuda.items()}}
 
 
-def _known_to_work(release: Release, capability: str) -> dict[str, tuple[str, Source]]:
+def _known_to_work(release: TensorFlowRelease, capability: str) -> dict[str, tuple[str, Source]]:
     """Return what is shipped with the release; of cuDNN, the newest up to that one that has kernels
     for the GPU. All are in the release's ranges, which tests/config/test_compatibility.py holds."""
     shipped = cuda.shipped_with("TensorFlow", minor(release.version), str(release.wheel.cuda))
@@ -252,7 +254,7 @@ def _check_pin(
     name: str,
     version: str,
     spec: ImageSpec,
-    release: Release,
+    release: TensorFlowRelease,
     least: Mapping[str, str],
     known: Mapping[str, tuple[str, Source]],
 ) -> None:
@@ -294,7 +296,7 @@ def _check_cudnn(spec: ImageSpec, accelerator: Accelerator, version: str) -> Non
     )
 
 
-def _package(name: str, release: Release) -> str:
+def _package(name: str, release: TensorFlowRelease) -> str:
     """Return the package of a CUDA library that image.yaml calls by a short name."""
     return f"nvidia-{cuda.cuda().packages[name]}-cu{release.wheel.cuda}"
 

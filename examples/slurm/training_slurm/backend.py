@@ -18,7 +18,7 @@ from typing import Any, Final
 from builder.core import files, settings
 from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
-from builder.core.findings import Finding
+from builder.core.findings import DoctorFinding
 from builder.jobs.backends import protocol
 from builder.jobs.backends.protocol import JobStatus, LogLine, ReplicaStatus
 from builder.jobs.checks import check_no_plain_secrets, common
@@ -46,14 +46,14 @@ def connect(root: Path, _job: Job | None, flags: Flags, _name: str | None) -> Sl
     return Slurm(chosen, (root / chosen.folder).absolute())
 
 
-def findings(backend: Slurm, ready: Ready | None) -> tuple[Finding, ...]:
+def findings(backend: Slurm, ready: Ready | None) -> tuple[DoctorFinding, ...]:
     """Return what there is to say of a cluster, and of a job there."""
-    found = [Finding("cluster", "ok", ask("sbatch", "--version").strip())]
+    found = [DoctorFinding("cluster", "ok", ask("sbatch", "--version").strip())]
     if "--container-image" not in ask("srun", "--help"):
-        found.append(Finding("pyxis", "error", "srun starts no containers", "install pyxis"))
+        found.append(DoctorFinding("pyxis", "error", "srun starts no containers", "install pyxis"))
     if ready is not None:
         backend.preflight(ready)
-        found.append(Finding("job", "ok", "the cluster would take it"))
+        found.append(DoctorFinding("job", "ok", "the cluster would take it"))
     return tuple(found)
 
 

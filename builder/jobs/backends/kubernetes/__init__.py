@@ -23,7 +23,7 @@ BACKEND = BackendKind(
         Flag("pull_secret", "a Secret with which nodes pull the image.", sends=True),
     ),
     settings=later(f"{_HERE}.settings:KubernetesSettings"),
-    section=later(f"{_HERE}.section:Kubernetes"),
+    section=later(f"{_HERE}.section:KubernetesSection"),
     examine=later(f"{_HERE}.doctor:findings"),
     text=later("builder.core.yamlfile:dump"),
 )

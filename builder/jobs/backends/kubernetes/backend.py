@@ -18,7 +18,7 @@ from builder.core import settings
 from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
 from builder.jobs.backends.kubernetes import client, jobset, logs, pod, section, status
-from builder.jobs.backends.kubernetes.client import JOBSETS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.client import JOBSETS, ClusterClient, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, why_forbidden
 from builder.jobs.backends.protocol import (
@@ -74,7 +74,7 @@ class Kubernetes:
     cluster: KubernetesSettings
 
     @cached_property
-    def client(self) -> Client:
+    def client(self) -> ClusterClient:
         """Return the API server; a job is rendered without one. Raises InputError."""
         return client.load(self.cluster.context)
 
@@ -209,7 +209,7 @@ class Kubernetes:
     def logs(self, job: JobStatus) -> LogReader:
         """Return a reader of what the job's pods print, as long as the cluster keeps them."""
         namespace, _, short = job.name.partition("/")
-        return logs.JobLog(self.client, namespace, short)
+        return logs.ClusterLog(self.client, namespace, short)
 
     # --- requests ---------------------------------------------------------------------------------
 

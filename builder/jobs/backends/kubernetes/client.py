@@ -35,7 +35,7 @@ _BUSY: Final = (429, 500, 502, 503, 504)
 _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-credentials CLUSTER"
 
 
-def load(context: str | None) -> Client:
+def load(context: str | None) -> ClusterClient:
     """Read the cluster and the user of a context; None for the current one.
 
     The files of KUBECONFIG count, else ~/.kube/config. Raises InputError.
@@ -64,7 +64,9 @@ def load(context: str | None) -> Client:
     if not server.startswith(("https://", "http://")):
         raise InputError(f"context {name}: {server!r} is no server", _RENEW)
     namespace = entry.get("namespace") or "default"
-    return Client(str(name), server, namespace, loader.load_and_set, cluster.get("proxy-url"))
+    return ClusterClient(
+        str(name), server, namespace, loader.load_and_set, cluster.get("proxy-url")
+    )
 
 
 def _usable(source: str, read: Callable[[], Any]) -> Any:
@@ -138,7 +140,7 @@ class ClusterBusy(ClusterRefused, UnansweredError):
 
 
 @dataclass
-class Client:
+class ClusterClient:
     """One cluster's API server, and one user of it. Its calls raise ClusterRefused, and
     OutsideError where the server cannot be reached."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from builder.core.errors import OutsideError
-from builder.core.findings import Finding, Unknown, check, examine
+from builder.core.findings import DoctorFinding, Unknown, check, examine
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.backend import KUEUE, Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
@@ -43,47 +43,49 @@ class ClusterJobs:
     def namespace(self) -> str:
         return self.backend.namespace
 
-    def object(self, kind: str, path: str, name: str, make: str) -> Iterator[Finding]:
+    def object(self, kind: str, path: str, name: str, make: str) -> Iterator[DoctorFinding]:
         """Yield whether an object is there. make: the command that makes it."""
         try:
             self.backend.client.get(path)
         except ClusterRefused as error:
             if error.code == 404:
-                yield Finding(kind, "error", f"{name}: is not there", make)
+                yield DoctorFinding(kind, "error", f"{name}: is not there", make)
             else:
-                yield Finding(kind, "warning", f"not known: {name}: {error.message}", error.fix)
+                yield DoctorFinding(
+                    kind, "warning", f"not known: {name}: {error.message}", error.fix
+                )
         else:
-            yield Finding(kind, "ok", f"{name} is there")
+            yield DoctorFinding(kind, "ok", f"{name} is there")
 
 
-def findings(backend: Kubernetes, ready: Ready | None) -> tuple[Finding, ...]:
+def findings(backend: Kubernetes, ready: Ready | None) -> tuple[DoctorFinding, ...]:
     """Return what there is to say of a cluster, and of a job there."""
     return examine(ClusterJobs(backend, ready))
 
 
 @check(ClusterJobs, "cluster", essential=True)
-def server(jobs: ClusterJobs) -> Iterator[Finding]:
+def server(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     client = jobs.backend.client
     version = client.get("/version").get("gitVersion", "of an unknown version")
     what = f"{client.server} answers as {client.context}: Kubernetes {version}"
-    yield Finding("cluster", "ok", what)
+    yield DoctorFinding("cluster", "ok", what)
 
 
 @check(ClusterJobs, "namespace")
-def namespace(jobs: ClusterJobs) -> Iterator[Finding]:
+def namespace(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     name = jobs.namespace
     make = f"kubectl create namespace {name}"
     yield from jobs.object("namespace", f"/api/v1/namespaces/{name}", name, make)
 
 
 @check(ClusterJobs, "JobSet")
-def jobsets(jobs: ClusterJobs) -> Iterator[Finding]:
+def jobsets(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     install = "install JobSet 0.10.1 or later: jobset.sigs.k8s.io/docs"
     yield from jobs.object("JobSet", f"/apis/{jobset.API}", jobset.API, install)
 
 
 @check(ClusterJobs, "rights")
-def rights(jobs: ClusterJobs) -> Iterator[Finding]:
+def rights(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     wanted = [(*right, "") for right in RIGHTS]
     wanted += [each for each in HELPFUL if each[0] != KUEUE or jobs.backend.cluster.queue]
     missing = [right for right in wanted if not _allowed(jobs, *right[:3])]
@@ -96,9 +98,9 @@ def rights(jobs: ClusterJobs) -> Iterator[Finding]:
             f"kubectl create rolebinding {role} -n {jobs.namespace} --role={role} --user=YOU"
         )
         what = f"missing: {without}" if without else "missing"
-        yield Finding(f"right to {verb} {full}", "warning" if without else "error", what, fix)
+        yield DoctorFinding(f"right to {verb} {full}", "warning" if without else "error", what, fix)
     if not missing:
-        yield Finding("rights", "ok", f"{len(wanted)} are granted")
+        yield DoctorFinding("rights", "ok", f"{len(wanted)} are granted")
 
 
 def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
@@ -117,17 +119,17 @@ def _allowed(jobs: ClusterJobs, group: str, resource: str, verb: str) -> bool:
 
 
 @check(ClusterJobs, "queue")
-def queue(jobs: ClusterJobs) -> Iterator[Finding]:
+def queue(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     name = jobs.backend.cluster.queue
     if name is None:
         fix = "give --queue, so that a job starts only when all its pods fit"
-        yield Finding("queue", "warning", "none is named: pods start one by one", fix)
+        yield DoctorFinding("queue", "warning", "none is named: pods start one by one", fix)
         return
     try:
         version = jobs.backend.client.get(f"/apis/{KUEUE}")["preferredVersion"]["groupVersion"]
     except ClusterRefused:
         fix = "install Kueue, or give no --queue: without Kueue the label is ignored"
-        yield Finding("queue", "error", "the cluster has no Kueue", fix)
+        yield DoctorFinding("queue", "error", "the cluster has no Kueue", fix)
         return
     path = jobs.backend.client.path(version, "localqueues", name, jobs.namespace)
     fix = f"kubectl get localqueues -n {jobs.namespace} shows those that there are"
@@ -135,7 +137,7 @@ def queue(jobs: ClusterJobs) -> Iterator[Finding]:
 
 
 @check(ClusterJobs, "accounts")
-def accounts(jobs: ClusterJobs) -> Iterator[Finding]:
+def accounts(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     """Yield whether the secret and the account are there that the pods are to use."""
     cluster = jobs.backend.cluster
     docker = "secret docker-registry {} ..."
@@ -153,7 +155,7 @@ def accounts(jobs: ClusterJobs) -> Iterator[Finding]:
 
 
 @check(ClusterJobs, "job")
-def dry_run(jobs: ClusterJobs) -> Iterator[Finding]:
+def dry_run(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     if jobs.ready is not None:
         name = jobs.backend.preflight(jobs.ready)["metadata"]["name"]
-        yield Finding("job", "ok", f"the cluster takes {name}")
+        yield DoctorFinding("job", "ok", f"the cluster takes {name}")

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from builder import contract
 from builder.jobs.backends.kubernetes import pod, section
-from builder.jobs.backends.kubernetes.pod import CONTAINER, Identity, Role
+from builder.jobs.backends.kubernetes.pod import CONTAINER, JobIdentity, Role
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.machines import Pool
 from builder.jobs.ready import (
@@ -49,7 +49,7 @@ _FAULTS: Final = [contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT
 
 def key(ready: Ready, cluster: KubernetesSettings) -> str:
     """Return a hash of all that the JobSet asks for: image, machines, arguments, namespace."""
-    neutral = Identity(ready.job.id, ready.job.output(ready.job.id), {})
+    neutral = JobIdentity(ready.job.id, ready.job.output(ready.job.id), {})
     return key_of(_jobset(ready, cluster, neutral))
 
 
@@ -72,10 +72,10 @@ def jobset(
     }
     own = folder(ready, cluster, run)
     name = own + (f"-a{attempt}" if attempt > 1 else "")
-    return _jobset(ready, cluster, Identity(name, ready.job.output(own), labels))
+    return _jobset(ready, cluster, JobIdentity(name, ready.job.output(own), labels))
 
 
-def _jobset(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> dict[str, Any]:
+def _jobset(ready: Ready, cluster: KubernetesSettings, identity: JobIdentity) -> dict[str, Any]:
     queue = given(**{QUEUE_LABEL: cluster.queue})
     metadata = given(
         name=identity.name,
@@ -115,7 +115,9 @@ def pods(body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"apiVersion": "v1", "kind": "Pod", **made, "metadata": {**made["metadata"], **own}}
 
 
-def _annotations(ready: Ready, cluster: KubernetesSettings, identity: Identity) -> dict[str, str]:
+def _annotations(
+    ready: Ready, cluster: KubernetesSettings, identity: JobIdentity
+) -> dict[str, str]:
     annotations = {OUTPUT: identity.job_dir} if identity.job_dir else {}
     if ready.job.scheduling.strategy == "flex-start" and cluster.queue:
         annotations[MAX_RUN] = str(ready.job.scheduling.timeout)

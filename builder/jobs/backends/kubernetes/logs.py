@@ -21,7 +21,13 @@ from typing import Final
 
 from builder.core import web
 from builder.core.errors import OutsideError
-from builder.jobs.backends.kubernetes.client import QUIET, STREAMS, Client, ClusterRefused, Object
+from builder.jobs.backends.kubernetes.client import (
+    QUIET,
+    STREAMS,
+    ClusterClient,
+    ClusterRefused,
+    Object,
+)
 from builder.jobs.backends.kubernetes.pod import CONTAINER
 from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
 from builder.jobs.backends.protocol import LogLine, LogReader
@@ -34,11 +40,11 @@ LAST: Final = 60.0
 
 
 @dataclass
-class JobLog(LogReader):
+class ClusterLog(LogReader):
     """The lines of one JobSet. Of a pod whose node does not answer, that is said once; the others'
     lines come."""
 
-    client: Client
+    client: ClusterClient
     namespace: str
     name: str
     _last: dict[str, str] = field(default_factory=dict)

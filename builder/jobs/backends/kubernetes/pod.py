@@ -35,7 +35,7 @@ _BUCKET: Final = re.compile(r"(?:^|[=:,\s])/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0
 
 
 @dataclass(frozen=True)
-class Identity:
+class JobIdentity:
     """What differs between two submissions of a job: the object's name, its folder, its labels."""
 
     name: str
@@ -49,7 +49,7 @@ class Role:
 
     ready: Ready
     cluster: KubernetesSettings
-    identity: Identity
+    identity: JobIdentity
     pool: Pool
     placement: Placement
 

@@ -45,7 +45,7 @@ class Amounts(WrittenModel):
     """Memory: 16Gi or 512Mi."""
 
 
-class Kubernetes(WrittenModel):
+class KubernetesSection(WrittenModel):
     """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
 
     priority: Text | None = Field(None, examples=["high"])
@@ -82,6 +82,6 @@ class Kubernetes(WrittenModel):
     """How near each other Kueue places the pods."""
 
 
-def of(job: Job) -> Kubernetes:
+def of(job: Job) -> KubernetesSection:
     """Return a job's section."""
-    return job.section("kubernetes", Kubernetes)
+    return job.section("kubernetes", KubernetesSection)

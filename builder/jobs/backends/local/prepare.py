@@ -37,7 +37,7 @@ BUCKETS = Path("build") / "buckets"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class LocalRun:
     """A job that this machine can run, and its study."""
 
     engine: Engine
@@ -62,7 +62,7 @@ def start(
     program: str | None,
     on_event: OnEvent,
     **replaced: Any,
-) -> Prepared:
+) -> LocalRun:
     """Return a job with its image on the engine. replaced: what `prepare` takes. Raises InputError,
     OutsideError, CheckFailed."""
     job, reached = load(root, name), partial(connect, settings, on_event=on_event)
@@ -70,7 +70,7 @@ def start(
         engine = reached()
     else:
         engine, job = packaged(root, job, program, settings, reached, on_event)
-    return Prepared(engine, prepare(root, engine, job, **replaced), job.study)
+    return LocalRun(engine, prepare(root, engine, job, **replaced), job.study)
 
 
 def load(root: Path, name: str) -> Job:

@@ -16,6 +16,6 @@ BACKEND = BackendKind(
     flags=(Flag("project", "the project."), Flag("region", "such as us-central1.")),
     settings=later(f"{_HERE}.settings:JobSettings"),
     own_table="job",
-    section=later(f"{_HERE}.section:Vertex"),
+    section=later(f"{_HERE}.section:VertexSection"),
     examine=later(f"{_HERE}.doctor:findings"),
 )

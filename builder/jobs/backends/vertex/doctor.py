@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from builder import googleapi
 from builder.core.errors import OutsideError
-from builder.core.findings import Finding, Unknown, check, examine
+from builder.core.findings import DoctorFinding, Unknown, check, examine
 from builder.googleapi import Project
 from builder.jobs.backends.vertex import bucket
 from builder.jobs.backends.vertex.backend import VertexAI
@@ -53,13 +53,13 @@ class Vertex:
         return f"serviceAccount:{address}" if "@" in address else "user:YOU"
 
 
-def findings(backend: VertexAI, ready: Ready | None) -> tuple[Finding, ...]:
+def findings(backend: VertexAI, ready: Ready | None) -> tuple[DoctorFinding, ...]:
     """Return what there is to say of a project and region, and of a job there."""
     return examine(Vertex(backend.known().settings, ready))
 
 
 @check(Vertex, "credentials", essential=True)
-def credentials(vertex: Vertex) -> Iterator[Finding]:
+def credentials(vertex: Vertex) -> Iterator[DoctorFinding]:
     """Yield whether the credentials hold, and until when; an emulator asks for none."""
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import Request
@@ -70,11 +70,11 @@ def credentials(vertex: Vertex) -> Iterator[Finding]:
             login.refresh(Request())
     expiry = getattr(login, "expiry", None)
     until = f"; this token holds until {expiry:%H:%M} UTC" if expiry else ""
-    yield Finding("credentials", "ok", f"a login is accepted{until}")
+    yield DoctorFinding("credentials", "ok", f"a login is accepted{until}")
 
 
 @check(Vertex, "rights")
-def rights(vertex: Vertex) -> Iterator[Finding]:
+def rights(vertex: Vertex) -> Iterator[DoctorFinding]:
     yield vertex.project.may("right to run jobs", RUNS_JOBS, vertex.caller)
     yield vertex.project.reads_logs(vertex.caller)
 
@@ -83,14 +83,14 @@ def rights(vertex: Vertex) -> Iterator[Finding]:
 
 
 @check(Vertex, "right to act as the job's account")
-def acts_as(vertex: Vertex) -> Iterator[Finding]:
+def acts_as(vertex: Vertex) -> Iterator[DoctorFinding]:
     account = vertex.ready.job.service_account if vertex.ready else None
     if account:
         yield vertex.project.acts_as(f"right to act as {account}", account, vertex.caller)
 
 
 @check(Vertex, "bucket")
-def job_folder(vertex: Vertex) -> Iterator[Finding]:
+def job_folder(vertex: Vertex) -> Iterator[DoctorFinding]:
     """Yield whether the job's folder is in its region, and in no other."""
     called = bucket.name(vertex.ready) if vertex.ready else ""
     if vertex.ready is None or not called:
@@ -102,9 +102,9 @@ def job_folder(vertex: Vertex) -> Iterator[Finding]:
         raise Unknown(error.message, error.fix) from error
     if found is None:
         create = bucket.create(called, region)
-        yield Finding("bucket", "error", f"there is no bucket gs://{called}", create)
+        yield DoctorFinding("bucket", "error", f"there is no bucket gs://{called}", create)
     elif found == region:
-        yield Finding("bucket", "ok", f"gs://{called} is in {region}")
+        yield DoctorFinding("bucket", "ok", f"gs://{called} is in {region}")
     else:  # of several regions such as `us`: refused, too
         what = f"gs://{called} is in {found}, and the job in {region}"
-        yield Finding("bucket", "error", what, bucket.create(f"{called}-{region}", region))
+        yield DoctorFinding("bucket", "error", what, bucket.create(f"{called}-{region}", region))

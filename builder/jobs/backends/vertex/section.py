@@ -12,7 +12,7 @@ from builder.jobs.description.job import Job
 from builder.jobs.description.values import Text, WrittenModel
 
 
-class Vertex(WrittenModel):
+class VertexSection(WrittenModel):
     """What only Vertex AI has: a reservation, a shell, a key."""
 
     reservation: Text | None = Field(
@@ -29,6 +29,6 @@ class Vertex(WrittenModel):
     """A key of your own, with which the service encrypts what the job stores."""
 
 
-def of(job: Job) -> Vertex:
+def of(job: Job) -> VertexSection:
     """Return a job's section."""
-    return job.section("vertex", Vertex)
+    return job.section("vertex", VertexSection)
