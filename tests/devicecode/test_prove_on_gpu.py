@@ -28,7 +28,7 @@ def test_without_a_gpu_or_a_framework_nothing_is_proven(tmp_path: Path) -> None:
     assert "neither PyTorch nor TensorFlow" in done.stderr
 
 
-@pytest.mark.tensorflow
+@pytest.mark.long
 def test_the_same_computations_twice_give_the_same_results(tmp_path: Path) -> None:
     """What the comparison rests on; here on the CPU."""
     import numpy
@@ -42,7 +42,7 @@ def test_the_same_computations_twice_give_the_same_results(tmp_path: Path) -> No
         numpy.testing.assert_array_equal(first[name], second[name], err_msg=name)
 
 
-@pytest.mark.tensorflow
+@pytest.mark.long
 def test_programs_that_people_write_build_and_train_compiled_and_not(tmp_path: Path) -> None:
     """Here on the CPU: it shows nothing about cuDNN."""
     import numpy
