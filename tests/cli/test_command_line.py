@@ -88,40 +88,50 @@ def left(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(end.value.code or 0)
 
 
+FULL = "No space left on device"
+BUG = "this is a bug in the factory; builder --debug shows where"
+PLACES = "standard output, the temporary folder, or the cache /c/training-image-factory"
+MISSING = "No usable temporary directory found in ['/tmp']"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "first", "fix"),
+    [
+        (InputError("it went wrong", "do this"), 2, "it went wrong", "do this"),
+        (OutsideError("it went wrong", "do this"), 3, "it went wrong", "do this"),
+        (CheckFailed("it went wrong", "do this"), 4, "it went wrong", "do this"),
+        (OSError(errno.ENOSPC, FULL, "/a/b"), 3, f"/a/b: {FULL}", "free space"),
+        (OSError(errno.ENOSPC, FULL), 3, f"{PLACES}: {FULL}", "free space"),
+        (PermissionError(errno.EACCES, "Permission denied", b"/a"), 3, "/a: Permission denied",
+         "let this user"),
+        (OSError(errno.EBUSY, "Device or resource busy", "."), 3, ".: Device", "look what stands"),
+        (FileNotFoundError(errno.ENOENT, MISSING), 3, MISSING, "free space"),
+        (UnicodeEncodeError("utf-8", "/a/\udcff", 3, 4, "surrogates not allowed"), 3,
+         "/a/\\udcff: the name is not UTF-8", "give the file"),
+        (ssl.SSLError(1, "[SSL] a library's own number"), 1, "SSLError: ", BUG),
+        (FileNotFoundError(2, "No such file", "/a"), 1, "FileNotFoundError: ", BUG),
+        (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero", BUG),
+    ],
+)  # fmt: skip
 def test_an_error_is_two_lines_and_an_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    code: int,
+    first: str,
+    fix: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What the system refuses is no fault of the factory; what is one shows where with --debug."""
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/c")
-    full, bug = (
-        "No space left on device",
-        "this is a bug in the factory; builder --debug shows where",
-    )
-    places = "standard output, the temporary folder, or the cache /c/training-image-factory"
-    missing = "No usable temporary directory found in ['/tmp']"
-    for error, code, first, fix in (
-        (InputError("it went wrong", "do this"), 2, "it went wrong", "do this"),
-        (OutsideError("it went wrong", "do this"), 3, "it went wrong", "do this"),
-        (CheckFailed("it went wrong", "do this"), 4, "it went wrong", "do this"),
-        (OSError(errno.ENOSPC, full, "/a/b"), 3, f"/a/b: {full}", "free space"),
-        (OSError(errno.ENOSPC, full), 3, f"{places}: {full}", "free space"),
-        (PermissionError(errno.EACCES, "Permission denied", b"/a"), 3, "/a: Permission denied",
-         "let this user"),
-        (OSError(errno.EBUSY, "Device or resource busy", "."), 3, ".: Device", "look what stands"),
-        (FileNotFoundError(errno.ENOENT, missing), 3, missing, "free space"),
-        (UnicodeEncodeError("utf-8", "/a/\udcff", 3, 4, "surrogates not allowed"), 3,
-         "/a/\\udcff: the name is not UTF-8", "give the file"),
-        (ssl.SSLError(1, "[SSL] a library's own number"), 1, "SSLError: ", bug),
-        (FileNotFoundError(2, "No such file", "/a"), 1, "FileNotFoundError: ", bug),
-        (ZeroDivisionError("by zero"), 1, "ZeroDivisionError: by zero", bug),
-    ):  # fmt: skip
-        monkeypatch.setattr("builder.cli.images.root", Mock(side_effect=error))
-        assert left(monkeypatch, "list") == code
-        message, remedy = capsys.readouterr().err.splitlines()
-        assert message.startswith(f"error: {first}") and remedy.startswith(f"fix:   {fix}")
-    assert left(monkeypatch, "--debug", "list") == 1
-    assert capsys.readouterr().err.splitlines()[-1] == "ZeroDivisionError: by zero"
+    monkeypatch.setattr("builder.cli.images.root", Mock(side_effect=error))
+    assert left(monkeypatch, "list") == code
+    message, remedy = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"error: {first}") and remedy.startswith(f"fix:   {fix}")
+    if code == 1:
+        assert left(monkeypatch, "--debug", "list") == 1
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last.endswith(f"{type(error).__name__}: {error}")
 
 
 def test_streams_that_take_nothing(project: Path) -> None:

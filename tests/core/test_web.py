@@ -163,21 +163,28 @@ def test_the_address_that_was_checked_is_the_one_that_is_connected_to(
                 assert connection.recv(100) == b"", "nothing was sent"
 
 
-def test_the_proxy_that_the_environment_names() -> None:
-    proxy, here = "http://proxy:3128", "https://a.example"
-    for environment, url, expected in (
-        ({}, here, None),
-        ({"HTTPS_PROXY": proxy}, f"{here}/v2/", proxy),
-        ({"https_proxy": "proxy:3128"}, here, proxy),
-        ({"HTTPS_PROXY": proxy}, "http://a.example", None),
-        ({"ALL_PROXY": proxy}, "http://a.example", proxy),
-        ({"ALL_PROXY": proxy, "NO_PROXY": "b.example,.example"}, here, None),
-        ({"ALL_PROXY": proxy, "NO_PROXY": "a.example:5000"}, f"{here}:5000", None),
-        ({"ALL_PROXY": proxy, "NO_PROXY": "*"}, here, None),
-        ({"ALL_PROXY": proxy, "NO_PROXY": "b.example"}, here, proxy),
-    ):
-        with patch.dict("os.environ", environment):
-            assert proxy_of(url) == expected
+PROXY, HERE = "http://proxy:3128", "https://a.example"
+
+
+@pytest.mark.parametrize(
+    ("environment", "url", "expected"),
+    [
+        ({}, HERE, None),
+        ({"HTTPS_PROXY": PROXY}, f"{HERE}/v2/", PROXY),
+        ({"https_proxy": "proxy:3128"}, HERE, PROXY),
+        ({"HTTPS_PROXY": PROXY}, "http://a.example", None),
+        ({"ALL_PROXY": PROXY}, "http://a.example", PROXY),
+        ({"ALL_PROXY": PROXY, "NO_PROXY": "b.example,.example"}, HERE, None),
+        ({"ALL_PROXY": PROXY, "NO_PROXY": "a.example:5000"}, f"{HERE}:5000", None),
+        ({"ALL_PROXY": PROXY, "NO_PROXY": "*"}, HERE, None),
+        ({"ALL_PROXY": PROXY, "NO_PROXY": "b.example"}, HERE, PROXY),
+    ],
+)
+def test_the_proxy_that_the_environment_names(
+    environment: dict[str, str], url: str, expected: str | None
+) -> None:
+    with patch.dict("os.environ", environment):
+        assert proxy_of(url) == expected
 
 
 def test_both_kinds_of_address_go_through_their_proxy_unless_none_is_wanted(

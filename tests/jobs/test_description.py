@@ -43,16 +43,19 @@ def test_two_v100s_are_six_lines() -> None:
     assert jobfiles.job(ONE + "scheduling: {timeout: 1h30m}\n").scheduling.timeout == 5400
 
 
-def test_accelerators_are_written_as_people_say_them() -> None:
-    for written, read in {
-        "2 x V100": ("V100", 2),
-        "V100": ("V100", 1),
-        "4xT4": ("T4", 4),
-        "2 x NVIDIA_TESLA_T4": ("NVIDIA_TESLA_T4", 2),
-        "8 x TPU-v3": ("TPU-v3", 8),
-    }.items():
-        (chief,) = jobfiles.job(f"{ONE}accelerators: {written}\n").pools
-        assert (chief.accelerator, chief.accelerators) == read
+@pytest.mark.parametrize(
+    ("written", "name", "count"),
+    [
+        ("2 x V100", "V100", 2),
+        ("V100", "V100", 1),
+        ("4xT4", "T4", 4),
+        ("2 x NVIDIA_TESLA_T4", "NVIDIA_TESLA_T4", 2),
+        ("8 x TPU-v3", "TPU-v3", 8),
+    ],
+)
+def test_accelerators_are_written_as_people_say_them(written: str, name: str, count: int) -> None:
+    (chief,) = jobfiles.job(f"{ONE}accelerators: {written}\n").pools
+    assert (chief.accelerator, chief.accelerators) == (name, count)
 
 
 def test_a_replica_is_as_the_chief_unless_it_says_otherwise() -> None:
@@ -87,16 +90,19 @@ def test_arguments_are_a_command_line_or_names_and_values() -> None:
     assert named.arguments == ("--steps=1_000", "--deterministic", "--rate=1e-3")
 
 
-def test_a_parameter_is_what_its_values_look_like() -> None:
-    for written, kind in {
-        "{min: 1, max: 5}": "integer",
-        "{min: 1.0, max: 5}": "double",
-        "{min: 0.001, max: 0.1, scale: log}": "double",
-        "{values: [16, 32]}": "discrete",
-        "{values: [adam, sgd]}": "categorical",
-    }.items():
-        job = jobfiles.job(f"{ONE}study: {{metric: a, parameters: {{x: {written}}}}}\n")
-        assert job.study is not None and job.study.parameters["x"].kind == kind
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("{min: 1, max: 5}", "integer"),
+        ("{min: 1.0, max: 5}", "double"),
+        ("{min: 0.001, max: 0.1, scale: log}", "double"),
+        ("{values: [16, 32]}", "discrete"),
+        ("{values: [adam, sgd]}", "categorical"),
+    ],
+)
+def test_a_parameter_is_what_its_values_look_like(written: str, kind: str) -> None:
+    job = jobfiles.job(f"{ONE}study: {{metric: a, parameters: {{x: {written}}}}}\n")
+    assert job.study is not None and job.study.parameters["x"].kind == kind
 
 
 @pytest.mark.parametrize(

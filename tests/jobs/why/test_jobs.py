@@ -82,13 +82,16 @@ def test_a_line_stands_in_a_replica_at_a_time() -> None:
     assert (refused.ending, refused.evidence[0].where) == ("stockout", "what Vertex AI says")
 
 
-def test_each_state_has_an_answer() -> None:
-    for state, ending in {
-        **{"queued": "waiting", "running": "running", "cancelling": "running"},
-        **{"succeeded": "ended-well", "cancelled": "cancelled", "expired": "timeout"},
-        **{"failed": "unknown", "a state of tomorrow": "unknown"},
-    }.items():
-        assert why(There((line(1, "chief-0", "loading"),)), state=state).ending == ending
+@pytest.mark.parametrize(
+    ("state", "ending"),
+    [
+        *(("queued", "waiting"), ("running", "running"), ("cancelling", "running")),
+        *(("succeeded", "ended-well"), ("cancelled", "cancelled"), ("expired", "timeout")),
+        *(("failed", "unknown"), ("a state of tomorrow", "unknown")),
+    ],
+)
+def test_each_state_has_an_answer(state: str, ending: str) -> None:
+    assert why(There((line(1, "chief-0", "loading"),)), state=state).ending == ending
 
 
 def test_a_log_that_may_not_be_read_or_is_long_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
