@@ -46,7 +46,6 @@ class Clients:
 
     @cached_property
     def build(self) -> CloudBuildClient:
-        """Cloud Build."""
         from google.cloud.devtools import cloudbuild_v1
 
         endpoint = self.settings.endpoint
@@ -58,7 +57,6 @@ class Clients:
 
     @cached_property
     def storage(self) -> Any:
-        """Cloud Storage."""
         # The library has no types. By importlib, mypy does not look for them.
         storage: Any = importlib.import_module("google.cloud.storage")
         return storage.Client(project=self.project, credentials=self.credentials)

@@ -81,7 +81,6 @@ def _doing(build: Build) -> str:
 
 
 def _now(clients: Clients, build: Build) -> Build:
-    """Return a build as it is now. Raises OutsideError."""
     try:
         return builds.get(clients, build.id, PATIENCE)
     except OutsideError as error:
@@ -118,7 +117,6 @@ class _Log:
 
 
 def _begun(clients: Clients, build: Build) -> tuple[googleapi.LogEntries, str]:
-    """Return the log of a build; one that goes elsewhere is not read, and a note says so."""
     from google.cloud.devtools.cloudbuild_v1.types import BuildOptions
 
     conditions = (

@@ -40,8 +40,6 @@ class ReportedImage:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A build that has ended."""
-
     id: str
     status: str
     detail: str
@@ -60,7 +58,6 @@ class Outcome:
 
 
 def status(build: Build) -> str:
-    """Return the name of a build's status."""
     return str(build.status.name)
 
 
@@ -80,7 +77,6 @@ def outcome(build: Build, note: str = "") -> Outcome:
 
 
 def _images(build: Build) -> tuple[ReportedImage, ...]:
-    """Return the images of `images:`, and those that steps pushed and wrote to their output."""
     digests: dict[str, str] = {image.name: image.digest for image in build.results.images}
     for image in itertools.chain.from_iterable(map(_listed, build.results.build_step_outputs)):
         if isinstance(image, dict) and {"repository", "digest", "tags"} <= image.keys():

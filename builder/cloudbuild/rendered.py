@@ -33,7 +33,6 @@ def has_cloud(root: Path) -> bool:
 
 
 def _wheel(root: Path) -> Path | None:
-    """Return the factory's wheel in a project that does not hold its source."""
     wheels = sorted((root / BUILDER_REQUIREMENTS).parent.glob(WHEEL))
     return wheels[-1] if wheels and not (root / "builder").is_dir() else None
 
@@ -101,6 +100,5 @@ def disk_gb(bases: int, published: int) -> int:
 
 
 def _bases(targets: Iterable[Rendered]) -> tuple[int, int]:
-    """Return the number of the bases that are built, and of the targets on a published base."""
     hashes = [target.base.hash if target.base else "" for target in targets]
     return len({*hashes} - {""}), hashes.count("")

@@ -20,8 +20,6 @@ from builder.core.errors import OutsideError
 
 @dataclass
 class StagedSource:
-    """An archive in a bucket."""
-
     bucket: str
     name: str
     generation: int

@@ -26,15 +26,12 @@ GPU, REGISTRY, REGION = "_GPU", "_REGISTRY", "_REGION"
 
 @dataclass(frozen=True)
 class Submission:
-    """A build to submit."""
-
     targets: tuple[str, ...]
     """What it builds, () for another project's file; its tags."""
     substitutions: Mapping[str, str]
 
     @property
     def name(self) -> str:
-        """What it builds."""
         return ",".join(self.targets) or "build"
 
 

@@ -73,7 +73,6 @@ class Table(FileModel):
 
     @property
     def event(self) -> str:
-        """The name of the event that starts the trigger."""
         return next(event for event in EVENTS if getattr(self, event))
 
     @property
@@ -82,7 +81,6 @@ class Table(FileModel):
         return self.event == "pull_request" and "file" not in self.model_fields_set
 
     def is_for_each_target(self, root: Path) -> bool:
-        """Return whether each target gets a trigger of its own."""
         return GPU not in self.substitutions and GPU in load(root / self.file).substitutions
 
     @model_validator(mode="after")
@@ -187,7 +185,6 @@ def _trigger(table: Table, account: str | None) -> dict[str, Any]:
 
 
 def _repository(table: Table) -> dict[str, Any]:
-    """Return the repository of a table, and the event there that starts a build."""
     event: dict[str, Any] = {"push": {table.event: getattr(table, table.event)}}
     if table.event == "pull_request":
         pull = {"branch": table.pull_request, "commentControl": _COMMENTS}

@@ -60,7 +60,6 @@ class Planned:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """For machines."""
         return {"name": self.name, "action": self.action, "diff": list(self.diff)}
 
 
@@ -84,7 +83,6 @@ def content(trigger: BuildTrigger) -> dict[str, Any]:
 
 
 def message(trigger: Mapping[str, Any]) -> BuildTrigger:
-    """Return the API's message of a trigger under JSON names."""
     from google.cloud.devtools import cloudbuild_v1 as api
     from google.protobuf import json_format
 
@@ -187,7 +185,6 @@ def planned(name: str, ours: Mapping[str, Any], theirs: BuildTrigger | None) -> 
 
 
 def _lines(sign: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line for each field."""
     return tuple(f"{sign} {name}: {json.dumps(value)}" for name, value in sorted(fields.items()))
 
 

@@ -31,8 +31,6 @@ STAGING: Final = {
 
 @dataclass(frozen=True)
 class CloudBuild:
-    """A build in a project."""
-
     settings: CloudSettings
     project: Project
 
@@ -68,7 +66,6 @@ def staging(cloud: CloudBuild) -> Iterator[DoctorFinding]:
 
 @check(CloudBuild, "account")
 def account(cloud: CloudBuild) -> Iterator[DoctorFinding]:
-    """Yield whether the caller may use the build's account."""
     if name := cloud.settings.service_account:
         yield cloud.project.acts_as("account", name, "user:YOU")
         return

@@ -62,7 +62,6 @@ def engine(machine: Machine) -> Iterator[DoctorFinding]:
 
 @check(Machine, "buildx")
 def dockerfiles(machine: Machine) -> Iterator[DoctorFinding]:
-    """Yield whether the engine builds a Dockerfile."""
     if not isinstance(machine.engine, Engine):
         return
     try:

@@ -68,8 +68,6 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    """The result of a build. Sizes in bytes; None where the engine does not know them."""
-
     reference: str
     digest: str | None
     """Of the manifest, None on an engine without the containerd image store."""

@@ -161,13 +161,11 @@ def remove(client: docker.DockerClient, *filters: str) -> list[str]:
 
 
 def _carries(labels: Mapping[str, str], filters: Iterable[str]) -> bool:
-    """Return whether all of these labels are there."""
     pairs = (text.partition("=") for text in filters)
     return all(name in labels and (not is_ or labels[name] == value) for name, is_, value in pairs)
 
 
 def _disconnected(api: Any, network: str) -> Iterator[str]:
-    """Disconnect the containers that are still on a network."""
     for container, details in (api.inspect_network(network)["Containers"] or {}).items():
         yield f"container {details['Name']} (not made by this run) still runs"
         with contextlib.suppress(Exception):
@@ -230,7 +228,6 @@ class Attached:
         return (frames.demux_adaptor(*frame) for frame in read(self._socket, tty=False))
 
     def close(self) -> None:
-        """Give the connection up."""
         self._socket._response.close()
 
 

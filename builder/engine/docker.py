@@ -81,7 +81,6 @@ class Engine:
 
     @property
     def release(self) -> tuple[int, ...]:
-        """The first two numbers of the version."""
         return release(self.version)
 
     @property
@@ -166,7 +165,6 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
-    """Return what the engine answered about an image (Docker's API, ImageInspect)."""
     config = answer.get("Config") or {}
     manifest = next(
         (

@@ -34,8 +34,6 @@ _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 
 @dataclass(frozen=True)
 class Instruction:
-    """An instruction."""
-
     line: int
     """Its first."""
     name: str
@@ -46,7 +44,6 @@ class Instruction:
 
     @property
     def joined(self) -> str:
-        """The rest of the instruction, in one line."""
         return " ".join(self.text.replace("\\\n", " ").split())
 
     def __str__(self) -> str:
@@ -55,8 +52,6 @@ class Instruction:
 
 @dataclass
 class _Stage:
-    """A stage."""
-
     name: str
     base: str
     parent: _Stage | None
@@ -100,7 +95,6 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """Yield the instructions of a Dockerfile."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -134,7 +128,6 @@ def instructions(text: str) -> Iterator[Instruction]:
 def _stage(
     instruction: Instruction, where: str, stages: Sequence[_Stage], shared: dict[str, str]
 ) -> _Stage:
-    """Return the stage that a FROM begins."""
     words = [word for word in instruction.joined.split() if not word.startswith("--")]
     base = _expanded(words[0] if words else "", shared)
     name = words[2] if len(words) > 2 else ""
@@ -193,7 +186,6 @@ def _copies(instruction: Instruction, stage: _Stage) -> None:
 
 
 def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceStatement]:
-    """Yield what a RUN says: what it installs, and what else it does."""
     text, line = instruction.text, instruction.line
     mounts = re.findall(r"--(?:mount|network|security)=\S+", text.partition("&&")[0])
     for mount in mounts:  # lines stay, so that each command has its own
@@ -240,7 +232,6 @@ def _at_its_line(
 
 
 def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[SourceStatement]:
-    """Yield what one command says."""
     while words and (words[0] in {"sudo", "then", "do", "else", "!", "{"}):
         words = words[1:]
     if len(words) > 2 and _SHELLS.fullmatch(words[0]) and re.fullmatch(r"-\w*c", words[1]):
@@ -318,7 +309,6 @@ def _unread(instruction: Instruction, where: str) -> SourceStatement:
 def _argument(
     instruction: Instruction, variables: dict[str, str], shared: dict[str, str]
 ) -> dict[str, str]:
-    """Return the defaults that an ARG gives."""
     found = dict[str, str]()
     for word in _words(instruction.joined):
         name, equals, value = word.partition("=")

@@ -68,8 +68,6 @@ class Wish:
 
 @dataclass
 class Findings:
-    """What a repository's files say."""
-
     pythons: tuple[str, ...] = tuple(OWN_PYTHON)
     """Those that it may have, the preferred one first."""
     frameworks: dict[str, list[Wish]] = field(default_factory=dict)
@@ -126,7 +124,6 @@ class Findings:
     # --- packages ---------------------------------------------------------------------------------
 
     def _package(self, said: SourceStatement) -> None:
-        """Take a package over, or note why not; a framework is a wish for it in any case."""
         text = said.words[0]
         match = re.match(r"\s*([A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?)", text)
         name = canonicalize_name(match[1]) if match else ""
@@ -276,7 +273,6 @@ class Findings:
             self.leave(said.where, f"Python {wanted}", f"images have {' or '.join(self.pythons)}")
 
     def _apt(self, said: SourceStatement) -> None:
-        """Take Debian packages over."""
         for name in said.words:
             whys = (why for pattern, why in _NOT_DEBIAN.items() if pattern.match(name))
             if why := next(whys, ""):
@@ -342,7 +338,6 @@ def _specifier(text: str, name: str) -> str:
 
 
 def _framework(name: str) -> str:
-    """Return the key of the framework that a distribution is; "" for none."""
     every = (each.name for each in frameworks.every() if name in each.distributions)
     return next(every, "")
 

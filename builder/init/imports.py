@@ -144,7 +144,6 @@ def _reached(root: Path, program: tuple[str, str]) -> Iterator[Path]:
 
 
 def _file(roots: tuple[Path, ...], module: str) -> Path | None:
-    """Return the file of a module below one of these folders."""
     steps = [step for step in module.split(".") if step]
     for root in roots if steps else ():
         base = root.joinpath(*steps)

@@ -108,8 +108,6 @@ MACHINE: Final = "an index or an option belongs to the machine that locks"
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command line."""
-
     name: str
     value: str | None = None
     """None for one that takes none."""
@@ -120,8 +118,6 @@ class Option:
 
 @dataclass(frozen=True)
 class Install:
-    """A command that installs packages."""
-
     options: tuple[Option, ...]
     packages: tuple[str, ...]
     """Its arguments that are no option."""
@@ -173,7 +169,6 @@ def _tool(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def _install(words: Sequence[str], table: tuple[frozenset[str], frozenset[str]]) -> Install:
-    """Return the options and the packages of a command line."""
     valued, flags = table
     options, packages, unknown = list[Option](), list[str](), ""
     rest = iter(words)
@@ -249,7 +244,6 @@ def foreign(option: Option) -> str:
 
 
 def _host(url: str) -> str:
-    """Return the host of an address, "" for what is none."""
     try:
         return urlsplit(url if "://" in url else "").hostname or ""
     except ValueError:
@@ -295,5 +289,4 @@ def argument(package: str, where: str) -> SourceStatement:
 
 
 def is_pypi(host: str) -> bool:
-    """Return whether a host is PyPI's."""
     return tuple(host.split(".")) in PYPI

@@ -63,7 +63,6 @@ def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceS
 
 
 def constraints(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the bounds of a constraints file."""
     for said in requirements(text, file):
         yield replace(said, kind="bound") if said.kind == "requirement" else said
 
@@ -214,7 +213,6 @@ def _index(index: Mapping[str, Any]) -> str:
 
 
 def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
-    """Return why a package comes from another place than PyPI, by its name (tool.uv.sources)."""
     indexes = uv.get("index")
     urls = {
         str(index.get("name")): _index(index)
@@ -234,7 +232,6 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[SourceStatement]:
-    """Yield the dependencies in all tables below one, which an image does not get."""
     inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
     if isinstance(value, dict):
         for key, inner in value.items():
@@ -250,7 +247,6 @@ def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[Source
 
 
 def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> SourceStatement:
-    """Return a dependency of a table that an image does not get."""
     extra = path[:2] == ("project", "optional-dependencies")
     named = f"the extra {path[-1]}" if extra else ".".join(path)
     if path[0] == "build-system":
@@ -271,7 +267,6 @@ def _version(value: Any) -> str:
 
 
 def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
-    """Return a dependency of poetry's table, or of a Pipfile."""
     options = value if isinstance(value, dict) else {"version": value}
     extras, version, where = _strings(options.get("extras")), options.get("version"), ""
     where = table.where(name)
@@ -299,7 +294,6 @@ def bounds(version: str) -> str:
 
 
 def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what a Pipfile says."""
     table = _table(text, file, tomllib.loads)
     sources = table.value.get("source")
     options = (
@@ -393,7 +387,6 @@ def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the requirements of setup.cfg."""
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)
@@ -419,7 +412,6 @@ def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def conda(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what conda's environment.yml says."""
     document = yamlfile.parse(text, file)
     content = document.value if isinstance(document.value, dict) else {}
     for key in content:
@@ -455,7 +447,6 @@ def _conda(entry: str, where: str) -> SourceStatement:
 
 
 def cog(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what cog.yaml says."""
     document = yamlfile.parse(text, file)
     content = _mapping(document.value)
     build = _mapping(content.get("build"))

@@ -35,8 +35,6 @@ HEAD: Final = "# The image of one accelerator. `builder schema` describes every 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A target for a repository."""
-
     target: str
     files: dict[Path, str]
     """What is to be written, by path; it may be nothing."""
@@ -85,13 +83,11 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
 
 
 def write(proposal: Proposal) -> None:
-    """Write the files of a proposal."""
     for path, text in proposal.files.items():
         files.write(path, text)
 
 
 def _values(root: Path, target: str, findings: Findings) -> dict[str, Any]:
-    """Return the values of image.yaml, from what was found."""
     accelerator, framework = _named(target, findings)
     wishes = findings.frameworks.pop(framework.name, [])
     for other in findings.frameworks.values():  # a library beside the framework
@@ -242,7 +238,6 @@ def _allowed(release: str, wishes: Sequence[Wish]) -> bool:
 
 
 def _nearest(framework: Framework, releases: Iterable[str], wishes: Sequence[Wish]) -> str:
-    """Return the release that is the nearest to what is asked for, by an exact version if any."""
     bounds = [bound for wish in wishes for bound in wish.specifier]
     exact = [bound for bound in bounds if bound.operator == "=="] or bounds
     wanted = max((bound.version.removesuffix(".*") for bound in exact), key=Version)

@@ -57,7 +57,6 @@ _STARTS: Final = ("__main__", "train", "task", "main")
 
 
 def look(root: Path, findings: Findings) -> None:
-    """Read every file of the repository that says what its program needs."""
     reading = _Reading(root)
     findings.read(reading.statements(), root)
     if findings.program is None:
@@ -129,7 +128,6 @@ class _Reading:
                 yield each.aside(f"the image is not made from {name}: {manifests.ADD}")
 
     def _beside(self) -> dict[str, Reader]:
-        """Return the other files, each with what reads it."""
         found = dict[str, Reader]()
         for pattern, reader in _BESIDE.items():
             for path in sorted(self.root.glob(pattern)):

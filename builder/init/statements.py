@@ -15,8 +15,6 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class SourceStatement:
-    """One thing that a file says."""
-
     where: str
     """The file and the line."""
     text: str

@@ -144,7 +144,6 @@ def _refuse_image(
     placement: Placement,
     targets: Mapping[str, str],
 ) -> None:
-    """Raise InputError for an image that is made for another accelerator."""
     if carried.refused and image.target:
         titles = " or ".join(frameworks.of(name).title for name in carried.only)
         other = f", or an image with {titles}" if titles else ""

@@ -29,8 +29,6 @@ _ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
 
 @dataclass(frozen=True)
 class Converted:
-    """The text of a job's file."""
-
     text: str
     changes: tuple[str, ...]
     """What is not as it was."""
@@ -81,8 +79,6 @@ def convert(
 
 @dataclass
 class _Old:
-    """The old job while it is read."""
-
     values: dict[str, Any]
     """What is not taken yet, by a path such as `masterConfig.acceleratorConfig.count`."""
     document: yamlfile.Document
@@ -125,11 +121,9 @@ class _Old:
         return f"{self.where}:{self.document.line(*steps)}: {top}{path}"
 
     def mistake(self, path: str, what: str, fix: str) -> InputError:
-        """Return the error about a field."""
         return InputError(f"{self.place(path)}: {what}", fix)
 
     def unused(self) -> Iterator[str]:
-        """Yield each field that was not taken over, with the reason."""
         for path in self.values:
             names = path.split(".")
             reasons = [why for why, fields in _TABLE["left_out"].items() if {*names} & {*fields}]

@@ -79,8 +79,6 @@ def gaps(table: Mapping[str, Any] | None = None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class BillLine:
-    """One line of a bill: quantity x price."""
-
     what: str
     quantity: float
     unit: str
@@ -107,12 +105,10 @@ class Bill:
 
     @property
     def usd(self) -> float:
-        """Return the sum of the lines whose price is known."""
         return sum(line.usd or 0.0 for line in self.lines)
 
     @property
     def complete(self) -> bool:
-        """Tell whether every line has a price."""
         return all(line.usd is not None for line in self.lines)
 
 
@@ -141,7 +137,6 @@ def bill(ready: Ready, seconds: float, basis: str) -> Bill:
 
 
 def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
-    """Return the lines of a job's machines, of their accelerators and of the service's fee."""
     lines, suffix = list[BillLine](), ", spot" if spot else ""
     hours = math.ceil(seconds / BILLED_SECONDS) * BILLED_SECONDS / 3600
 
@@ -164,7 +159,6 @@ def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
 
 
 def as_text(bill: Bill) -> Iterator[str]:
-    """Yield the bill, line by line."""
     yield f"{bill.job}: {length(bill.seconds)} ({bill.basis})"
     width = max(len(line.what) for line in bill.lines)
     for line in bill.lines:
@@ -183,7 +177,6 @@ def as_text(bill: Bill) -> Iterator[str]:
 
 
 def as_json(bill: Bill) -> dict[str, Any]:
-    """Return the bill as JSON values."""
     return {**asdict(bill), "usd": bill.usd, "complete": bill.complete}
 
 

@@ -75,7 +75,6 @@ def ready(
 
 
 def targets(root: Path) -> dict[str, str]:
-    """Return the accelerator of each target of a project that can be read."""
     readable = {}
     for name in image_yaml.targets(root):
         with contextlib.suppress(InputError):
@@ -213,7 +212,6 @@ def packaged_image(
 
 
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> JobImage:
-    """Return the image of a target as its image.yaml describes it."""
     target = projects.of(root, name)
     spec, driver, serves = target.spec, None, dict[str, OldestDriver | None]()
     with contextlib.suppress(InputError):  # versions that do not fit; builder lock says so
@@ -247,7 +245,6 @@ def _served(target: TargetFiles) -> dict[str, OldestDriver | None]:
 
 
 def _verified(image: JobImage, verified: Verification) -> JobImage:
-    """Return an image with what its receipt says."""
     seen: Any = verified.receipt.seen("device-code").get("driver")
     if image.target is None and isinstance(seen, dict) and str(seen.get("driver", "")).isdigit():
         driver = OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))

@@ -50,12 +50,10 @@ class Pool:
 
     @property
     def replicas(self) -> tuple[str, ...]:
-        """Return the names of its replicas: worker-0, worker-1."""
         return tuple(f"{self.role}-{index}" for index in range(self.count))
 
 
 def replica_names(pools: Iterable[Pool]) -> list[str]:
-    """Return the names of all replicas of a job: chief-0, worker-0, worker-1."""
     return [name for pool in pools for name in pool.replicas]
 
 
@@ -90,8 +88,6 @@ class OfferedAccelerator:
 
 @dataclass(frozen=True)
 class Placement:
-    """The machine of one replica."""
-
     machine: str
     device: OfferedAccelerator | None = None
     count: int = 0
@@ -107,7 +103,6 @@ class Placement:
 
     @property
     def on_tpu(self) -> bool:
-        """Tell whether the machine has a TPU."""
         return self.device is not None and self.device.kind == "tpu"
 
     @property
@@ -153,14 +148,12 @@ def _table() -> dict[str, Any]:
 
 @cache
 def devices() -> Mapping[str, OfferedAccelerator]:
-    """Return all accelerators of the table by their names."""
     entries = TypeAdapter(tuple[OfferedAccelerator, ...]).validate_python(_table()["accelerators"])
     return {entry.name: entry for entry in entries}
 
 
 @cache
 def combinations() -> tuple[Placement, ...]:
-    """Return every combination on offer."""
     placements = [
         Placement(name) for series in _table()["cpu_machines"].values() for name in series
     ]

@@ -20,8 +20,6 @@ KEY_LENGTH = 12
 
 @dataclass(frozen=True)
 class JobImage:
-    """The image of a job, as far as it is known."""
-
     reference: str
     """What is sent; by digest once `digest` is known."""
     digest: str | None = None
@@ -52,8 +50,6 @@ class JobImage:
 
 @dataclass(frozen=True)
 class Ready:
-    """A job with everything that it takes to send it."""
-
     job: Job
     image: JobImage
     region: str
@@ -65,7 +61,6 @@ class Ready:
 
     @property
     def pools(self) -> tuple[tuple[Pool, Placement], ...]:
-        """Return each pool with what it runs on."""
         return tuple(zip(self.job.pools, self.placements, strict=True))
 
 

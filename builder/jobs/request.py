@@ -45,14 +45,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A checked job, and the backend that takes it."""
-
     backend: RemoteBackend
     ready: Ready
 
     @property
     def text(self) -> str:
-        """Return what is sent as a person reads it."""
         return backends.of(self.backend.name).text(self.backend.render(self.ready))
 
 

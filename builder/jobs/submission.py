@@ -35,15 +35,12 @@ LOOKS_AFTER = (0.0, 1.0, 4.0)
 
 @dataclass(frozen=True)
 class Submitted:
-    """The job."""
-
     job: JobStatus
     reason: str = ""
     """Why this command created none, "" where it did."""
 
     @property
     def created(self) -> bool:
-        """Tell whether this command created it."""
         return not self.reason
 
 
@@ -57,7 +54,6 @@ class Memory:
 
     @classmethod
     def of(cls, root: Path) -> Memory:
-        """Return what this machine remembers of a project."""
         return cls(root / FOLDER)
 
     def _file(self, name: str) -> Path:
@@ -71,7 +67,6 @@ class Memory:
         return []
 
     def add(self, name: str, key: str, backend: str, job: JobStatus) -> None:
-        """Remember a job as the newest of its description."""
         files.write(self._file(name), f"{key}\n{backend}\n{job.name}\n")
 
     def newest_backend(self, name: str) -> tuple[str, float] | None:
@@ -87,8 +82,6 @@ class Memory:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a submission does."""
-
     run: int
     attempt: int
     job: JobStatus | None

@@ -120,7 +120,6 @@ class Watch:
 def page(
     job: JobStatus, figures: dict[str, dict[str, float]], latest: tuple[str, ...]
 ) -> RenderableType:
-    """Return the page: the job, a row for each replica or trial, the latest lines."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

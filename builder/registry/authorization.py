@@ -34,7 +34,6 @@ class Authorization:
 
     @functools.cached_property
     def credentials(self) -> Credentials | None:
-        """Return what docker knows for this host."""
         return credentials_for(self.host)
 
     def header(self, repository: str, right: Right) -> dict[str, str]:

@@ -66,7 +66,6 @@ class Registry:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What docker knows for this host."""
         return self._requests.credentials
 
     # Manifests ----------------------------------------------------------------------------------
@@ -315,7 +314,6 @@ class Registry:
         return None
 
     def tags(self, repository: str, prefix: str) -> tuple[str, ...]:
-        """Return the repository's tags that begin with `prefix`."""
         tags: list[str] = []
         for answer in self._pages(repository, f"tags/list?n=1000&last={quote(prefix, safe='')}"):
             page = decoding.texts(decoding.object_in(answer.data), "tags")

@@ -25,11 +25,9 @@ class Credentials:
 
     @property
     def basic(self) -> str:
-        """Username and password in base64, for HTTP."""
         return web.basic(self.username, self.password)
 
     def for_engine(self) -> dict[str, str]:
-        """Return the form that the engine's API takes."""
         if self.identity_token:
             return {"identitytoken": self.identity_token}
         return {"username": self.username, "password": self.password}

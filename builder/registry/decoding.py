@@ -50,22 +50,18 @@ def digest(value: object) -> str | None:
 
 
 def mapping(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the JSON object under a name; empty where there is none."""
     return _kind(value, name, dict) or {}
 
 
 def objects(value: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
-    """Return the JSON objects of the list under a name."""
     return _each(_kind(value, name, list) or [], name, dict)
 
 
 def texts(value: Mapping[str, Any], name: str) -> list[str]:
-    """Return the texts of the list under a name."""
     return _each(_kind(value, name, list) or [], name, str)
 
 
 def words(value: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return the JSON object of texts under a name."""
     content = mapping(value, name)
     _each(list(content.values()), name, str)
     return content
@@ -78,7 +74,6 @@ def text(value: Mapping[str, Any], name: str) -> str | None:
 
 
 def size(value: Mapping[str, Any]) -> int:
-    """Return the number of bytes that a descriptor names."""
     count = _kind(value, "size", int) or 0
     if isinstance(count, bool) or not 0 <= count < 1 << 63:
         raise malformed("size", "no number of bytes")
@@ -86,7 +81,6 @@ def size(value: Mapping[str, Any]) -> int:
 
 
 def malformed(what: str, is_: str) -> MalformedError:
-    """Return the error for JSON of another shape."""
     return MalformedError(
         f"the registry sent {what} that is {is_}",
         "look whether the address leads to a registry, and push the image again",

@@ -44,7 +44,6 @@ class Descriptor:
 
     @classmethod
     def of(cls, media_type: str, data: bytes) -> Descriptor:
-        """Return the descriptor of these bytes."""
         return cls(media_type, digest_of(data), len(data))
 
     @classmethod
@@ -62,7 +61,6 @@ class Descriptor:
         )
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object that a manifest holds for it."""
         value: dict[str, Any] = {
             "mediaType": self.media_type,
             "digest": self.digest,
@@ -94,12 +92,10 @@ class Manifest:
 
     @property
     def is_index(self) -> bool:
-        """Whether it lists manifests instead of layers."""
         return self.media_type in (OCI_INDEX, DOCKER_LIST)
 
     @property
     def descriptor(self) -> Descriptor:
-        """The descriptor that another manifest refers to this one with."""
         return Descriptor.of(self.media_type, self.data)
 
     @property
@@ -114,12 +110,10 @@ class Manifest:
 
     @property
     def manifests(self) -> tuple[Descriptor, ...]:
-        """The descriptors of the manifests that an index lists."""
         return tuple(map(Descriptor.read, decoding.objects(self.content, "manifests")))
 
     @property
     def subject(self) -> str | None:
-        """The digest of the manifest that this one refers to."""
         return decoding.digest(decoding.mapping(self.content, "subject").get("digest"))
 
     def of_platform(self, system: str, architecture: str) -> Descriptor | None:
@@ -150,7 +144,6 @@ def configuration_in(data: bytes) -> dict[str, Any]:
 
 
 def environment(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables below `config` of a configuration."""
     pairs = (variable.partition("=") for variable in config.get("Env") or ())
     return {name: value for name, _, value in pairs}
 
@@ -161,7 +154,6 @@ def diff_ids(configuration: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def labels_in(configuration: Mapping[str, Any]) -> dict[str, str]:
-    """Return the labels of an image with this configuration."""
     return decoding.words(decoding.mapping(configuration, "config"), "Labels")
 
 
@@ -189,7 +181,6 @@ def of_engine(
 
 
 def manifest(content: Mapping[str, Any]) -> Manifest:
-    """Return the manifest or index with this content."""
     return Manifest(_json(content), str(content["mediaType"]))
 
 
@@ -226,7 +217,6 @@ def artifact(
 
 
 def index(manifests: Iterable[Descriptor]) -> Manifest:
-    """Return an OCI index of these manifests."""
     return manifest(
         {
             "schemaVersion": 2,

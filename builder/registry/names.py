@@ -34,7 +34,6 @@ class Reference:
 
     @property
     def name(self) -> str:
-        """Host and repository."""
         return f"{self.host}/{self.repository}"
 
     @property
@@ -53,7 +52,6 @@ class Reference:
         return replace(self, tag=tag, digest=None)
 
     def at(self, digest: str) -> Reference:
-        """Return the same repository at a digest."""
         return replace(self, tag=None, digest=digest)
 
     def __str__(self) -> str:
@@ -102,7 +100,6 @@ def is_loopback(host: str) -> bool:
 
 
 def login_command(host: str) -> str:
-    """Return the command that logs a person in to this host."""
     if ARTIFACT_REGISTRY.fullmatch(host) or GCR.fullmatch(host):
         return f"gcloud auth configure-docker {host}"
     return "docker login" if host == DOCKER_HUB else f"docker login {host}"

@@ -28,8 +28,6 @@ _ATTEMPTS: Final = 10
 
 @dataclass(frozen=True)
 class Referrer:
-    """An artifact of one blob that refers to a manifest."""
-
     digest: str
     """Of its own manifest."""
     content: bytes = b""
@@ -133,7 +131,6 @@ def _tagged(
 
 
 def _listed(referrer: Manifest) -> Descriptor:
-    """Return the list's entry for a referrer."""
     return replace(
         referrer.descriptor,
         artifact_type=decoding.text(referrer.content, "artifactType"),

@@ -78,12 +78,10 @@ class Requests:
         self._authorization = Authorization(host, self.call)
 
     def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     @property
     def credentials(self) -> Credentials | None:
-        """What docker knows for this host."""
         return self._authorization.credentials
 
     def send(

@@ -42,8 +42,6 @@ _REBUILD: Final = re.compile(r"\+b\d+$")
 
 @dataclass(frozen=True, order=True)
 class PackageVersion:
-    """A version of a package, as OSV names it."""
-
     ecosystem: str
     name: str
     """Debian's source package."""

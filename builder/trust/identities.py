@@ -43,7 +43,6 @@ class OidcIdentity:
 
     @property
     def source(self) -> str:
-        """Name and issuer, for messages."""
         return f"{self.name} ({self.issuer})"
 
     def verify(self, bundle: bytes) -> bytes:

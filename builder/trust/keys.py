@@ -44,8 +44,6 @@ _MAKE_A_PAIR: Final = "make a pair: builder sign key FILE.key"
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A public key."""
-
     der: bytes
     """SubjectPublicKeyInfo."""
     source: str = ""
@@ -84,7 +82,6 @@ class SigningKey:
 
     @property
     def public(self) -> PublicKey:
-        """The public half of the pair."""
         return _public(self.private.public_key(), self.source)
 
     def sign(self, data: bytes) -> bytes:
@@ -144,7 +141,6 @@ def create(path: Path, password: str) -> PublicKey:
 
 
 def _sealed(private: ec.EllipticCurvePrivateKey, password: str) -> str:
-    """Return the private key as cosign writes it."""
     der = private.private_bytes(
         Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -16,8 +16,6 @@ BUILD_TYPE: Final = "urn:training-image-factory:build:v1"
 
 @dataclass(frozen=True)
 class GitSource:
-    """The project's files in git."""
-
     remote: str
     """"" for none."""
     commit: str
@@ -38,8 +36,6 @@ class GitSource:
 
 @dataclass(frozen=True)
 class Build:
-    """The build of an image or a base."""
-
     target: str
     """Its name, "" for a base."""
     base: str
@@ -85,7 +81,6 @@ def source_of(root: Path) -> GitSource | None:
 
 
 def is_clean(root: Path) -> bool:
-    """Return whether the project's files are as in the commit."""
     others = f":(exclude){pushed.FILE}"  # a push writes it
     return git.ask(root, "status", "--porcelain", "--", ".", others) == ""
 

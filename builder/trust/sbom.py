@@ -44,8 +44,6 @@ _ARCHITECTURE: Final = re.compile(r"_([a-z0-9]+)\.deb$")
 
 @dataclass(frozen=True)
 class DescribedImage:
-    """The image that a bill of materials describes."""
-
     name: Reference
     """Its repository."""
     digest: str
@@ -148,7 +146,6 @@ def _component(lock_file: str, purl: PackageURL, sha256: str) -> Component:
 
 @cache
 def _licences() -> Mapping[str, str]:
-    """Read the licences of Python packages, by name."""
     path = Path(__file__).with_name("licences.yaml")
     content = yamlfile.parse(path.read_text(encoding="utf-8"), path.name).value
     assert isinstance(content, dict)

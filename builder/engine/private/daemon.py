@@ -144,7 +144,6 @@ def processes(instance: EngineInstance) -> Iterator[tuple[int, str]]:
 
 
 def pid(instance: EngineInstance) -> int | None:
-    """Return the number of dockerd's process, None if this PID namespace does not see one."""
     return next((number for number, name in processes(instance) if name == "dockerd"), None)
 
 

@@ -19,8 +19,6 @@ NAME_PREFIX: Final = "training-image-factory-"
 
 @dataclass(frozen=True)
 class EngineInstance:
-    """A private engine on this machine."""
-
     data: Path
     identity: str
     """Random, made once for a data folder and kept in it."""
@@ -58,7 +56,6 @@ class EngineInstance:
         return f"/{self.name}"
 
     def save(self) -> None:
-        """Write what `load` reads."""
         known = {"identity": self.identity}
         if self.network and self.software:
             known |= {"network": str(self.network), "software": str(self.software)}

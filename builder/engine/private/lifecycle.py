@@ -29,8 +29,6 @@ _FOREIGN: Final = (
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What is known about the private engine of a data folder."""
-
     state: Literal["running", "stopped", "failed"]
     data: Path
     engine: Engine | None = None

@@ -66,7 +66,6 @@ def _free(instance: EngineInstance) -> IPv4Network:
 
 
 def routes() -> list[tuple[str, IPv4Network]]:
-    """Return interface and network of each route of the kernel, without the default route."""
     result = []
     for line in _ROUTES.read_text().splitlines()[1:]:
         interface, target, *_, mask = line.split()[:8]
@@ -121,7 +120,6 @@ def _add_bridge(name: str, network: IPv4Network, mtu: int) -> None:
 
 
 def remove_bridge(name: str) -> None:
-    """Remove a bridge, if it is there."""
     device = name.encode()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control, contextlib.suppress(OSError):
         fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sH22x", device, 0))

@@ -29,8 +29,6 @@ _URI: Final = re.compile(r"^'\S+' (\S+\.deb) ", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Package:
-    """A package of this architecture."""
-
     name: str
     version: str
     path: Path

@@ -77,8 +77,6 @@ user's logins."""
 
 @dataclass(frozen=True)
 class Software:
-    """The unpacked programs."""
-
     folder: Path
     versions: Mapping[str, str]
     """Of each Debian package."""

@@ -57,7 +57,6 @@ def _last(root: Path, name: str) -> str | None:
 
 
 def _own(kind: BackendKind, flags: Flags) -> Flags:
-    """Return the options that belong to a backend."""
     return {flag.name: flags.get(flag.name) for flag in kind.flags}
 
 

@@ -56,8 +56,6 @@ class AlreadySubmitted(Exception):
 
 @dataclass(frozen=True)
 class ReplicaStatus:
-    """One replica now."""
-
     name: str
     state: str
     exit_code: int | None = None
@@ -72,7 +70,6 @@ class ReplicaStatus:
 
     @property
     def uses(self) -> str:
-        """Return what it uses, in words; "" where that is not known."""
         if self.cpu is None or self.memory is None:
             return ""
         return f"{self.cpu:.1f} CPUs, {self.memory / 2**30:.1f} GiB"
@@ -80,8 +77,6 @@ class ReplicaStatus:
 
 @dataclass(frozen=True)
 class TrialStatus:
-    """One trial of a study that the service runs."""
-
     id: str
     state: str
     parameters: Mapping[str, str]
@@ -129,7 +124,6 @@ class JobStatus:
 
     @property
     def active(self) -> bool:
-        """Tell whether it has not ended yet."""
         return self.state in ACTIVE
 
     @property
@@ -140,7 +134,6 @@ class JobStatus:
 
     @property
     def seconds(self) -> float | None:
-        """Return how long it ran, None while it has not ended."""
         if self.started is None or self.ended is None:
             return None
         return (self.ended - self.started).total_seconds()
@@ -168,8 +161,6 @@ def by_age(job: JobStatus) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of a job."""
-
     time: datetime
     replica: str
     """`chief-0`, or SERVICE."""

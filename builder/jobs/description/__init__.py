@@ -25,7 +25,6 @@ SCHEMA = "schema.json"
 
 
 def names(root: Path) -> tuple[str, ...]:
-    """Return the names of all jobs of a project, sorted."""
     return tuple(sorted(path.stem for path in (root / JOBS).glob(f"*{SUFFIX}")))
 
 
@@ -75,12 +74,10 @@ def mistake(job: Job, error: InputError, *field: str) -> Mistake:
 
 
 def shown(path: Path) -> str:
-    """Return a job's file as a person names it: from jobs/ on."""
     return "/".join(path.parts[-2:]) if path.parent.name == JOBS else str(path)
 
 
 def schema_text() -> str:
-    """Return the text of jobs/schema.json, the JSON Schema of jobs/*.yaml."""
     schema = described().model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"

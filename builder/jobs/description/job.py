@@ -217,11 +217,9 @@ class Job(WrittenModel):
 
     @property
     def id(self) -> str:
-        """Return the job's name: as written, or that of its file."""
         return self.name or self._name
 
     def section(self, name: str, model: type[Section]) -> Section:
-        """Return the section of a backend."""
         written = getattr(self, name, None)
         return written if isinstance(written, model) else model()
 
@@ -239,7 +237,6 @@ class Job(WrittenModel):
 
     @property
     def variables(self) -> dict[str, str]:
-        """Return the environment variables whose values stand in the file."""
         return {name: value for name, value in self.environment.items() if isinstance(value, str)}
 
     @property
@@ -251,7 +248,6 @@ class Job(WrittenModel):
 
     @property
     def source(self) -> Path:
-        """Return the file that this was read from."""
         return self._source
 
     @property

@@ -68,7 +68,6 @@ def length(flag: str, text: str) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Tell whether a text is a finite number."""
     try:
         return float(text) - float(text) == 0
     except ValueError:

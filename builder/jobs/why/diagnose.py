@@ -83,8 +83,6 @@ class Seen:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a job ended."""
-
     ending: str
     """Its name in the table, or "unknown"."""
     certainty: Certainty
@@ -101,7 +99,6 @@ class Diagnosis:
 
 
 def diagnose(run: JobLog) -> Diagnosis:
-    """Return why this run ended, by the rule above."""
     matches = table.find([line.text for line in run.lines])
     live = _live(run, matches)
     fatal = [match for match in live if not match.warning]

@@ -36,8 +36,6 @@ _REPLICA = re.compile(
 
 @dataclass(frozen=True)
 class Line:
-    """One line."""
-
     text: str
     where: str
     """Its file and number, or its time."""
@@ -50,8 +48,6 @@ class Line:
 
 @dataclass(frozen=True)
 class JobLog:
-    """What is known of a job."""
-
     name: str
     lines: tuple[Line, ...]
     """In the order of their times."""
@@ -110,7 +106,6 @@ def _parts(words: str, where: str, replica: str, event: str = "") -> Iterator[Li
 
 
 def _exit_code(status: JobStatus) -> int | None:
-    """Return the code of the replica that failed."""
     if status.state not in ("failed", "lost"):
         return None
     failed = (each.exit_code for each in status.replicas if each.state == "failed")
@@ -242,7 +237,6 @@ def parts(words: str) -> Iterator[str]:
 
 
 def shortened(line: str) -> str:
-    """Return a line without its middle where it is very long."""
     return line if len(line) <= 2 * LONG else f"{line[:LONG]} … {line[-LONG:]}"
 
 

@@ -33,8 +33,6 @@ Again = Literal["yes", "later", "no", "unknown"]
 
 @dataclass(frozen=True)
 class Ending:
-    """One way for a job to end."""
-
     name: str
     happened: str
     do: str = ""
@@ -63,8 +61,6 @@ class Ending:
 
 @dataclass(frozen=True)
 class Match:
-    """A line that speaks for an ending."""
-
     ending: Ending
     index: int
     """Of the line."""
@@ -207,7 +203,6 @@ def signalled(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
 
 
 def _code(words: re.Match[str]) -> int:
-    """Return the exit code that these words mean."""
     if words["term"]:
         return SIGNALLED + int(words["term"])
     value = words["code"] or words["value"] or "SIGKILL"

@@ -66,8 +66,6 @@ def connect(root: Path, _job: Job | None, flags: Flags, _name: str | None) -> Ku
 
 @dataclass(frozen=True)
 class Kubernetes:
-    """The jobs of one namespace of a cluster."""
-
     title = "Kubernetes"
     name = "kubernetes"
 
@@ -80,7 +78,6 @@ class Kubernetes:
 
     @property
     def location(self) -> str:
-        """Return the namespace and the cluster, in words."""
         return f"the namespace {self.namespace} of {self.client.context}"
 
     @property
@@ -91,7 +88,6 @@ class Kubernetes:
     # --- submitting -------------------------------------------------------------------------------
 
     def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
-        """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = common(job, image, targets)
         with problems.at(("machine",)):
             _check_tpus(placements, self.cluster)
@@ -141,11 +137,9 @@ class Kubernetes:
             raise OutsideError(what, fix.format(namespace=self.namespace)) from error
 
     def key(self, ready: Ready) -> str:
-        """Return a hash of everything that the job asks for; the object's name holds it."""
         return jobset.key(ready, self._resolved)
 
     def render(self, ready: Ready) -> dict[str, Any]:
-        """Return the JobSet of a first attempt."""
         return jobset.jobset(ready, self.cluster)
 
     def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:
@@ -165,12 +159,9 @@ class Kubernetes:
     # --- asking -----------------------------------------------------------------------------------
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
-        """Return the jobs with this key, the newest first, ended ones too."""
         return self._listed(f"{KEY_LABEL}={key}")
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
-        """Return the newest jobs of the namespace, the newest first; with `name` those of one
-        description."""
         return self._listed(NAME_LABEL + (f"={name}" if name else ""), limit)
 
     def find(self, name: str) -> JobStatus:
@@ -191,7 +182,6 @@ class Kubernetes:
             ) from None
 
     def get(self, name: str) -> JobStatus:
-        """Return one job by NAMESPACE/NAME, and what holds it up."""
         item = self.client.get(self._path(name))
         jobs, pods = self._children([item])
         mine = (item, jobs[item["metadata"]["name"]], pods[item["metadata"]["name"]])
@@ -207,7 +197,6 @@ class Kubernetes:
         return now
 
     def logs(self, job: JobStatus) -> LogReader:
-        """Return a reader of what the job's pods print, as long as the cluster keeps them."""
         namespace, _, short = job.name.partition("/")
         return logs.ClusterLog(self.client, namespace, short)
 
@@ -215,7 +204,6 @@ class Kubernetes:
 
     @property
     def _resolved(self) -> KubernetesSettings:
-        """Return the cluster with its namespace, which may be the context's."""
         return self.cluster.model_copy(update={"namespace": self.namespace})
 
     def _path(self, name: str = "") -> str:
@@ -224,14 +212,12 @@ class Kubernetes:
         return self.client.path(JOBSETS, "jobsets", short, namespace or self.namespace)
 
     def _listed(self, selector: str, limit: int | None = None) -> tuple[JobStatus, ...]:
-        """Return the jobs whose labels fit, the newest first."""
         jobsets = self.client.items(self._path(), labelSelector=selector)
         jobsets.sort(key=lambda item: item["metadata"]["name"])
         jobsets.sort(key=lambda item: item["metadata"]["creationTimestamp"], reverse=True)
         return self._statuses(jobsets[:limit])
 
     def _statuses(self, jobsets: Sequence[Object]) -> tuple[JobStatus, ...]:
-        """Return what the cluster says about JobSets of one namespace."""
         if not jobsets:
             return ()
         jobs, pods = self._children(jobsets)
@@ -239,7 +225,6 @@ class Kubernetes:
         return tuple(status.read(item, jobs[name], pods[name]) for item, name in named)
 
     def _children(self, jobsets: Sequence[Object]) -> tuple[_ByJobSet, _ByJobSet]:
-        """Return the Jobs and the pods of JobSets of one namespace."""
         namespace = jobsets[0]["metadata"]["namespace"]
         names = [item["metadata"]["name"] for item in jobsets]
         found: list[_ByJobSet] = []
@@ -254,7 +239,6 @@ class Kubernetes:
         return found[0], found[1]
 
     def _around(self, item: Object, jobs: Sequence[Object], pods: Sequence[Object]) -> Around:
-        """Return what else the cluster says of a JobSet."""
         now, namespace = status.read(item, jobs, pods), item["metadata"]["namespace"]
         known = [status.PodStatus.read(pod) for pod in pods]
         waits = next((pod.name for pod in known if pod.waits or (pod.stuck and not pod.node)), "")
@@ -276,7 +260,6 @@ class Kubernetes:
         return Around(events, nodes, workload, self._metrics(item) if runs and now.active else ())
 
     def _metrics(self, item: Object) -> Sequence[Object]:
-        """Return what the pods of a JobSet use; () where nobody measures it."""
         namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
         path = self.client.path(METRICS, "pods", namespace=namespace)
         try:
@@ -285,7 +268,6 @@ class Kubernetes:
             return ()  # of an addition to the API server, which is down by itself
 
     def _workload(self, item: Object) -> Object:
-        """Return what Kueue has made of a JobSet; {} where there is none."""
         namespace, label = item["metadata"]["namespace"], f"{WORKLOAD_OF}={item['metadata']['uid']}"
         for group in self._seen(f"/apis/{KUEUE}"):
             version = group["preferredVersion"]["groupVersion"]

@@ -199,7 +199,6 @@ class ClusterClient:
         return f"{inside}/{name}" if name else inside
 
     def get(self, path: str, **query: str) -> Object:
-        """Return one object."""
         return self._object(self._send("GET", path, query))
 
     def items(self, path: str, **query: str) -> list[Object]:
@@ -221,7 +220,6 @@ class ClusterClient:
                 return items
 
     def text(self, path: str, **query: str) -> str:
-        """Return a text, such as a pod's log."""
         return self._send("GET", path, query).decode(errors="replace")
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
@@ -251,7 +249,6 @@ class ClusterClient:
             raise
 
     def delete(self, path: str, **query: str) -> None:
-        """Delete an object."""
         self._send("DELETE", path, query)
 
     # --- the request itself -----------------------------------------------------------------------
@@ -263,7 +260,6 @@ class ClusterClient:
         query: Mapping[str, str],
         body: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """Return the answer's body."""
         return bytes(self._answer(method, path, query, body).data)
 
     def _answer(
@@ -323,7 +319,6 @@ class ClusterClient:
         return answer
 
     def _refusal(self, answer: ApiException, path: str) -> ClusterRefused:
-        """Return what a status and its text mean."""
         status = _parsed(answer.body) or {}
         text = str(status.get("message") or answer.body.decode(errors="replace"))
         words = " ".join(text.split())[:600] or str(answer.reason)

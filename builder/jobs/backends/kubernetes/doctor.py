@@ -34,8 +34,6 @@ HELPFUL: Final[tuple[tuple[str, str, str, str], ...]] = (
 
 @dataclass(frozen=True)
 class ClusterJobs:
-    """A cluster, and with `ready` a job there."""
-
     backend: Kubernetes
     ready: Ready | None = None
 
@@ -59,7 +57,6 @@ class ClusterJobs:
 
 
 def findings(backend: Kubernetes, ready: Ready | None) -> tuple[DoctorFinding, ...]:
-    """Return what there is to say of a cluster, and of a job there."""
     return examine(ClusterJobs(backend, ready))
 
 
@@ -138,7 +135,6 @@ def queue(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
 
 @check(ClusterJobs, "accounts")
 def accounts(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
-    """Yield whether the secret and the account are there that the pods are to use."""
     cluster = jobs.backend.cluster
     docker = "secret docker-registry {} ..."
     for kind, resource, name, make in (

@@ -127,7 +127,6 @@ def _annotations(
 
 
 def _job(role: Role) -> dict[str, Any]:
-    """Return the Job of a role."""
     count = role.pool.count * role.placement.hosts
     return {
         "completionMode": "Indexed",
@@ -191,5 +190,4 @@ def _failure_policy(ready: Ready) -> dict[str, Any] | None:
 
 
 def _several(ready: Ready) -> bool:
-    """Tell whether the job has several pods, which depend on each other."""
     return sum(pool.count * placement.hosts for pool, placement in ready.pools) > 1

@@ -58,7 +58,6 @@ class ClusterLog(LogReader):
         self._holds = True
 
     def read(self) -> tuple[LogLine, ...]:
-        """Return the lines since the last call, by time. Raises OutsideError."""
         path = self.client.path("v1", "pods", namespace=self.namespace)
         listed = self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
         self._streams = {uid: one for uid, one in self._streams.items() if one.is_alive()}
@@ -78,7 +77,6 @@ class ClusterLog(LogReader):
         return tuple(sorted(merged, key=lambda line: line.time))
 
     def rest(self) -> tuple[LogLine, ...]:
-        """Return what is left of an ended job: what its pods print while they end, too."""
         until = time.monotonic() + LAST
         for stream in self._streams.values():
             stream.join(max(0.0, until - time.monotonic()))
@@ -122,7 +120,6 @@ class ClusterLog(LogReader):
         return {"container": CONTAINER, "timestamps": "true", **since}
 
     def _new(self, lines: Iterable[str], uid: str, replica: str) -> Iterator[LogLine]:
-        """Yield the lines behind the last one that was read."""
         last = self._last.get(uid, "")
         behind = not last
         for line in filter(None, lines):

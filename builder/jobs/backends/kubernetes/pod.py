@@ -55,7 +55,6 @@ class Role:
 
     @cached_property
     def buckets(self) -> tuple[str, ...]:
-        """Return the buckets that the role names as folders."""
         return buckets(self.ready.job)
 
     @property
@@ -65,7 +64,6 @@ class Role:
 
     @property
     def resource(self) -> str | None:
-        """Return the resource of its accelerators, None for a machine without one."""
         return (TPU if self.placement.on_tpu else GPU) if self.placement.device else None
 
     @property
@@ -85,7 +83,6 @@ def buckets(job: Job) -> tuple[str, ...]:
 
 
 def template(role: Role) -> dict[str, Any]:
-    """Return the template of a role's pods."""
     ready, cluster = role.ready, role.cluster
     options, annotations = section.of(ready.job), dict[str, str]()
     if role.buckets:
@@ -176,7 +173,6 @@ def _environment(role: Role) -> list[dict[str, Any]]:
 
 
 def _secrets(job: Job) -> list[dict[str, Any]]:
-    """Return the variables whose values the cluster's Secrets hold."""
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret.secret, "key": secret.key}}}
         for name, secret in job.secrets.items()
@@ -219,7 +215,6 @@ and its DaemonSets leave (Google Cloud, GKE, About node sizes)."""
 
 
 def selection(role: Role) -> dict[str, Any]:
-    """Return a pod's node selector and its tolerations."""
     selector, tolerations = dict[str, str](), list[dict[str, Any]]()
     strategy, options = role.ready.job.scheduling.strategy, section.of(role.ready.job)
     if role.resource:

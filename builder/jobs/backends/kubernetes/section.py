@@ -83,5 +83,4 @@ class KubernetesSection(WrittenModel):
 
 
 def of(job: Job) -> KubernetesSection:
-    """Return a job's section."""
     return job.section("kubernetes", KubernetesSection)

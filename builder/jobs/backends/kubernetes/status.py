@@ -33,8 +33,6 @@ _STARTING: Final = ("ContainerCreating", "PodInitializing")
 
 @dataclass(frozen=True)
 class PodStatus:
-    """A replica's pod."""
-
     name: str
     replica: str
     job: str
@@ -55,12 +53,10 @@ class PodStatus:
 
     @property
     def failed(self) -> bool:
-        """Whether the pod ended, and not well."""
         return bool(self.code or (self.ended and self.code is None))
 
     @property
     def doubtful(self) -> bool:
-        """Whether its node may be lost."""
         return self.phase == "Running" and bool(self.leaves or not self.ready)
 
     @property
@@ -70,7 +66,6 @@ class PodStatus:
 
     @classmethod
     def read(cls, obj: Object) -> PodStatus:
-        """Return what a pod's status says of the container with the program."""
         labels, status = obj["metadata"].get("labels") or {}, obj.get("status") or {}
         replica = f"{labels.get(ROLE)}-{labels.get(POD_INDEX)}"
         named = {
@@ -113,7 +108,6 @@ class PodStatus:
 def read(
     obj: Object, jobs: Sequence[Object], pods: Sequence[Object], around: Around = NOTHING
 ) -> JobStatus:
-    """Return what a JobSet, its Jobs, its pods and what is around them say about the job."""
     meta, spec = obj["metadata"], obj["spec"]
     labels = dict(meta.get("labels") or {})
     pools = tuple(
@@ -145,7 +139,6 @@ def read(
 
 
 def _condition(obj: Object, kind: str, status: str = "True") -> Object:
-    """Return the condition of this type where it has this status, else {}."""
     conditions = (obj.get("status") or {}).get("conditions") or []
     fitting = (item for item in conditions if (item["type"], item["status"]) == (kind, status))
     return next(fitting, {})
@@ -227,7 +220,6 @@ def _never_ran(jobs: Iterable[Object], pods: Iterable[PodStatus], around: Around
 
 
 def _failure(job: Object) -> Object:
-    """Return the condition that says why a Job failed; {} where it did not."""
     return _condition(job, "Failed") or _condition(job, "FailureTarget")
 
 
@@ -265,7 +257,6 @@ def _replicas(
     starts: Counter[str],
     around: Around,
 ) -> tuple[ReplicaStatus, ...]:
-    """Return each replica as its newest pod is."""
     newest, now = {pod.replica: pod for pod in pods}, datetime.now(UTC)
     replicas = []
     for name in replica_names(pools):

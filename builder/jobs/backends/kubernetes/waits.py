@@ -26,8 +26,6 @@ _NO_NODE: Final = "FailedScheduling"
 
 @dataclass(frozen=True)
 class Around:
-    """What a cluster says beside a JobSet, its Jobs and pods."""
-
     events: Sequence[Object] = ()
     """Of the JobSet, of its Jobs and pods."""
     nodes: Mapping[str, Object] = field(default_factory=dict)

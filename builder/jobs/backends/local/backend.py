@@ -39,14 +39,11 @@ _STATUS = TypeAdapter(JobStatus)
 
 
 def connect(root: Path, _job: Job | None, _flags: Flags, _name: str | None) -> ThisMachine:
-    """Return the local jobs of a project."""
     return ThisMachine(root)
 
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """The local jobs of one project."""
-
     title = "this machine"
     name = "local"
 
@@ -54,12 +51,9 @@ class ThisMachine:
 
     @property
     def location(self) -> str:
-        """Return the folder that holds the jobs' folders."""
         return str(self.root / FOLDER)
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
-        """Return the jobs of the project, the newest first; with `name` those of one
-        description."""
         states = (self.root / FOLDER).glob(f"*/{LOCAL}/{STATE}")
         jobs = [job for state in states if (job := read(state.parents[1]))]
         wanted = [job for job in jobs if name in (None, job.display_name)]
@@ -91,19 +85,15 @@ class ThisMachine:
         return self.get(job.name)
 
     def logs(self, job: JobStatus) -> LogReader:
-        """Return a reader of the lines in the job's folder."""
         return LocalLog(Path(job.name))
 
 
 @dataclass
 class LocalLog(LogReader):
-    """The lines of a job's replicas and of its runner."""
-
     folder: Path
     _positions: defaultdict[Path, int] = field(default_factory=lambda: defaultdict(int))
 
     def read(self) -> tuple[LogLine, ...]:
-        """Return the lines since the last call, by time."""
         lines = list[LogLine]()
         for path in sorted((self.folder / LOCAL).glob("*.log")):
             name = SERVICE if path.name == NOTES else path.stem

@@ -38,8 +38,6 @@ BUCKETS = Path("build") / "buckets"
 
 @dataclass(frozen=True)
 class LocalRun:
-    """A job that this machine can run, and its study."""
-
     engine: Engine
     job: LocalJob
     study: Study | None

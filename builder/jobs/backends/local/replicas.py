@@ -75,8 +75,6 @@ class LocalJob:
 
 @dataclass(frozen=True)
 class Replica:
-    """One container of a job."""
-
     role: str
     index: int
     host: str
@@ -87,7 +85,6 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """Return what stands before its lines: worker-0."""
         return f"{self.role}-{self.index}"
 
 
@@ -170,7 +167,6 @@ def _arguments(job: LocalJob) -> tuple[str, ...]:
 
 
 def _without(words: Sequence[str], option: str) -> list[str]:
-    """Return the arguments without `--option=value` and `--option value`."""
     return [
         word
         for before, word in zip(("", *words), words, strict=False)

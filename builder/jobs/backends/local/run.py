@@ -156,8 +156,6 @@ def run(
 
 @dataclass
 class _Running:
-    """A replica while the job runs."""
-
     replica: Replica
     log: Path
     container: Any = None
@@ -302,7 +300,6 @@ class _Cluster:
         return chief.container is not None and _has_succeeded(chief.container)
 
     def _end(self, state: str, message: str) -> None:
-        """Note how the job ends, and tell all replicas to end."""
         self.state, self.message = state, message
         self._note(message)
         self.grace_ends = time.monotonic() + self.job.grace
@@ -343,7 +340,6 @@ class _Cluster:
         return f"job-{self.identity}"
 
     def _create(self, replica: Replica) -> Container:
-        """Create the container of a replica; it is not started yet."""
         from docker.types import DeviceRequest, LogConfig
 
         aliases = self.client.api.create_endpoint_config(aliases=[replica.host])
@@ -377,7 +373,6 @@ class _Cluster:
         self.on_line(backend.note(self.job.folder, text))
 
     def write(self) -> JobStatus:
-        """Write the job's status as it is now, and return it."""
         failed = self.failed.exit_code if self.failed else None
         return backend.write(
             self.job,
@@ -451,7 +446,6 @@ def _has_succeeded(container: Container) -> bool:
 
 
 def described(code: int, out_of_memory: bool = False) -> str:
-    """Return an exit code in words."""
     if out_of_memory:
         return "ran out of memory"
     if code > 128:

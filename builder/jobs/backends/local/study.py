@@ -162,7 +162,6 @@ class _Loop:
         return Trial(number, arguments, metrics, place, self.study.parallel)
 
     def _run(self, trial: Trial) -> JobStatus:
-        """Run one trial to its end, its number in each of its lines."""
         own = replace(self.job, folder=self.job.folder / str(trial.number), trial=trial)
         return local.run(
             self.engine,
@@ -201,7 +200,6 @@ class _Loop:
         return ""
 
     def _record(self, ended: bool = False) -> JobStatus:
-        """Write the study's status and return it."""
         trials = tuple(map(_status, _begun(self.search)))
         count = sum(trial.value is not None for trial in trials)
         state, message = "running", f"{count} of {len(trials)} trials"
@@ -245,7 +243,6 @@ def _suggest(trial: optuna.Trial, name: str, parameter: Parameter) -> None:
 
 
 def _passed(samples: Mapping[str, Any]) -> dict[str, str]:
-    """Return a trial's parameters as they are passed."""
     return {name: str(sample) for name, sample in samples.items()}
 
 

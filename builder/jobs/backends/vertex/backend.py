@@ -70,8 +70,6 @@ def load(
 
 @dataclass(frozen=True)
 class VertexAI:
-    """The jobs of one project in one region."""
-
     title = "Vertex AI"
     name = "vertex"
 
@@ -79,7 +77,6 @@ class VertexAI:
 
     @property
     def location(self) -> str:
-        """Return the region of the project."""
         return f"{self.settings.region} of {self.settings.project}"
 
     @property
@@ -101,7 +98,6 @@ class VertexAI:
 
     @cached_property
     def client(self) -> JobServiceClient:
-        """Return the client of the job service."""
         from google.cloud import aiplatform_v1
 
         own = f"https://{self.settings.region}-aiplatform.googleapis.com"
@@ -115,7 +111,6 @@ class VertexAI:
     # --- sending ---
 
     def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
-        """Return the job with its machines, checked. Raises InputError with every problem."""
         problems, placements, notes = checks.common(job, image, targets)
         with problems.at(("environment",)):
             _check_environment(job, image, self.settings.project)
@@ -146,11 +141,9 @@ class VertexAI:
         return messages.body(ready, run)
 
     def key(self, ready: Ready) -> str:
-        """Return a hash of everything that the job asks for; a label of the job holds it."""
         return messages.key(ready)
 
     def render(self, ready: Ready) -> dict[str, Any]:
-        """Return the REST body."""
         return messages.body(ready)
 
     def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:  # noqa: ARG002
@@ -180,14 +173,12 @@ class VertexAI:
         return status.read(created)
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
-        """Return the jobs with this key, the newest first, ended ones too."""
         with explaining("submit"):
             return self._listed(f'labels.{KEY_LABEL}="{key}"')
 
     # --- asking ---
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
-        """Return the newest jobs of the region; with `name` those of one description."""
         with explaining("list"):
             wanted = f'labels.{NAME_LABEL}="{name}"' if name else ""
             return self._listed(wanted)[:limit]
@@ -216,13 +207,11 @@ class VertexAI:
         )
 
     def get(self, name: str) -> JobStatus:
-        """Return one job by the service's whole name."""
         with explaining(name):
             retry = googleapi.read_retry()
             return status.read(self._call("get", _kind(name))(name=name, retry=retry))
 
     def cancel(self, job: JobStatus) -> JobStatus:
-        """Ask for an end, and return the job as it is then; one that has ended is left alone."""
         from google.api_core import exceptions
 
         now = self.get(job.name)
@@ -234,7 +223,6 @@ class VertexAI:
         return self.get(job.name)
 
     def logs(self, job: JobStatus) -> LogReader:
-        """Return a reader of the job's lines in Cloud Logging."""
         return status.CloudLog.of(self.settings, job.id)
 
     # --- pieces ---

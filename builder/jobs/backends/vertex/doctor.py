@@ -31,8 +31,6 @@ RUNS_JOBS: Final = {
 
 @dataclass(frozen=True)
 class Vertex:
-    """A project and region of the service, and with `ready` a job there."""
-
     settings: JobSettings
     ready: Ready | None = None
 
@@ -54,7 +52,6 @@ class Vertex:
 
 
 def findings(backend: VertexAI, ready: Ready | None) -> tuple[DoctorFinding, ...]:
-    """Return what there is to say of a project and region, and of a job there."""
     return examine(Vertex(backend.known().settings, ready))
 
 

@@ -51,7 +51,6 @@ def display_name(ready: Ready, run: int = 1) -> str:
 
 
 def body(ready: Ready, run: int = 1) -> Values:
-    """Return the CustomJob, or the HyperparameterTuningJob where there is a study."""
     name = display_name(ready, run)
     labels = {KEY_LABEL: key(ready), NAME_LABEL: ready.job.id, RUN_LABEL: str(run)}
     return _body(ready, name, labels, name)

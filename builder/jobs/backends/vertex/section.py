@@ -30,5 +30,4 @@ class VertexSection(WrittenModel):
 
 
 def of(job: Job) -> VertexSection:
-    """Return a job's section."""
     return job.section("vertex", VertexSection)

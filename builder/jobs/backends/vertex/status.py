@@ -33,7 +33,6 @@ def explaining(what: str) -> contextlib.AbstractContextManager[None]:
 
 
 def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
-    """Return what a message of the service says about a job."""
     from google.cloud import aiplatform_v1
 
     tuning = isinstance(job, aiplatform_v1.HyperparameterTuningJob)
@@ -74,7 +73,6 @@ def _pool(position: int, pool: Any) -> Pool:
 
 
 def _console(name: str) -> str:
-    """Return the address of a job's page in Google's console."""
     _, project, _, region, collection, number = name.split("/")
     where = "training" if collection == "customJobs" else "hyperparameter-tuning-jobs"
     return (
@@ -122,7 +120,6 @@ class CloudLog(LogReader):
         return cls(googleapi.LogEntries(session, host, settings.project or "", conditions))
 
     def read(self) -> tuple[LogLine, ...]:
-        """Return the lines since the last call, by time. Raises OutsideError."""
         with explaining("logs"):
             return tuple(map(_line, self.entries.read()))
 
