@@ -65,6 +65,20 @@ class OptionalLibrary:
     """What it is for."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A file of a wheel that a check needs, and images lack. It goes into a container alone."""
+
+    package: str
+    version: str
+    sha256: str
+    """Of the wheel, in hex."""
+    bytes: int
+    """The wheel's size."""
+    path: str
+    """The file in it."""
+
+
 class WhyNot(Protocol):
     """Says why a library does not open: it "is not in the image"; "" where it does."""
 
@@ -138,6 +152,9 @@ class Framework(Protocol):
     """Whether it trains on one host of a TPU alone."""
     xla_program: ClassVar[str] = ""
     """A program that makes it read the flags of XLA_FLAGS; "" for a framework without XLA."""
+
+    compiler: ClassVar[Part | None] = None
+    """What compiles its programs for a GPU that is not there, where it cannot do so itself."""
 
     def environment(self, _packages: Iterable[str], _site: str) -> Mapping[str, str]:
         """Return the variables of an image with these packages, in this site-packages."""

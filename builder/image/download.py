@@ -207,7 +207,7 @@ class Wheels:
             f"the {what} of {pin.name} {pin.version}",
             pin.source or pin.sha256,
             None if pin.source else pin.bytes,
-            self._path(pin),
+            wheel_file(pin),
             (address,) if address else (),
             "look whether the network and the index are up, and whether it needs a login; where it "
             "lacks the wheel, name one that has it in UV_DEFAULT_INDEX, or run builder lock "
@@ -232,15 +232,17 @@ class Wheels:
 
     def forget(self, pin: Pin) -> None:
         """Remove a wheel that no layer needs any more."""
-        self._path(pin).unlink(missing_ok=True)
+        wheel_file(pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what ended runs left long ago. Locks stay: another run may hold one."""
         left = (path for path in self.folder.glob("*") if path.suffix != ".lock")
         files.remove_older(left, KEPT)
 
-    def _path(self, pin: Pin) -> Path:
-        return self.folder / f"{pin.sha256}.whl"
+
+def wheel_file(pin: Pin) -> Path:
+    """Return where a wheel lies in the user's cache when it is here."""
+    return files.cache_home() / "wheels" / f"{pin.sha256}.whl"
 
 
 @contextlib.contextmanager

@@ -12,24 +12,31 @@ import contextlib
 import json
 import queue
 import re
+import tarfile
+import tempfile
 import threading
 import time
 import uuid
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, Self
 
 from builder import contract
 from builder.audit import sources
 from builder.audit.audited import Gpu
+from builder.config.pins import Pin
+from builder.config.uv import Platform
 from builder.contract import TrainerEvent
 from builder.core.events import OnEvent, RunningStep, ignore
 from builder.devicecode.pruning.rule import compute_capability
 from builder.engine import containers
+from builder.facts.frameworks import Part
+from builder.image import download
 from builder.prove.image import Image, Subject
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
@@ -47,6 +54,9 @@ FOLDER: Final = "/smoke"
 RECORDS: Final = f"{FOLDER}/records"
 JOB: Final = f"{FOLDER}/job"
 PROBES: Final = f"{FOLDER}/probes"
+HOOK: Final = f"{PROBES}/hook"
+PART: Final = f"{PROBES}/part"
+"""A file that a hook needs, and the image lacks."""
 
 _NO_ACCELERATOR: Final = {
     "NVIDIA_VISIBLE_DEVICES": "void",
@@ -149,10 +159,9 @@ class Sandbox:
         it imports. user: a number, where it is not the image's own.
         """
         name, files = program_files(program, imports)
-        folders = dict.fromkeys(sorted({str(Path(path).parent) for path in files} - {"."}), 0o755)
         command = ["-B", f"{PROBES}/{name}", json.dumps(request)]
         with self.container(command, {}, [self.python], user) as container:
-            container.put_archive(PROBES, containers.archive(files, folders=folders))
+            self._put(container, PROBES, files)
             return self._run(container, self.limits.probe_seconds)
 
     def start(
@@ -179,20 +188,37 @@ class Sandbox:
         request: Mapping[str, Any],
         arguments: Sequence[str],
         entrypoint: Sequence[str] | None = None,
+        imports: Sequence[str] = (),
+        part: Part | None = None,
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
-        anything else, as its sitecustomize. variable: the name of the variable with its request."""
-        folder = f"{PROBES}/hook"
-        paths = (folder, manifests.environment(self.config).get("PYTHONPATH", ""))
+        anything else, as its sitecustomize.
+
+        variable: the name of the variable with its request. imports: modules of the factory that it
+        imports. part: a file that it finds as PART.
+        """
+        paths = (HOOK, manifests.environment(self.config).get("PYTHONPATH", ""))
         environment = {
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": ":".join(filter(None, paths)),
             variable: json.dumps(request),
         }
-        files = {"hook/sitecustomize.py": _source(hook)}
+        name, files = program_files(hook, imports)
+        files["sitecustomize.py"] = files.pop(name)
         with self.container(arguments, environment, entrypoint) as container:
-            container.put_archive(PROBES, containers.archive(files, folders={"hook": 0o755}))
+            self._put(container, HOOK, files)
+            if part:
+                with _wheel_file(part, self.step) as archive:
+                    container.put_archive(PROBES, archive)
             return self._run(container, self.limits.compile_seconds)
+
+    def _put(self, container: Container, folder: str, files: Mapping[str, bytes]) -> None:
+        """Put the modules of a program into a folder below PROBES."""
+        below = Path(folder).relative_to(PROBES)
+        placed = {str(below / path): content for path, content in files.items()}
+        folders = sorted({str(each) for path in placed for each in Path(path).parents} - {"."})
+        archive = containers.archive(placed, folders=dict.fromkeys(folders, 0o755))
+        container.put_archive(PROBES, archive)
 
     @contextlib.contextmanager
     def container(
@@ -431,6 +457,26 @@ def program_files(program: str, imports: Sequence[str]) -> tuple[str, dict[str, 
     name = f"{program.rpartition('.')[2]}.py"
     inits = dict.fromkeys((f"{package}/__init__.py" for package in packages), b"")
     return name, {name: _source(program), **inits, **files}
+
+
+@contextlib.contextmanager
+def _wheel_file(part: Part, running: RunningStep) -> Iterator[IO[bytes]]:
+    """Yield a tar archive of a wheel's file, which is called as PART is. Raises OutsideError."""
+    pin = Pin(part.package, part.version, part.sha256, part.bytes)
+    here = download.wheel_file(pin).is_file()  # then no index is asked
+    with (
+        download.wheels_of([] if here else [pin], Platform("3.11", 28)) as wheels,
+        tempfile.TemporaryFile() as file,
+    ):
+        wheels.folder.mkdir(parents=True, exist_ok=True)
+        progress = partial(running.progress, total=part.bytes, unit="bytes")
+        with wheels.fetch(pin, progress) as wheel, zipfile.ZipFile(wheel) as archive:
+            entry = tarfile.TarInfo(Path(PART).name)
+            entry.size, entry.mode = archive.getinfo(part.path).file_size, 0o644
+            with archive.open(part.path) as content, tarfile.open(fileobj=file, mode="w") as made:
+                made.addfile(entry, content)
+        file.seek(0)
+        yield file
 
 
 def _source(module: str) -> bytes:

@@ -13,6 +13,7 @@ from builder.prove import suites
 from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
 from builder.prove.judge import Run
+from builder.prove.receipts import Finding
 from builder.prove.suite import Check
 
 FOUND: dict[str, Any] = {
@@ -52,6 +53,12 @@ def test_what_fits_is_said_in_one_line() -> None:
     )
     (line,) = said({"counted": True})
     assert line.startswith("train fits V100; needs 5.0 of 12.0 GiB; "), "nothing was compiled"
+    (line,) = said({"compiler": "a compiler", "largest_batch": 0, "batch": 0})
+    assert line.endswith(" ms; by a compiler")
+    (line,) = said({"compiler": "a compiler", "uncompiled": True})
+    assert line.endswith(
+        "; by a compiler, which the program does not use: without it a step may need more"
+    )
     (line,) = said({"of": 4, "room": TPU.memory}, TPU)
     assert line.startswith("train compiles for TPU-v5e 2x2; needs 5.0 of 15.8 GiB a device; ")
     assert line.endswith("; it uses 1 of the 4 devices")
@@ -64,6 +71,14 @@ def test_what_does_not_fit_a_gpu_is_refused_by_our_arithmetic() -> None:
     )
     (problem,), _ = compiling.judge(Run(0, 1.0, answer={"compile": FOUND | {"room": GIB}}), V100)
     assert problem.fix == "set a variable, or take a smaller batch", "the card has room for it"
+
+
+def test_what_the_program_does_not_let_xla_compile_is_a_finding() -> None:
+    found = FOUND | {"temporaries": 12 * GIB, "uncompiled": True, "compiler": "a compiler"}
+    (finding,), _ = compiling.judge(Run(0, 1.0, answer={"compile": found}), V100)
+    assert isinstance(finding, Finding)
+    assert "needs 14.0 of 15.8 GiB" in finding.message
+    assert finding.message.endswith("the program does not use: without it a step may need more")
 
 
 def test_libtpu_refuses_by_itself() -> None:
@@ -93,6 +108,13 @@ def test_a_library_that_has_not_the_type_is_refused() -> None:
         "train calls __cudnn$convForward in bfloat16, which cudnn has from 8.0 on: V100 is 7.0"
     )
     assert "compiles" in said({"calls": {"__cublas$lt$matmul": {"bfloat16": 2}}})[0]
+
+
+def test_a_type_that_xla_replaces_is_said() -> None:
+    assert said({"types": ["bfloat16"]})[0].endswith("; bfloat16 becomes float32 there")
+    both = {"types": ["bfloat16"], "calls": {"__cudnn$convForward": {"bfloat16": 1}}}
+    assert "becomes" not in said(both, devices.devices()["H100"])[0]
+    assert "becomes" not in said({"types": ["bfloat16"]}, devices.devices()["H100"])[0]
 
 
 def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
@@ -133,4 +155,4 @@ def test_a_receipt_holds_without_an_answer_but_not_without_the_question() -> Non
     assert isinstance(check, Check) and check.may_be_unanswered
     assert "compile" in suite.required("V100") and "compile" in suite.required("TPU")
     assert "compile" not in suite.required("CPU")
-    assert "compile" not in suites.of_image({}).required("V100"), "no hook"
+    assert "compile" in suites.of_image({}).required("V100")

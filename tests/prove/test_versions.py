@@ -16,7 +16,7 @@ from builder.prove.checks import compile, loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
-    r"builder\.(prove\.(checks|judge|probes|waste)|frameworks\.(libraries|parts|written|\w+\.(probes|opened)))\b"
+    r"builder\.(prove\.(checks|judge|probes|waste)|frameworks\.(hook|libraries|parts|pjrt|written|\w+\.(probes|opened)))\b"
 )
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
@@ -34,8 +34,8 @@ TABLE = {
     "entry-point": (2, "77130a5527"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
-    "start": (2, "94a0165d3f"),
-    "compile": (1, "7d9fbd402b"),
+    "start": (2, "ad5125cdf2"),
+    "compile": (1, "116b13d20d"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "b21e7dc1e7"),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from builder.facts.frameworks import Exclude, Framework, WhyNot
+from builder.facts.frameworks import Exclude, Framework, Part, WhyNot
 
 if TYPE_CHECKING:
     from builder.config.image_yaml import ImageSpec
@@ -84,6 +84,15 @@ class TensorFlow(Framework):
     xla_program = (
         "import tensorflow\n"
         "print(tensorflow.function(lambda x: x + 1, jit_compile=True)(tensorflow.constant(1.0)))"
+    )
+
+    # its own XLA compiles only where it sees the GPU
+    compiler = Part(
+        "jax-cuda12-pjrt",
+        "0.12.0.1",
+        "5ec28e06198d094031c37590b4ea753ae8cde4879ab4b60baf40f0dffb673286",
+        191846358,
+        "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
     )
 
     def releases(self) -> tuple[str, ...]:

@@ -18,13 +18,14 @@ from typing import Annotated, Final
 from pydantic import Field, NonNegativeInt, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
-from builder.facts import accelerators, devices
+from builder.core.errors import OutsideError
+from builder.facts import accelerators, devices, frameworks
 from builder.facts.devices import GIB, Device
 from builder.prove.checks.starts import last_traceback
 from builder.prove.image import ACCELERATOR, Image, NotThereError
 from builder.prove.judge import Run
-from builder.prove.receipts import Defect
-from builder.prove.session import JOB, Sandbox, Session, options
+from builder.prove.receipts import Defect, Finding
+from builder.prove.session import JOB, PART, Sandbox, Session, options
 from builder.prove.suite import Answer, Check
 
 NAME: Final = "compile"
@@ -33,6 +34,8 @@ STEPS: Final = 3
 BATCH: Final = 48
 """Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
 network has anywhere else."""
+BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt")
+"""The modules that hooks import."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -42,6 +45,7 @@ _NOT_COUNTED: Final = (
     "buffers of NCCL",
     "fragmentation",
 )
+_UNCOMPILED: Final = ", which the program does not use: without it a step may need more"
 _SHOWN_SECONDS: Final = 1e-5
 """A bound below this says nothing: a call alone takes longer."""
 _SIZES: Final = re.compile(r"total memory required for ([\w ]+?) \(([\d.]+[KMGT]?)\) exceeds")
@@ -60,8 +64,8 @@ class Target:
     """What a program is compiled for, and by what."""
 
     device: Device
-    hook: str
-    """The module that compiles it in the image."""
+    framework: str
+    """Its name; its hook compiles the program in the image."""
     topology: str = ""
     """Of a TPU, in place of the device's own."""
     cudnn: str = ""
@@ -73,7 +77,7 @@ class Target:
         self, sandbox: Sandbox, arguments: Sequence[str], entrypoint: Sequence[str] | None = None
     ) -> Run:
         """Start a container's program with the hook."""
-        device = self.device
+        device, part = self.device, frameworks.of(self.framework).compiler
         how = {"chip_config_name": device.chip} if device.chip else {}
         if device.is_gpu:
             how = {"target_config": device.target(self.cudnn), "topology": "1x1x1"}
@@ -85,21 +89,29 @@ class Target:
             "memory": device.memory,
             "taken": device.taken,
             "seconds": SECONDS,
+            "capability": device.capability,
+            "plugin": PART,
+            "compiler": f"{part.package} {part.version}" if part else "",
         }
-        return sandbox.start_with(self.hook, VARIABLE, request, arguments, entrypoint)
+        try:
+            return sandbox.start_with(
+                hook(self.framework), VARIABLE, request, arguments, entrypoint, BESIDE, part
+            )
+        except OutsideError as error:  # no index has the part
+            return Run(0, 0.0, answer={NAME: {"failed": str(error)}})
 
 
 def target_of(image: Image, topology: str = "") -> Target:
     """Return what an image that anybody made is compiled for. Raises NotThereError."""
-    hooks = [found for each in image.frameworks if (found := hook(each.name))]
-    if not hooks:
+    named = [each.name for each in image.frameworks if hook(each.name)]
+    if not named:
         raise NotThereError("not asked: no framework in the image has a hook for it")
     name = image.gpu.name if image.gpu else (image.config.get("Labels") or {}).get(ACCELERATOR, "")
     device = devices.on(topology) if topology else name and devices.of(accelerators.find(name))
     if not device:
         raise NotThereError("not asked: name a GPU (--gpu) or a slice of a TPU (--topology)")
     cudnn = (each.version for each in image.content.libraries if "-cudnn-" in each.package)
-    return Target(device, hooks[0], topology, next(cudnn, ""))
+    return Target(device, named[0], topology, next(cudnn, ""))
 
 
 def arguments_of(folder: str) -> list[str]:
@@ -114,7 +126,7 @@ def run(session: Session) -> Answer:
     if device is None:
         name = subject.spec.accelerator
         raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
-    target = Target(device, hook(subject.spec.framework), cudnn=subject.stack.cudnn or "")
+    target = Target(device, subject.spec.framework, cudnn=subject.stack.cudnn or "")
     arguments = subject.spec.smoke or arguments_of(f"{JOB}/{NAME}")
     return judge(target.compile(session, arguments), device)
 
@@ -161,6 +173,10 @@ class Found:
     batch: NonNegativeInt = 0
     largest_batch: NonNegativeInt = 0
     """Examples of a step that fits, 0 where they are not known."""
+    uncompiled: bool = False
+    """The program itself does not let XLA compile it."""
+    compiler: Annotated[str, Field(max_length=200)] = ""
+    """What compiled it, where that is not the image's own."""
     counted: bool = False
     """Its memory was counted, and nothing of it was compiled."""
     smaller: str = ""
@@ -205,6 +221,9 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
         f"{does}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
         f"{'' if device.is_gpu else ' a device'}{bound}{fits}"
         f"{idle if found.devices < found.of else ''}"
+        f"{_replaced(found, device)}"
+        f"{f'; by {found.compiler}' if found.compiler else ''}"
+        f"{_UNCOMPILED if found.uncompiled else ''}"
     )
     return defects, {"note": "" if defects else note, **seen}
 
@@ -253,6 +272,8 @@ def _too_large(found: Found, device: Device) -> list[Defect]:
     raised = found.more and found.needs <= device.memory - device.taken
     fix = f"{found.more}, or {found.smaller}" if raised else found.smaller
     what = f"{found.step} does not fit {device.name}: it needs {_gib(found.needs)} of {has}"
+    if found.uncompiled:
+        return [Finding(f"{what}; compiled by {found.compiler}{_UNCOMPILED}", fix)]
     return [Defect(what, fix)]
 
 
@@ -266,6 +287,18 @@ def _no_such_type(found: Found, device: Device) -> list[Defect]:
             fix = f"calculate in a type that {device.name} has, such as float16"
             defects.append(Defect(f"{what} on: {device.name} is {device.capability}", fix))
     return defects
+
+
+def _replaced(found: Found, device: Device) -> str:
+    """Say which types of the program's are others there: XLA replaces what a library has not."""
+    called = {kind for kinds in found.calls.values() for kind in kinds}
+    lacks = [
+        kind
+        for kind in found.types
+        if kind not in called and any(device.lacks(each, kind) for each in ("cudnn", "cublas"))
+    ]
+    instead = " or ".join(sorted(called))
+    return f"; {', '.join(lacks)} becomes {instead} there" if lacks and called else ""
 
 
 def _where(device: Device, topology: str = "") -> str:

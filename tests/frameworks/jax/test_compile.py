@@ -19,7 +19,6 @@ from tests import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 
-HOOK = "builder.frameworks.jax.probes.compile"
 Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
 
 SGD = """
@@ -100,7 +99,7 @@ def compiled(sandbox: Sandbox) -> Compile:
     def run(device: str, program: str = "", topology: str = "", search: bool = False) -> Any:
         chosen = devices.devices()[device]
         batch = compiling.BATCH if search else 0
-        target = compiling.Target(chosen, HOOK, topology, "9.10.2", batch)
+        target = compiling.Target(chosen, "jax", topology, "9.10.2", batch)
         folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
         entrypoint = ["python", "-c", SGD + program] if program else None
         done = target.compile(sandbox, compiling.arguments_of(folder), entrypoint)

@@ -74,7 +74,7 @@ def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(engine: Engi
     with Sandbox(engine.client, image) as sandbox:
         sandbox.fill(Path("builder/prove/records"))
         request = {"memory": 16935682048, "taken": 1050 * MIB, "batch": 48}
-        run = sandbox.probe(PROGRAM, request, imports=(HOOK,))
+        run = sandbox.probe(PROGRAM, request, imports=(HOOK, "builder.frameworks.hook"))
     assert run.answer is not None and run.exit_code == 0, run.tail
     found = run.answer["compile"]
     needed = (found["arguments"] + found["temporaries"]) / MIB

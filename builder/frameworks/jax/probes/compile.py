@@ -11,8 +11,6 @@ Request, in the variable TRAINING_COMPILE:
 Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `compiled`.
 """
 
-# Paths are text here, as in the other probes. A finder's arguments are given.
-# ruff: noqa: PTH100, PTH120, ARG002
 from __future__ import annotations
 
 import atexit
@@ -25,30 +23,16 @@ import sys
 import threading
 import time
 import types
-from importlib import import_module, util
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib import import_module
 from typing import Any
 
-VARIABLE = "TRAINING_COMPILE"
-NAME = "training_image_compile"
-"""This module, for `Job.compile` (builder/image/start/training_contract.py)."""
-HERE = os.path.dirname(os.path.abspath(__file__))
+from builder.frameworks import hook
 
 CANDIDATES = 8
 """So many functions are lowered to find the one that computes the most."""
-TRIES, SEARCH, MOST = 4, 20.0, 2**16
-"""So many batches are compiled to find the largest that fits, the last one begun after so many
-seconds at most, and none with more examples: a larger one is of no use to anybody."""
-
-REFUSES = re.compile(
-    "RESOURCE_EXHAUSTED|UNIMPLEMENTED|INVALID_ARGUMENT|MLIR translation rule .* not found"
-)
-"""How the words begin by which XLA, libtpu or JAX refuses a program. Anything else may be a gap of
-ours: Pallas, for one, wants to see the GPU."""
 FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 MORE = "set XLA_CLIENT_MEM_FRACTION=.9 in the image"
 SMALLER = "take a smaller batch, recompute (jax.checkpoint)"
-KINDS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 _PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)\b.*: \(tensor<([^>]*)>")
 _DEFINED = re.compile(r"%?([\w.-]+) = \(?(\w+)\[")
 _CALL = re.compile(r'custom-call(?:-start)?\(([^)]*)\).*custom_call_target="(__cu[^"]*)"')
@@ -149,11 +133,11 @@ class Work:
         try:
             if step := the_step(self.seen, self.request["platform"]):
                 result = self.compiled(step)
-                answer(result)
+                hook.answer(result)
                 if "arguments" in result:
                     self.enlarge(step, result)
         except Exception as error:
-            answer({"step": "", "failed": f"{type(error).__name__}: {error}"[:500]})
+            hook.answer({"step": "", "failed": hook.words(error)})
         return True
 
     def compiled(self, step: Watched, traced: Any = None) -> dict[str, Any]:
@@ -166,8 +150,7 @@ class Work:
             lowered = (traced or step.traced).lower(lowering_platforms=(self.request["platform"],))
             result.update(self.build(lowered))
         except Exception as error:
-            words = str(error) or type(error).__name__
-            result["refused" if REFUSES.match(words) else "failed"] = words[:2000]
+            result.update(hook.refusal(error))
         return {**result, "seconds": round(time.monotonic() - began, 2)}
 
     @property
@@ -209,39 +192,24 @@ class Work:
             "aliased": memory.alias_size_in_bytes,
             "code": memory.generated_code_size_in_bytes,
             "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
-            "types": sorted({kind_of(each) for each in _PRODUCT.findall(str(module))}),
+            "types": sorted({hook.kind_of(each) for each in _PRODUCT.findall(str(module))}),
             "calls": library_calls(text),
         }
 
     def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
-        """Look for the largest batch that fits, and answer with each one that does.
-
-        A batch is the first number of an argument's shape that the program was started with. The
-        memory of a step grows with it nearly linearly, so two sizes say where to look.
-        """
-        jax, batch, most = sys.modules["jax"], self.request["batch"], self.room
-        within_reach = batch and needs(result) * (MOST // batch) > most
-        if not within_reach or not any(is_batch(batch, x) for x in jax.tree.leaves(step.given)):
+        """Look for the largest batch that fits, and answer with each one that does. A batch is the
+        first number of an argument's shape that the program was started with."""
+        jax, batch = sys.modules["jax"], self.request["batch"]
+        if not any(is_batch(batch, leaf) for leaf in jax.tree.leaves(step.given)):
             return
-        known, too_large, until = [(0, 0), (1, needs(result))], 0, time.monotonic() + SEARCH
         result["batch"] = batch
-        for _ in range(TRIES):
-            (lower, little), (upper, much) = known[-2:]
-            slope = max((much - little) / (upper - lower), 1)
-            times = int(upper + (most - much) / slope)
-            if too_large:
-                times = min(times, (upper + too_large) // 2)
-            times = min(times, MOST // batch)
-            if times <= upper or time.monotonic() > until:
-                return
+
+        def compiled(times: int) -> dict[str, Any]:
             scaled = jax.tree.map(functools.partial(larger, batch, times), step.given)
-            tried = self.compiled(step, step.jitted.trace(*scaled[0], **scaled[1]))
-            if "arguments" not in tried or needs(tried) > most:
-                too_large = times
-                continue
-            known.append((times, needs(tried)))
-            result["largest_batch"] = times * batch
-            answer(result)
+            return self.compiled(step, step.jitted.trace(*scaled[0], **scaled[1]))
+
+        for largest in hook.grown(batch, hook.needs(result), self.room, compiled):
+            hook.answer({**result, "largest_batch": largest})
 
 
 def the_step(seen: list[Watched], platform: str) -> Watched | None:
@@ -258,12 +226,6 @@ def the_step(seen: list[Watched], platform: str) -> Watched | None:
         return 0.0
 
     return max(again[:CANDIDATES], key=flops)
-
-
-def needs(result: dict[str, Any]) -> int:
-    """Return the bytes that a step needs of one device (builder/prove/checks/compile.py)."""
-    kept = result["arguments"] + result["outputs"] - result["aliased"]
-    return int(kept + result["temporaries"] + result["code"])
 
 
 def shape_of(leaf: Any) -> Any:
@@ -287,12 +249,6 @@ def larger(batch: int, times: int, leaf: Any) -> Any:
     return sys.modules["jax"].ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
 
 
-def kind_of(tensor: str) -> str:
-    """Return the type of "8x4xbf16" as our tables call it."""
-    name = tensor.rpartition("x")[2]
-    return "float8" if name.startswith("f8") else KINDS.get(name, name)
-
-
 def library_calls(text: str) -> dict[str, dict[str, int]]:
     """Return how often a compiled program calls each library of NVIDIA's, by the type that it
     calculates in: {"__cudnn$convForward": {"bfloat16": 2}}."""
@@ -300,58 +256,12 @@ def library_calls(text: str) -> dict[str, dict[str, int]]:
     calls: dict[str, dict[str, int]] = {}
     for operands, target in _CALL.findall(text):
         first = operands.split(",")[0].split("%")[-1].strip()
-        kind, of_target = kind_of(types.get(first, "")), calls.setdefault(target, {})
+        kind, of_target = hook.kind_of(types.get(first, "")), calls.setdefault(target, {})
         of_target[kind] = of_target.get(kind, 0) + 1
     return calls
 
 
-def answer(result: dict[str, Any]) -> None:
-    """Write a line that builder/prove/session.py reads."""
-    sys.stdout.flush()
-    sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
-    sys.stdout.flush()
-
-
-class Finder:
-    """A finder that finds JAX alone, and lets the work begin when it is loaded."""
-
-    def __init__(self, work: Work) -> None:
-        self.work = work
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "jax":
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return None
-        load = spec.loader.exec_module
-
-        def load_and_begin(module: Any) -> None:
-            load(module)
-            try:
-                self.work.begin(module)
-            except Exception as error:
-                answer({"step": "", "failed": f"{type(error).__name__}: {error}"[:500]})
-                os._exit(0)
-
-        spec.loader.exec_module = load_and_begin  # type: ignore[method-assign]
-        return spec
-
-
-def start() -> None:
-    """Begin, and run the sitecustomize that this one hides: that of the image."""
+if hook.VARIABLE in os.environ:
     os.environ["JAX_SKIP_CUDA_CONSTRAINTS_CHECK"] = "1"  # it asks the driver, which is not here
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
-    work = Work(json.loads(os.environ[VARIABLE]))
-    here: Any = types.ModuleType(NAME)
-    here.take = work.take
-    sys.modules[NAME] = here
-    sys.meta_path.insert(0, Finder(work))
-    found = PathFinder.find_spec("sitecustomize")
-    if found is not None and found.loader is not None:
-        found.loader.exec_module(util.module_from_spec(found))
-
-
-if VARIABLE in os.environ:
-    start()
+    _work = Work(json.loads(os.environ[hook.VARIABLE]))
+    hook.start(__file__, _work.take, "jax", _work.begin)

@@ -11,27 +11,18 @@ Request, in the variable TRAINING_COMPILE:
 Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `measured`.
 """
 
-# Paths are text here, as in the other probes
-# ruff: noqa: PTH100, PTH120
-
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import sys
 import time
-import types
 import weakref
 from dataclasses import dataclass
-from importlib import import_module, util
-from importlib.machinery import PathFinder
+from importlib import import_module
 from typing import Any
 
-VARIABLE = "TRAINING_COMPILE"
-NAME = "training_image_compile"
-"""This module, for `Job.compile` (builder/image/start/training_contract.py)."""
-HERE = os.path.dirname(os.path.abspath(__file__))
+from builder.frameworks import hook
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
@@ -128,11 +119,11 @@ class Work:
         step = {"step": getattr(function, "__name__", "step"), "counted": True}
         try:
             found = {**step, **self.measured(function, examples, self.batch)}
-            answer(found)
+            hook.answer(found)
             with contextlib.suppress(Exception):  # a step may be written for one batch
-                answer({**found, **self.largest(function, examples, needs(found))})
+                hook.answer({**found, **self.largest(function, examples, hook.needs(found))})
         except Exception as error:
-            answer({**step, "failed": f"{type(error).__name__}: {error}"[:500]})
+            hook.answer({**step, "failed": hook.words(error)})
         os._exit(0)
 
     def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:
@@ -174,13 +165,13 @@ class Work:
         leaves = import_module("torch.utils._pytree").tree_leaves(examples)
         if not any(is_batch(each, self.batch) for each in leaves):
             return {}
-        second = needs(self.measured(function, examples, 2 * self.batch))
+        second = hook.needs(self.measured(function, examples, 2 * self.batch))
         each = max(second - first, 1) / self.batch
         batch = min(self.batch + int((self.room - first) / each), MOST)
         for _ in range(TRIES):
             if batch < 1:
                 break
-            if needs(self.measured(function, examples, batch)) <= self.room:
+            if hook.needs(self.measured(function, examples, batch)) <= self.room:
                 fix = {"smaller": f"take a batch of {batch:,}, {RECOMPUTE}"}
                 more = fix if batch < self.batch else {}
                 return {"batch": self.batch, "largest_batch": batch, **more}
@@ -244,11 +235,6 @@ def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocato
     return Watch(), allocator
 
 
-def needs(found: dict[str, Any]) -> int:
-    """Return the bytes that a step needs (builder/prove/checks/compile.py)."""
-    return int(found["arguments"] + found["temporaries"])
-
-
 def is_batch(leaf: Any, batch: int) -> bool:
     """Tell whether an example holds a batch."""
     return bool(batch and getattr(leaf, "shape", ()) and leaf.shape[0] == batch)
@@ -260,23 +246,5 @@ def resized(example: Any, batch: int, wanted: int) -> Any:
     return example.new_empty(shape).requires_grad_(example.requires_grad)
 
 
-def answer(result: dict[str, Any]) -> None:
-    """Write a line that builder/prove/session.py reads."""
-    sys.stdout.flush()
-    sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
-    sys.stdout.flush()
-
-
-def start() -> None:
-    """Begin, and run the sitecustomize that this one hides: that of the image."""
-    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != HERE]
-    here: Any = types.ModuleType(NAME)
-    here.take = Work(json.loads(os.environ[VARIABLE])).take
-    sys.modules[NAME] = here
-    found = PathFinder.find_spec("sitecustomize")
-    if found is not None and found.loader is not None:
-        found.loader.exec_module(util.module_from_spec(found))
-
-
-if VARIABLE in os.environ:
-    start()
+if hook.VARIABLE in os.environ:
+    hook.start(__file__, Work(json.loads(os.environ[hook.VARIABLE])).take)

@@ -1,0 +1,146 @@
+"""What the hooks of the check `compile` share: how they begin, how they answer, how a batch grows.
+
+A hook lies as sitecustomize.py in a folder of its own in a container, and this module beside it, in
+the packages of the factory. Both are gone from the path before the program starts.
+"""
+
+# Paths are text here, as in the probes. A finder's arguments are given.
+# ruff: noqa: PTH100, PTH120, ARG002
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+from importlib import util
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
+
+VARIABLE = "TRAINING_COMPILE"
+NAME = "training_image_compile"
+"""The hook, for `Job.compile` (builder/image/start/training_contract.py)."""
+
+TRIES, SEARCH, MOST = 4, 20.0, 2**16
+"""So many batches are compiled to find the largest that fits, the last one begun after so many
+seconds at most, and none with more examples: a larger one is of no use to anybody."""
+
+REFUSES = re.compile(
+    "RESOURCE_EXHAUSTED|UNIMPLEMENTED|INVALID_ARGUMENT|MLIR translation rule .* not found"
+)
+"""How the words begin by which XLA, libtpu or JAX refuses a program. Anything else may be a gap of
+ours: Pallas, for one, wants to see the GPU."""
+
+KINDS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def start(
+    hook: str,
+    take: Callable[..., None],
+    framework: str = "",
+    begin: Callable[[Any], None] = lambda _module: None,
+) -> None:
+    """Begin, and run the sitecustomize that this one hides: that of the image.
+
+    hook: the file of the hook. take: gets the step that a program names. framework: the package
+    that is waited for, "" for none. begin: gets it when it is loaded.
+    """
+    here = os.path.dirname(os.path.abspath(hook))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    for name in [name for name in sys.modules if name.partition(".")[0] == "builder"]:
+        del sys.modules[name]  # a program may have a package of this name
+    own: Any = types.ModuleType(NAME)
+    own.take = take
+    sys.modules[NAME] = own
+    if framework:
+        sys.meta_path.insert(0, Finder(framework, begin))
+    found = PathFinder.find_spec("sitecustomize")
+    if found is not None and found.loader is not None:
+        found.loader.exec_module(util.module_from_spec(found))
+
+
+class Finder:
+    """A finder that finds one framework alone, and lets the work begin when it is loaded."""
+
+    def __init__(self, framework: str, begin: Callable[[Any], None]) -> None:
+        self.framework, self.begin = framework, begin
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != self.framework:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_begin(module: Any) -> None:
+            load(module)
+            try:
+                self.begin(module)
+            except Exception as error:
+                answer({"step": "", "failed": words(error)})
+                os._exit(0)
+
+        spec.loader.exec_module = load_and_begin  # type: ignore[method-assign]
+        return spec
+
+
+def answer(result: dict[str, Any]) -> None:
+    """Write a line that builder/prove/session.py reads."""
+    sys.stdout.flush()
+    sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
+    sys.stdout.flush()
+
+
+def words(error: BaseException) -> str:
+    """Return what an error that nobody expected says."""
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def refusal(error: BaseException) -> dict[str, str]:
+    """Return an error of a compiler: `refused` where the program is to blame, else `failed`."""
+    text = str(error) or type(error).__name__
+    return {"refused" if REFUSES.match(text) else "failed": text[:2000]}
+
+
+def needs(found: dict[str, Any]) -> int:
+    """Return the bytes that a step needs of one device (builder/prove/checks/compile.py)."""
+    kept = found["arguments"] + found["outputs"] - found["aliased"]
+    return int(kept + found["temporaries"] + found["code"])
+
+
+def kind_of(tensor: str) -> str:
+    """Return the type of "8x4xbf16" as our tables call it."""
+    name = tensor.rpartition("x")[2]
+    return "float8" if name.startswith("f8") else KINDS.get(name, name)
+
+
+def grown(
+    batch: int, first: int, room: int, compiled: Callable[[int], dict[str, Any]]
+) -> Iterator[int]:
+    """Yield batches that fit, each larger than the one before. first: bytes that one of `batch`
+    examples needs. compiled: takes so many times the batch, returns what the compiler says.
+
+    The memory of a step grows with the batch nearly linearly, so two sizes say where to look.
+    """
+    if not batch or first * (MOST // batch) <= room:
+        return
+    known, too_large, until = [(0, 0), (1, first)], 0, time.monotonic() + SEARCH
+    for _ in range(TRIES):
+        (lower, little), (upper, much) = known[-2:]
+        slope = max((much - little) / (upper - lower), 1)
+        times = int(upper + (room - much) / slope)
+        if too_large:
+            times = min(times, (upper + too_large) // 2)
+        times = min(times, MOST // batch)
+        if times <= upper or time.monotonic() > until:
+            return
+        tried = compiled(times)
+        if "arguments" not in tried or needs(tried) > room:
+            too_large = times
+            continue
+        known.append((times, needs(tried)))
+        yield times * batch
