@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "ad5125cdf2"),
-    "compile": (1, "116b13d20d"),
+    "compile": (1, "4cbf2dbc33"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "b21e7dc1e7"),

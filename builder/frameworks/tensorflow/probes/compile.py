@@ -317,7 +317,7 @@ def of_dot(each: Any, operands: list[Any]) -> int:
 def of_convolution(each: Any, operands: list[Any]) -> int:
     """Return the operations of a convolution: those with padding and with holes are not done."""
     at, image, kernel = each.convolution_dimension_numbers, operands[0], operands[1]
-    count = product(each.shape.dimensions)
+    count: int = product(each.shape.dimensions)
     count *= kernel.shape.dimensions[at.kernel_input_feature_dimension]
     places = zip(  # noqa: B905 - Python 3.8
         each.window.dimensions, at.input_spatial_dimensions, at.output_spatial_dimensions
