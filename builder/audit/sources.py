@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from builder import registry
 from builder.audit.audited import Audited, Gpu, known_gpus
@@ -31,6 +31,7 @@ _FILE = re.compile(r"^(/|\.{1,2}/)|\.(whl|tar|tgz|gz|so[.\d]*)$")
 _ANSWER_SECONDS, _API_SECONDS = 10, 600
 """How long the engine may take for its first answer, and for any other."""
 
+T = TypeVar("T")
 ReadOnEngine = Callable[[str], ImageContent | None]
 """Reads an image of an engine, by name or ID; None where the engine does not have it."""
 
@@ -73,17 +74,32 @@ def of_name(
     default: str | None = None,
     targets: Iterable[str] = (),
 ) -> ImageContent:
-    """Read an image in files, on the engine or in a registry.
+    """Read an image in files, on the engine or in a registry. See `found`."""
+    with step(f"read {name}", on_event) as running:
+        of_registry = partial(images.of_registry, on_layer=partial(_log_layer, running))
+        return found(name, images.of_archive, engine, of_registry, default, targets)
 
-    engine: connects to this machine's. default: the repository of a name that is a tag alone; None
-    for none. targets: names that a person may have meant. Raises InputError, OutsideError.
+
+def found(
+    name: str,
+    of_archive: Callable[[Path], T],
+    engine: Callable[[], Callable[[str], T | None]],
+    of_registry: Callable[[registry.Reference], T],
+    default: str | None = None,
+    targets: Iterable[str] = (),
+) -> T:
+    """Read an image by what its name leads to: files, this machine's engine, or a registry.
+
+    engine: connects, and returns what reads there. default: the repository of a name that is a tag
+    alone; None for none. targets: names that a person may have meant. Raises InputError,
+    OutsideError.
     """
     if Path(name).exists():
-        return images.of_archive(Path(name))
+        return of_archive(Path(name))
     if _FILE.search(name):
         raise InputError(f"{name}: no such file or folder", "correct the path")
     in_registry = "/" in name or default
-    read: ReadOnEngine | None = None
+    read: Callable[[str], T | None] | None = None
     try:
         read = engine()
     except OutsideError as error:  # to read from a registry needs no engine
@@ -92,12 +108,10 @@ def of_name(
                 f"{name} may be an image, but no engine runs that could hold it: {error.message}",
                 f"{error.fix}; or write HOST/REPOSITORY:TAG for an image in a registry",
             ) from error
-    with step(f"read {name}", on_event) as running:
-        if read and (content := read(name)):
-            return content
-        if in_registry:
-            reference = registry.parse(name if "/" in name else f"{default}:{name}")
-            return images.of_registry(reference, on_layer=partial(_log_layer, running))
+    if read and (there := read(name)):
+        return there
+    if in_registry:
+        return of_registry(registry.parse(name if "/" in name else f"{default}:{name}"))
     what, others = "", ""
     if targets:
         what, others = "target, no ", f"targets are {', '.join(targets)}; "

@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "render": "inputs:render",
     "audit": "audit:audit",
     "prove": "audit:prove",
+    "slim": "audit:slim",
     "report": "audit:report",
     "explain": "inputs:explain",
     "check": "inputs:check",

@@ -130,6 +130,37 @@ def prove(
         say(judged.push_receipt(chosen))
 
 
+def slim(
+    image: str = argument("An image (registry, engine, docker save, OCI layout).", default=...),
+    gpu: str | None = option("The GPU whose device code stays, such as t4."),
+    output: str | None = option(
+        "Where the new image goes: FILE.tar, HOST/REPOSITORY:TAG, or a name in the engine.",
+        "-o",
+        "--output",
+    ),
+    run: str | None = option("Run this in both images; it has to end the same."),
+    nvidia: bool = flag("--nvidia", "Prune NVIDIA's own libraries, too (see the CUDA EULA)."),
+    dry_run: bool = flag("--dry-run", "Say what would go; write nothing."),
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
+) -> None:
+    """Make another image without device code of other GPUs, second copies of CUDA, and caches.
+
+    The source stays as it is. The new image has the same configuration, and a receipt of what went
+    (/training_image_slim.json). It is written beside the source, with -slim in its name, once the
+    checks of `builder prove` find nothing in it that the old one had not. Exit code 4: they do, or
+    it has no code for the GPU.
+    """
+    from builder.pipeline import slim as slimming
+
+    configured = settings(registry, engine, anywhere=True)
+    asked = slimming.Request(image, configured, gpu, output, run, nvidia, dry_run)
+    with reporter() as progress:
+        receipt = slimming.slim(asked, progress.on_event)
+    results(as_json, receipt, slimming.lines(receipt))
+
+
 def _targets() -> dict[str, str]:
     """Return the project's targets, each with the ID of the image that it built, or ""."""
     folder = project()

@@ -11,9 +11,10 @@ import base64
 import binascii
 import contextlib
 import csv
+import io
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Final, NamedTuple
@@ -92,6 +93,30 @@ def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
         for row in rows:
             path, digest, size = (*row, "", "", "")[:3]
             yield path, digest, int(size) if _NUMBER.fullmatch(size) else -1
+
+
+Row = tuple[str, str]
+"""Digest and size, as a RECORD writes them; "" for what it does not say."""
+
+
+def rewritten(
+    path: str, text: str, rows: Mapping[str, Row | None], real: Callable[[str], str | None]
+) -> str:
+    """Return a wheel's RECORD with other rows for some files; the rest stays as it is written.
+
+    path: its own. rows: of files, by path; None takes the row out. real: follows links.
+    """
+    site, lines = str(PurePosixPath(path).parent.parent), []
+    for line in text.splitlines(keepends=True):
+        name = next(csv.reader([line]), [""])[0]
+        at = real(posixpath.normpath(f"{site}/{name}")) if name else None
+        if at is None or at not in rows:
+            lines.append(line)
+        elif row := rows[at]:
+            out = io.StringIO()
+            csv.writer(out, lineterminator="\n").writerow((name, *row))
+            lines.append(out.getvalue())
+    return "".join(lines)
 
 
 def compare(libraries: Iterable[Library], records: Iterable[WheelRecord]) -> tuple[Library, ...]:

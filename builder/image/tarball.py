@@ -60,9 +60,10 @@ class LayerWriter:
         content: bytes | Iterable[bytes],
         size: int | None = None,
         mode: int = 0o644,
+        owner: tuple[int, int] = (0, 0),
     ) -> None:
         """Add a file. size: in bytes, for content in pieces; it has to be exact."""
-        info = _info(name, mode)
+        info = _info(name, mode, owner)
         pieces = (content,) if isinstance(content, bytes) else content
         info.size = len(content) if isinstance(content, bytes) else size or 0
         self.entry(info, pieces)

@@ -60,7 +60,7 @@ _FOR_A_CPU: Final = (
     "CUDA in an image for the CPU",
     "take the framework's wheels for the CPU; or name the GPU that it is for with --gpu",
 )
-_CUDA: Final = re.compile(r"lib(cu(blas|dart|dnn|fft|pti|rand|solver|sparse)|nccl|nvJitLink|nvrtc)")
+CUDA: Final = re.compile(r"lib(cu(blas|dart|dnn|fft|pti|rand|solver|sparse)|nccl|nvJitLink|nvrtc)")
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def _files(
             elif path in copies:
                 yield path, libraries[path].size, layer.diff_id, _COPIED
             elif path in libraries and not device:
-                if libraries[path].groups or _CUDA.match(libraries[path].name):
+                if libraries[path].groups or CUDA.match(libraries[path].name):
                     yield path, libraries[path].size, layer.diff_id, _FOR_A_CPU
             elif device and path in libraries:
                 yield path, _for_others(libraries[path], device), layer.diff_id, _OTHER_GPUS

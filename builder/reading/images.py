@@ -150,9 +150,9 @@ def of_archive(path: Path) -> ImageContent:
     archive of it. Raises InputError for what is no image, or lacks a layer."""
 
     try:
-        texts = _texts(_files(path))
-        configuration = _configuration(str(path), texts)
-        content = of_saved(manifests.diff_ids(configuration), partial(_files, path))
+        texts = _texts(saved(path))
+        configuration = manifests.configuration_in(texts[described(str(path), texts)[0]])
+        content = of_saved(manifests.diff_ids(configuration), partial(saved, path))
     except tars.BROKEN as error:
         raise InputError(f"{path}: no readable archive: {error}", _FIX) from None
     except OutsideError as error:  # the words for a registry's JSON of another shape
@@ -232,8 +232,8 @@ def _streamed(
         raise refusal(error, tempfile.gettempdir()) or error from error
 
 
-def _files(path: Path) -> Blobs:
-    """Yield the files of a layout, or in an archive."""
+def saved(path: Path) -> Blobs:
+    """Yield the files of a layout, or in an archive. Raises one of tars.BROKEN."""
     if not path.is_dir():
         with path.open("rb") as archive:
             yield from archived(archive)
@@ -256,8 +256,9 @@ def _texts(blobs: Blobs) -> dict[str, bytes]:
     return texts
 
 
-def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return that of the image that these indexes, manifests and configurations describe.
+def described(name: str, texts: Mapping[str, bytes]) -> tuple[str, tuple[str, ...]]:
+    """Return the files of the configuration and of the layers, the lowest first, of the image that
+    these indexes, manifests and configurations describe.
 
     Formats: Docker's `manifest.json` (moby, image/spec/v1.2.md), and the OCI image specification
     1.1, "Image Layout". Raises InputError, OutsideError.
@@ -268,6 +269,7 @@ def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
         if len(images) != 1:
             raise InputError(f"{name}: holds not one image", "save one image by itself")
         config = decoding.text(images[0], "Config") or ""
+        layers = tuple(decoding.texts(images[0], "Layers"))
     elif "index.json" in texts:
 
         def get(digest: str) -> Manifest:
@@ -276,9 +278,11 @@ def _configuration(name: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
                 raise InputError(f"{name}: its manifest {digest} is missing", _FIX)
             return Manifest(text, manifests.OCI_MANIFEST)
 
-        config = manifests.blob_path(find_image(name, get, "").config.digest)
+        image = find_image(name, get, "")
+        config = manifests.blob_path(image.config.digest)
+        layers = tuple(manifests.blob_path(layer.digest) for layer in image.layers)
     else:
         raise InputError(f"{name}: holds no image: no manifest.json, no index.json", _FIX)
     if config not in texts:
         raise InputError(f"{name}: its configuration {config} is missing", _FIX)
-    return manifests.configuration_in(texts[config])
+    return config, layers

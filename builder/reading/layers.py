@@ -92,7 +92,7 @@ def read(packed: IO[bytes]) -> ReadLayer:
 
     def contents() -> Iterator[tuple[str, IO[bytes]]]:
         for member, content in archive:
-            path = PurePosixPath("/", member.name.lstrip("/").removeprefix("./"))
+            path = path_of(member.name)
             if path.name == ".wh..wh..opq":
                 emptied.add(str(path.parent))
             elif path.name.startswith(".wh."):
@@ -131,6 +131,11 @@ def read(packed: IO[bytes]) -> ReadLayer:
         programs=programs,
         texts=texts,
     )
+
+
+def path_of(name: str) -> PurePosixPath:
+    """Return the path that a member of a layer has in a container."""
+    return PurePosixPath("/", name.lstrip("/").removeprefix("./"))
 
 
 _RUN_BY_SITE: Final = re.compile(rb"^import[ \t].*$", re.MULTILINE)

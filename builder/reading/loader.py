@@ -72,6 +72,8 @@ class Files:
                     self.objects[path] = found
         self.library_path = tuple(_listed(variables.get("LD_LIBRARY_PATH", "")))
         self.preloaded = tuple(re.split(r"[\s:]+", variables.get("LD_PRELOAD", "").strip()))
+        self.taken: set[str] = set()
+        """What a process has loaded, by the path where its links lead."""
         self.hashes = cache(self._hashes)
         self.resolve = cache(tree.resolve)
 
@@ -234,6 +236,7 @@ class Process:
     def _enter(self, each: Loaded, name: str = "") -> bool:
         """Take a file in under its names; return whether it was not there yet."""
         real = self.files.resolve(each.path) or each.path
+        self.files.taken.add(real)
         known = self.loaded.get(real)
         entered = known or each
         self.loaded[real] = entered

@@ -101,15 +101,20 @@ def members(
         raise ValueError(str(error)) from error
 
 
+def packing(head: bytes) -> str:
+    """Return what a file is packed with that begins so: gzip, zstd or "" for nothing."""
+    return "gzip" if head.startswith(_GZIP) else "zstd" if head.startswith(_ZSTD) else ""
+
+
 def unpacked(packed: IO[bytes] | _Counted) -> Any:
     """Return what a file unpacks to that is plain, or compressed with gzip or zstd; for reading."""
     import zstandard
 
     head = packed.read(4)
     plain = stream(itertools.chain([head], iter(lambda: packed.read(_BLOCK), b"")))
-    if head.startswith(_GZIP):
+    if packing(head) == "gzip":
         return gzip.GzipFile(fileobj=plain)
-    if head == _ZSTD:
+    if packing(head) == "zstd":
         return zstandard.ZstdDecompressor().stream_reader(plain, read_across_frames=True)
     return plain
 

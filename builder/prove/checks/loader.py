@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Final
 
+from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.library import Library
 from builder.facts.frameworks import NVIDIA, Framework
 from builder.image.plan import LOADER
@@ -58,6 +60,29 @@ def run(image: Image) -> Answer:
     if follower.not_followed:
         seen["not_followed"] = "; ".join(sorted(follower.not_followed))
     return defects, seen
+
+
+def taken(
+    image: Image, apart: Collection[str], programs: Mapping[str, Dynamic]
+) -> tuple[frozenset[str], str]:
+    """Return the libraries that something in an image loads, and what was not followed.
+
+    apart: libraries that count only where another file loads them. programs: what the loader reads
+    of executables, by path.
+    """
+    follower = _Follower(image)
+    modules = [each for each in image.content.libraries if _MODULE.search(each.path)]
+    for defects in (follower.modules(modules), follower.extensions(), follower.opened()):
+        deque(defects, maxlen=0)
+    nothing = Process(follower.files, "")
+    for path in follower.libraries.keys() - apart:
+        process = follower.python(path) if _SITE.match(path) else nothing
+        process.copy(follower.anywhere).open(path)
+    follower.files.objects |= programs
+    for path, program in programs.items():
+        if program.interpreter and not Process(follower.files, path, follower.anywhere).is_followed:
+            follower.not_followed.add(f"{path}, which has no loader of glibc's")
+    return frozenset(follower.files.taken), "; ".join(sorted(follower.not_followed))
 
 
 def _symbols(names: Sequence[str]) -> str:
@@ -128,7 +153,7 @@ class _Follower:
         anywhere = None if _OF_CUDA.match(name) and not self.uncertain else next(iter(paths), None)
         return beside or anywhere
 
-    def _anywhere(self, name: str) -> str | None:
+    def anywhere(self, name: str) -> str | None:
         """Return a library that any program may have opened before: a framework's first."""
         for process in self.of_framework.values():
             if name in process.names:
@@ -154,7 +179,7 @@ class _Follower:
             tag, site = _OTHER_PYTHON.search(path), _SITE.match(path)
             if tag and site and "." in site["python"] and site["python"] != f"3.{tag[1]}":
                 continue  # Python does not see it
-            process = self.python(path).copy(self._anywhere)
+            process = self.python(path).copy(self.anywhere)
             new = process.open(path)
             yield from self._missing(path, process, Finding)
             for fault in self._nowhere(process, new):
@@ -271,7 +296,7 @@ class _Follower:
             yield kind(message + more, fix)
 
     def _after_frameworks(self, path: str) -> Process:
-        process = self.python(path).copy(self._anywhere)
+        process = self.python(path).copy(self.anywhere)
         for each in self.of_framework.values():
             process.names = {**each.names, **process.names}
             process.loaded = {**each.loaded, **process.loaded}
