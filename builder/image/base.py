@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +16,7 @@ from builder import registry
 from builder.config import debian
 from builder.config.stack import GLIBC
 from builder.config.uv import Platform
+from builder.core import parallel
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
@@ -28,6 +29,7 @@ from builder.image.layers_lock import LayersLock
 from builder.image.plan import APP, VENV, Availability, BasePlan, Environment
 from builder.image.tarball import LayerWriter, folders_above
 from builder.image.wheel_layers import Making, OnLayer
+from builder.registry import Reference
 
 USER: Final = "trainer"
 """The name of the program's user."""
@@ -56,15 +58,31 @@ def look_up(
     refused = tuple(missing[key].name for key in known if key in remake)
     offered: dict[str, Layer] = {}
     if settings.registry and len(stored) < len(known):
-        reference = registry.parse(settings.registry)
-        with registry.Registry(reference.host) as client:
-            offered = {
-                key: layer
-                for key, layer in known.items()
-                if key not in stored and client.has_blob(reference.repository, layer.blob.digest)
-            }
+        lacking = {key: layer for key, layer in known.items() if key not in stored}
+        offered = _offered(registry.parse(settings.registry), plans, lock, lacking)
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
     return Availability(stored, offered, left, refused, remake)
+
+
+def _offered(
+    where: Reference, plans: Iterable[BasePlan], lock: LayersLock, layers: Mapping[str, Layer]
+) -> dict[str, Layer]:
+    """Return which of these layers a repository has, by key: one request for a base that it has
+    whole, else one for each layer."""
+    with registry.Registry(where.host) as client:
+        images = [image for plan in plans if (image := committed(plan, lock))]
+        whole = {
+            layer.key
+            for image in images
+            if client.head(where.repository, image.digest) == image.digest
+            for layer in image.layers
+        }
+
+        def has(layer: Layer) -> bool:
+            return layer.key in whole or client.has_blob(where.repository, layer.blob.digest)
+
+        answers = zip(layers, parallel.each(has, layers.values()), strict=True)
+    return {key: layers[key] for key, there in answers if there}
 
 
 def committed(plan: BasePlan, lock: LayersLock) -> AssembledImage | None:
@@ -93,12 +111,14 @@ def assemble(
     cannot be, CheckFailed for a layer that is made differently.
     """
     planned = {layer.key: layer for plan in plans for layer in plan.layers}
-    layers = _taken(available, store, settings, on_event)
-    missing = planned.keys() - layers.keys()
-    for layer in layers.values():
+
+    def on_taken(layer: Layer) -> None:
         if layer.key not in lock.layers:
             lock.check(layer, planned[layer.key].name)
         on_layer(layer)
+
+    layers = _taken(available, store, settings, on_event, on_taken)
+    missing = planned.keys() - layers.keys()
     store = store.ignoring(available.remake)  # nothing else: another run may make it meanwhile
 
     def on_made(layer: Layer) -> None:
@@ -136,15 +156,24 @@ def assemble(
 
 
 def _taken(
-    available: Availability, store: ContentStore, settings: Settings, on_event: OnEvent
+    available: Availability,
+    store: ContentStore,
+    settings: Settings,
+    on_event: OnEvent,
+    on_taken: OnLayer,
 ) -> dict[str, Layer]:
     """Return the layers that need not be made, by key; those that the registry has are fetched.
-    What it has lost, or has with other bytes, is not among them."""
+    What it has lost, or has with other bytes, is not among them. on_taken: gets each of them as
+    soon as the store has it: an engine unpacks the lower ones while those above come."""
+    for layer in available.stored.values():
+        on_taken(layer)
     lost = frozenset[str]()
     if offered := list(available.offered.values()):
         reference = registry.parse(settings.repository)
         with registry.Registry(reference.host) as client:
-            lost = registry_layers.fetch(client, reference.repository, offered, store, on_event)
+            lost = registry_layers.fetch(
+                client, reference.repository, offered, store, on_event, on_taken
+            )
     every = {**available.stored, **available.offered}
     return {key: layer for key, layer in every.items() if key not in lost}
 

@@ -27,11 +27,13 @@ def fetch(
     layers: Sequence[Layer],
     store: ContentStore,
     on_event: OnEvent = ignore,
+    on_layer: Callable[[Layer], object] = lambda _: None,
 ) -> frozenset[str]:
-    """Bring layers of the repository into the store.
+    """Bring layers of the repository into the store, in this order.
 
-    Returns the keys of those that the registry has lost, or has other bytes of: the store has
-    nothing of these, and a build makes them.
+    on_layer: gets each as soon as it is there, from any thread. Returns the keys of those that the
+    registry has lost, or has other bytes of: the store has nothing of these, and a build makes
+    them.
     """
     lost: list[str] = []
 
@@ -44,6 +46,7 @@ def fetch(
                 lost.append(layer.key)
                 return
             store.keep(file, layer)
+        on_layer(layer)
 
     sizes = [(layer, layer.blob.size) for layer in layers]
     with step(f"fetch {len(layers)} layers", on_event) as fetching:

@@ -21,11 +21,13 @@ from builder.config import targets
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
 from builder.image import base, content_store, download, layers_lock, program, registry_layers
+from builder.image.content_store import ContentStore
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
 from builder.registry import Reference, Registry
 from tests import commands
+from tests.emulators.registry_faults import faulty
 from tests.image import layers
 from tests.registry.server import RegistryServer
 
@@ -215,6 +217,36 @@ def test_a_layer_is_looked_for_on_this_machine_then_in_the_registry(
     assert available.remake == {stored.key}
     fresh = base.look_up([planned], store, where, lock, fresh=True)
     assert len(fresh.missing) == len(planned.layers)
+
+
+@pytest.mark.network
+def test_a_base_that_the_registry_has_whole_is_one_request_and_is_handed_on_as_it_comes(
+    root: Path,
+    registry_server: RegistryServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    planned, store = make.prepare(root, "cpu").base, content_store.of_this_machine()
+    assert planned
+    lock, name = layers_lock.read(tmp_path / "layers.lock"), f"tests/{secrets.token_hex(6)}"
+    made = [lock.check(layer_of(layer.key), layer.name) for layer in planned.layers]
+    image = base.committed(planned, lock)
+    assert image
+    with Registry(registry_server.host) as client:
+        to = Reference(registry_server.host, name, planned.tag)
+        registry_layers.publish(client, to, image, store)
+    other, there = ContentStore(tmp_path / "other"), list[int]()
+    with faulty(registry_server.host) as proxy:
+        where = Settings(registry=f"{proxy.host}/{name}")
+        available = base.look_up([planned], other, where, lock)
+        assert proxy.count("HEAD .*") == 1
+        assert list(available.offered.values()) == made
+        base.assemble(
+            [planned], available, other, where, lock, lambda: pytest.fail("no engine"),
+            on_layer=lambda _: there.append(sum(map(other.has, made))),
+        )  # fmt: skip
+    assert len(there) == len(made) and there[0] < len(made)
 
 
 def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path) -> None:
