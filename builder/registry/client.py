@@ -191,8 +191,6 @@ class Registry:
     @contextlib.contextmanager
     def _stream(self, repository: str, blob: Descriptor) -> Iterator[Iterator[bytes]]:
         """Make one attempt of `stream`. Raises TransientError where another one may succeed."""
-        if not self.has_blob(repository, blob.digest):  # also obtains the right to read
-            raise self._lost(repository, blob.digest)
 
         def checked(chunks: Iterator[bytes]) -> Iterator[bytes]:
             actual, count = hashlib.sha256(), 0
@@ -206,7 +204,7 @@ class Registry:
                 raise self._other_bytes(repository, blob.digest, f"sha256:{actual.hexdigest()}")
 
         with self._requests.stream(repository, f"blobs/{blob.digest}", blob.size) as chunks:
-            if chunks is None:  # where the registry thought that its bytes are
+            if chunks is None:
                 raise self._lost(repository, blob.digest)
             yield checked(chunks)
 

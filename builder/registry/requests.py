@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from builder.core import web
@@ -25,6 +25,9 @@ from builder.registry.credentials import Credentials
 from builder.registry.manifests import Descriptor
 from builder.registry.names import DOCKER_HUB, DOCKER_HUB_API, Reference, is_loopback
 from builder.registry.refusals import Right
+
+if TYPE_CHECKING:
+    import urllib3
 
 _SETTLES: Final = 600.0
 """Seconds that a registry may take to look through a blob which it was sent whole."""
@@ -145,16 +148,24 @@ class Requests:
     def stream(self, repository: str, path: str, size: int) -> Iterator[Iterator[bytes] | None]:
         """Give the body of a GET in chunks as they arrive; None for a 404.
 
-        size: the bytes that are expected, for a bound of time. The right to read must be there from
-        an earlier request. Raises TransientError where another attempt may succeed, also while the
-        chunks are read.
+        size: the bytes that are expected, for a bound of time. Raises TransientError where another
+        attempt may succeed, also while the chunks are read.
         """
         from urllib3.exceptions import HTTPError
 
         url = f"{self.address}/v2/{repository}/{path}"
-        headers = self._authorization.header(repository, "read")
         try:
-            with self._http.request("GET", url, headers=headers, follow=True) as response:
+            with contextlib.ExitStack() as stack:
+
+                def ask() -> urllib3.BaseHTTPResponse:
+                    headers = self._authorization.header(repository, "read")
+                    asked = self._http.request("GET", url, headers=headers, follow=True)
+                    return stack.enter_context(asked)
+
+                if (response := ask()).status == 401:
+                    stack.close()
+                    self.send("HEAD", repository, path)  # obtains the right to read, or renews it
+                    response = ask()
                 answer = Answer(response.status, response.reason or "", response.headers, b"")
                 if response.status in refusals.BUSY:
                     raise refusals.busy(self.host, "GET", answer, self.credentials)

@@ -246,6 +246,7 @@ def test_a_base_that_the_registry_has_whole_is_one_request_and_is_handed_on_as_i
             [planned], available, other, where, lock, lambda: pytest.fail("no engine"),
             on_layer=lambda _: there.append(sum(map(other.has, made))),
         )  # fmt: skip
+        assert proxy.count("HEAD .*") == 1 and proxy.count("GET .*/blobs/") == len(made)
     assert len(there) == len(made) and there[0] < len(made)
 
 
