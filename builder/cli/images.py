@@ -47,7 +47,6 @@ def image(
     from builder.engine.discovery import connect
     from builder.image.apt import ContainerApt
     from builder.pipeline import committed, make, proof
-    from builder.pipeline.push import push_target
 
     names, configured = chosen(targets, everything), settings(registry=registry, engine=engine)
     if program is not None:
@@ -69,10 +68,14 @@ def image(
             for group in groups
             for image in make.make(root(), group, build_options, docker, proof.prove_once)
         ]
-        pushed = [
-            push_target(target, configured, docker(), tag or (), progress.on_event)
-            for target in (files if push else ())
-        ]
+        pushed = []
+        if push:
+            from builder.pipeline.push import push_target
+
+            pushed = [
+                push_target(target, configured, docker(), tag or (), progress.on_event)
+                for target in files
+            ]
     for proven in made:
         record, receipt = proven.record, proven.receipt
         if proven.unchanged:

@@ -16,8 +16,7 @@ from builder.core.events import OnEvent, ignore
 from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
 from builder.pipeline import records
-from builder.prove import receipts, wheels
-from builder.trust import rebuilders
+from builder.prove import receipts
 
 if TYPE_CHECKING:
     from builder.config.lockfile import Lock, Staleness
@@ -42,6 +41,8 @@ def lock(
     Refuses a lock that is known to fail on its GPU, before it is written.
     Raises InputError, OutsideError.
     """
+    from builder.trust import rebuilders  # and with it what reads signatures
+
     for target in (targets.of(root, name) for name in names):
         require = partial(_require, root, target.stack)
         yield locking.lock(
@@ -55,6 +56,8 @@ def lock(
 
 def _require(root: Path, stack: Stack, lock: Lock) -> None:
     """Refuse a lock that is known to fail on its GPU. Raises InputError."""
+    from builder.prove import wheels
+
     compatibility.require_lock(stack.spec, lock)
     wheels.require(root, stack, lock)
 
@@ -89,6 +92,8 @@ def problems(root: Path) -> tuple[str, ...]:
 
     A sentence each. Raises InputError for a target that cannot be loaded or resolved at all.
     """
+    from builder.prove import wheels
+
     problems: list[str] = []
     known = targets.all_of(root)
     for target in known:

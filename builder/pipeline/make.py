@@ -266,12 +266,12 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
 
     Raises OutsideError, CheckFailed.
     """
-    from builder.image import base, loading
-    from builder.image.loading import Preload
-
     hashes = {target.base.hash for target in targets if target.base}
     if not hashes:
         return {}
+    from builder.image import base, loading
+    from builder.image.loading import Preload
+
     on_event = options.on_event
     together = _of_base(next(iter(hashes)), on_event) if len(hashes) == 1 else on_event
     with step("plan", together) as planning:
