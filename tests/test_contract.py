@@ -11,7 +11,7 @@ from builder import contract
 from builder.contract import TrainerEvent, options, parse, words
 from builder.facts.cuda import OldestDriver
 from builder.jobs import machines
-from trainer import config, guard, report, task
+from trainer import config, event_lines, guard, task
 from trainer.job import provenance
 
 TRAINER = Path(task.__file__).parent
@@ -116,14 +116,20 @@ def test_the_trainer_reports_the_events() -> None:
 
 def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
     numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0}
-    line = report.line("step", "step 50 of 200", examples_per_second=1234.5, **numbers)
+    line = event_lines.line("step", "step 50 of 200", examples_per_second=1234.5, **numbers)
     expected = TrainerEvent("step", message="step 50 of 200", examples_per_second=1234.5, **numbers)  # type: ignore[arg-type]
     assert parse(line) == expected
-    told = parse(report.line("step", "no number", "WARNING", step=1, loss=math.inf))
+    told = parse(event_lines.line("step", "no number", "WARNING", step=1, loss=math.inf))
     assert told == TrainerEvent("step", 1, math.inf, "no number", "WARNING")
 
 
 def test_the_exit_codes_are_the_trainers() -> None:
     ours = (contract.OK, contract.FAULT, contract.USAGE, contract.OUTSIDE, contract.NOT_FINITE)
-    assert ours == (report.OK, report.FAULT, report.USAGE, report.OUTSIDE, report.NOT_FINITE)
+    assert ours == (
+        event_lines.OK,
+        event_lines.FAULT,
+        event_lines.USAGE,
+        event_lines.OUTSIDE,
+        event_lines.NOT_FINITE,
+    )
     assert contract.RESTART == task.RESTART

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainer.config import Config, UsageError, choose_backend
+from trainer.event_lines import FAULT, OK, USAGE, say, speak_in
 from trainer.job.preemption import Preemption
 from trainer.options import Section, read
-from trainer.report import FAULT, OK, USAGE, say, speak_in
 
 _option = Section("options")
 POLL = 2.0

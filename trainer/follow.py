@@ -15,12 +15,12 @@ from typing import Any
 
 from trainer import evaluate
 from trainer.config import METRICS, Config, UsageError
+from trainer.event_lines import say
 from trainer.job import markers, storage
 from trainer.job.checkpoints import Checkpoint, Checkpoints
 from trainer.loop.judge import Judge
 from trainer.model import results
 from trainer.observe.events import Events
-from trainer.report import say
 
 
 def follow(request: evaluate.Request, own: Config | None = None) -> None:
@@ -78,6 +78,6 @@ class _Log:
         self._events.scalars(step, {name: result[name] for name in METRICS if name in result})
         self._events.flush()
         self._made.append({"step": step, **result})
-        best, judge = self._judge.report(), self._judge.state()
+        best, judge = self._judge.summary(), self._judge.state()
         content = {"evaluations": self._made, "best": best, "judge": judge}
         storage.write(self._path, json.dumps(content, indent=1).encode())

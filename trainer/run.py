@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from trainer import evaluate
 from trainer.config import Config, UsageError, sized
+from trainer.event_lines import say
 from trainer.input import device, splits, targets
 from trainer.job import checkpoints, markers, provenance, storage
 from trainer.job.checkpoints import Position
@@ -25,7 +26,6 @@ from trainer.model import choices, results
 from trainer.observe import insight
 from trainer.observe.observer import Run
 from trainer.observe.stopwatch import Stopwatch, process_age
-from trainer.report import say
 
 
 def train(

@@ -16,9 +16,9 @@ from typing import Any
 
 from trainer import evaluate, guard
 from trainer.config import UsageError, choose_backend, given, parse
+from trainer.event_lines import FAULT, OK, USAGE, leave, say, speak_as, speak_in
 from trainer.job.preemption import RESTART, Preempted, Preemption
 from trainer.loop import distribution
-from trainer.report import FAULT, OK, USAGE, leave, say, speak_as, speak_in
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

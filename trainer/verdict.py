@@ -3,11 +3,11 @@
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
+from trainer.event_lines import FAULT, NOT_FINITE, OUTSIDE, USAGE
 from trainer.input import splits
 from trainer.job import checkpoints, lease, storage
 from trainer.job.preemption import RESTART
 from trainer.loop import distribution, outer, stalls
-from trainer.report import FAULT, NOT_FINITE, OUTSIDE, USAGE
 
 
 def of(

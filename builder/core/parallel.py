@@ -47,13 +47,13 @@ def transfer(
     total = sum(size for _, size in items)
 
     def transfer_item(number: int) -> None:
-        def report(count: int) -> None:
+        def advance(count: int) -> None:
             if ended.is_set():
                 raise OutsideError("another transfer failed", "run this again")
             counts[number] = count
             progress(sum(counts), total)
 
-        work(items[number][0], report)
+        work(items[number][0], advance)
 
     with ThreadPoolExecutor(at_once) as threads:
         try:

@@ -249,7 +249,7 @@ def _texts(files: Mapping[str, File]) -> Iterator[str]:
         yield from (name, str(file.executable), hashlib.sha256(file.content).hexdigest())
 
 
-def report(folder: Path, copying: RunningStep) -> None:
+def name_left_out(folder: Path, copying: RunningStep) -> None:
     """Say at a step what an image does not get of a program's folder, the largest first."""
     left = sorted(left_out(folder).items(), key=lambda each: -each[1][1])
     lines = [f"{path} {size / 1e6:.1f} MB" for path, (_, size) in left]

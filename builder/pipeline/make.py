@@ -316,7 +316,7 @@ def _report_program(root: Path, target: Target, events: OnEvent) -> None:
     chosen = target.spec.program
     with step("program", events) as copying:
         copying.detail = f"{len(target.image.files)} files of {chosen.folder}"
-        program.report(chosen.home(root) / chosen.folder, copying)
+        program.name_left_out(chosen.home(root) / chosen.folder, copying)
 
 
 def _origin(plan: BasePlan, available: Availability) -> str:

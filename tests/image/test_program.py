@@ -156,7 +156,7 @@ def test_what_is_left_out_is_said_where_somebody_looks(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\n")
     events = list[Event]()
     with step("program", events.append) as copying:
-        program.report(tmp_path, copying)
+        program.name_left_out(tmp_path, copying)
     *logs, done = events[1:]
     assert isinstance(done, StepDone) and len(logs) == 8
     assert done.detail.startswith("; left out: 6.log 0.6 MB, 5.log 0.5 MB, ")

@@ -403,7 +403,7 @@ def test_what_ended_a_step_is_told_and_the_checkpoint_that_is_being_written_is_n
     monkeypatch.setattr(inner.Trainer, "train", trained)
     monkeypatch.setattr(checkpoints.Checkpoints, "save", slowly)
     monkeypatch.setattr("os._exit", exits)
-    monkeypatch.setattr("trainer.report.hush", lambda: None)  # stderr is the tests' own
+    monkeypatch.setattr("trainer.event_lines.hush", lambda: None)  # stderr is the tests' own
     try:
         ended, lines = task("--steps", 4, "--checkpoint-every", 2)
     except SystemExit as exit_:

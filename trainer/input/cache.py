@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from trainer.event_lines import say
 from trainer.input import pictures
-from trainer.report import say
 
 SHARE = 0.8
 """Most of the free memory that the pictures take."""

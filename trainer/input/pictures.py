@@ -21,9 +21,9 @@ import tensorflow as tf
 from cykooz_resizer import Algorithm, FilterType, PixelType, rust_lib
 
 from trainer.config import Config
+from trainer.event_lines import say
 from trainer.input import augment
 from trainer.input.decoding import RATIOS
-from trainer.report import say
 
 NAMED = 20
 """Damaged pictures that are named, each once."""

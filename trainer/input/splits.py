@@ -21,12 +21,12 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from trainer.config import Config, UsageError
+from trainer.event_lines import say
 from trainer.input import targets
 from trainer.input.data import parse
 from trainer.input.parts import OURS, Layout, Shard
 from trainer.job import storage
 from trainer.records import tfrecord
-from trainer.report import say
 
 UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""

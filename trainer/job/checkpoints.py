@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
+from trainer.event_lines import say
 from trainer.job import storage
-from trainer.report import say
 
 _MARKER = re.compile(r"step-(\d{8,})\.json")
 

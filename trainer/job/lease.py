@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import IO
 
 from trainer.config import UsageError
+from trainer.event_lines import say
 from trainer.job import storage
-from trainer.report import say
 
 
 class Lost(Exception):  # noqa: N818 - named for what happened

@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from trainer.report import hush, line
+from trainer.event_lines import hush, line
 
 RESTART = 143
 """Exit code 128 + SIGTERM: everything is saved, start the process again."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from trainer.config import UsageError
-from trainer.report import say
+from trainer.event_lines import say
 
 gfile = tf.io.gfile
 NOT_FOUND = (tf.errors.NotFoundError, FileNotFoundError)

@@ -13,10 +13,10 @@ from typing import Any
 
 from trainer import guard
 from trainer.config import UsageError
+from trainer.event_lines import leave
 from trainer.guard import tpu as chips
 from trainer.job.preemption import RESTART
 from trainer.loop import stalls
-from trainer.report import leave
 
 _POOLS = {"workerpool0": "chief", "workerpool1": "worker", "workerpool2": "ps"}
 _POOLS["workerpool3"] = _EVALUATOR = "evaluator"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import METRICS
-from trainer.report import say
+from trainer.event_lines import say
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Judge:
     def stop(self) -> bool:
         return 0 < self.patience <= self.waited
 
-    def report(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return metric, value and step of the best evaluation; {}: there is none."""
         if self.best is None:
             return {}

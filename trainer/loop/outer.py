@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError, seconds
+from trainer.event_lines import say
 from trainer.input import splits
 from trainer.job import markers, storage
 from trainer.job.checkpoints import Background, Checkpoints, Position, Spoiled
@@ -23,7 +24,6 @@ from trainer.loop.inner import Evaluation, Trainer
 from trainer.loop.judge import Judge, tell
 from trainer.loop.stalls import StallMonitor
 from trainer.observe.observer import Observer, Run, Watch
-from trainer.report import say
 
 SLOWER = 0.5
 """Factor of the learning rate at each return from a loss that is not finite."""

@@ -18,13 +18,13 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config, UsageError
+from trainer.event_lines import leave, say
 from trainer.input import device
 from trainer.input.parts import Shard
 from trainer.job import markers
 from trainer.job.preemption import RESTART, Preemption
 from trainer.loop import distribution, inner, stalls
 from trainer.model import networks
-from trainer.report import leave, say
 
 OPTIMIZERS = ("adam", "sgd")
 """Those whose update is one kernel that holds the variable's lock."""

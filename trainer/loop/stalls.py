@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
+from trainer.event_lines import leave, say
 from trainer.job.preemption import RESTART
-from trainer.report import leave, say
 
 FIRST, AGAIN = 20.0, 60.0
 """Seconds until the first line about a wait, and from one line to the next."""

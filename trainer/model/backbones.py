@@ -14,9 +14,9 @@ import tensorflow as tf
 from keras.src.utils.naming import reset_uids
 
 from trainer.config import WEIGHTS_FILES, Config, UsageError
+from trainer.event_lines import say
 from trainer.job import storage
 from trainer.job.checkpoints import Checkpoints
-from trainer.report import say
 
 HEAD = "head_"
 """The names of the layers that are not the backbone's begin with this; they keep fresh weights."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.config import UNKNOWN, Config, check
+from trainer.event_lines import say
 from trainer.job import markers
 from trainer.job.checkpoints import Checkpoints
 from trainer.model import backbones
-from trainer.report import say
 
 OF_A_START = ("records", "job_dir", "accelerator", "output", "accept_changed_records")
 """What each start of a job says of itself. Every other option is the job's."""

@@ -12,11 +12,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import Config
+from trainer.event_lines import say
 from trainer.input import data, decoding, targets
 from trainer.input.parts import Shard
 from trainer.job import storage
 from trainer.model import networks, optimization
-from trainer.report import say
 
 PREDICTIONS = "predictions.csv"
 """In the job folder: those of the validation records."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config import Config
+from trainer.event_lines import finite, say
 from trainer.job import storage
 from trainer.model import networks, scores
 from trainer.observe.observer import Observer, Run
@@ -17,7 +18,6 @@ from trainer.observe.page import Mistakes, Report
 from trainer.observe.summaries import Profile, Scalars
 from trainer.observe.utilization import Utilization
 from trainer.observe.views import Views
-from trainer.report import finite, say
 
 EVALUATION, SUMMARY = "evaluation.json", "summary.json"
 """In the job folder: metrics, classes and confusion matrix of the last evaluation; the final
@@ -191,14 +191,14 @@ class Account(Observer):
             "epoch": run.position.epoch,
             "examples": run.position.examples,
             "evaluation": self._evaluation,
-            "best": run.judge.report(),
+            "best": run.judge.summary(),
             "model": {
                 "name": run.model.name,
                 "precision": run.policy,
                 **networks.depth(run.model),
             },
             "time": run.stopwatch.state(),
-            "speed": self.machine.report(),
+            "speed": self.machine.summary(),
             "software": run.facts,
             "left_out": run.left_out,
         }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trainer.config import Config
-from trainer.report import say
+from trainer.event_lines import say
 
 
 @dataclass

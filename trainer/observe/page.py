@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import METRICS, Config
+from trainer.event_lines import say
 from trainer.input import data, targets
 from trainer.job import storage
 from trainer.model import optimization
 from trainer.observe.observer import Observer, Run
-from trainer.report import say
 
 REPORT = "report.html"
 """In the job folder."""

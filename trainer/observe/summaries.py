@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from trainer.config import METRICS, Config
+from trainer.event_lines import say
 from trainer.observe.events import Events
 from trainer.observe.observer import Observer, Run
 from trainer.observe.utilization import Utilization
-from trainer.report import say
 
 
 class Scalars(Observer):

@@ -50,7 +50,7 @@ class Utilization(Observer):
         new, self._new = self._new, {}
         return {f"utilisation/{name}": value for name, value in new.items()}
 
-    def report(self) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """Return examples a second; mean and most of each figure."""
         speed = self._examples / self._seconds if self._seconds else 0.0
         machine = {

@@ -38,7 +38,7 @@ Tell = Callable[[int, int], None]
 
 
 @dataclass
-class Report:
+class Conversion:
     """Says what is in one file."""
 
     name: str
@@ -119,12 +119,12 @@ def preview(source: Path, options: Options) -> dict[str, Counter[str]]:
     return splits
 
 
-def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
+def make(planned: PlannedFile, folder: Path, options: Options) -> Conversion:
     """Write one file and report on it, in a process of its own.
 
     Raises UsageError for a picture that cannot be read, unless --on-error is skip.
     """
-    report = Report(planned.name, planned.split)
+    report = Conversion(planned.name, planned.split)
     checksum = hashlib.sha256()
     with (folder / planned.name).open("wb") as file:
         for item, label in planned.items:
@@ -153,12 +153,12 @@ def make(planned: PlannedFile, folder: Path, options: Options) -> Report:
 
 def _make_all(
     files: Sequence[PlannedFile], folder: Path, options: Options, tell: Tell
-) -> list[Report]:
+) -> list[Conversion]:
     """Write all files, and return the report of each, in their order."""
     total = sum(len(file.items) for file in files)
-    reports: dict[str, Report] = {}
+    reports: dict[str, Conversion] = {}
 
-    def add(report: Report) -> None:
+    def add(report: Conversion) -> None:
         reports[report.name] = report
         tell(sum(len(made.sizes) + len(made.skipped) for made in reports.values()), total)
 
@@ -185,7 +185,7 @@ def _make_all(
     return [reports[file.name] for file in files]
 
 
-def _make_for(parent: int, planned: PlannedFile, folder: Path, options: Options) -> Report:
+def _make_for(parent: int, planned: PlannedFile, folder: Path, options: Options) -> Conversion:
     """Write one file for `parent`. Begin none after its death: the next run may use the folder."""
     if os.getppid() != parent:
         os._exit(1)
@@ -224,7 +224,7 @@ def _worker(parent: int) -> None:
 
 
 def describe(
-    names: Sequence[str], reports: Sequence[Report], options: Options, left_out: Sequence[str]
+    names: Sequence[str], reports: Sequence[Conversion], options: Options, left_out: Sequence[str]
 ) -> dict[str, Any]:
     """Return dataset.json: what is in the folder, for people and for `trainer.input`.
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.clock import Clock
 from tests.trainer.loop.test_distribution import ports, two
-from trainer import report
+from trainer import event_lines
 from trainer.loop import distribution, stalls
 
 
@@ -14,7 +14,7 @@ from trainer.loop import distribution, stalls
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Severity and text of each line; an exit is SystemExit."""
     reported: list[tuple[str, str]] = []
-    for module in (stalls, report):
+    for module in (stalls, event_lines):
         monkeypatch.setattr(
             module, "say", lambda event, text, severity, **_: reported.append((severity, text))
         )
@@ -23,7 +23,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         raise SystemExit(code)
 
     monkeypatch.setattr("os._exit", exits)
-    monkeypatch.setattr(report, "hush", lambda: None)  # stderr is the tests' own
+    monkeypatch.setattr(event_lines, "hush", lambda: None)  # stderr is the tests' own
     return reported
 
 
