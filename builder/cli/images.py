@@ -61,13 +61,7 @@ def image(
         if program is not None:
             files = tuple(package.locked(each, found, apt, progress.on_event) for each in files)
         build_options = _build_options(configured, progress.on_event)
-        # the layers of a program's base stand in a file of its own
-        groups = [files] if program is None else [(each,) for each in files]
-        made = [
-            image
-            for group in groups
-            for image in make.make(root(), group, build_options, docker, proof.prove_once)
-        ]
+        made = make.make(root(), files, build_options, docker, proof.prove_once)
         pushed = []
         if push:
             from builder.pipeline.push import push_target

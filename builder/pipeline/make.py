@@ -181,7 +181,10 @@ def make(
             target.name: records.up_to_date(root, engine, target.name, target.inputs)
             for target in targets
         }
-        bases = load_bases([item for item in targets if not built[item.name]], options, engine)
+        bases: dict[str, Base] = {}
+        for lock in layers.values():  # that of the project, or of each --program
+            new = [item for item in targets if item.layers is lock and not built[item.name]]
+            bases |= load_bases(new, options, engine)
         proven = []
         for target in targets:
             record = built[target.name] or build_image(root, target, bases, options, engine)
