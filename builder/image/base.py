@@ -21,7 +21,7 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.image import bytecode, download, layers_lock, loading, registry_layers, rootfs
-from builder.image.bytecode import Compiler
+from builder.image.bytecode import BytecodeCompiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer
 from builder.image.layer import assemble as image_of
@@ -227,7 +227,7 @@ class _Maker:
                 return self.store.keep(out, writer.close(top.key))
 
     @contextlib.contextmanager
-    def compiler(self, plan: BasePlan) -> Iterator[Compiler]:
+    def compiler(self, plan: BasePlan) -> Iterator[BytecodeCompiler]:
         """Yield the base's Python: run on this machine, else in containers of its rootfs."""
         if bytecode.runs_here():
             archives = debian.archives(self.settings)

@@ -54,7 +54,7 @@ _SIZE: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Compiler:
+class BytecodeCompiler:
     """A command that runs the image's Python; the options of Python are appended to it."""
 
     command: tuple[str, ...]
@@ -103,7 +103,7 @@ class Compiler:
 
 
 @contextlib.contextmanager
-def unpacked(debs: Iterable[Path], python: str) -> Iterator[Compiler]:
+def unpacked(debs: Iterable[Path], python: str) -> Iterator[BytecodeCompiler]:
     """Yield the compiler of fetched Debian packages, unpacked into a temporary folder.
 
     debs: BasePlan.compiler. It needs no root, and nothing of this machine but a kernel of Linux on
@@ -119,7 +119,7 @@ def unpacked(debs: Iterable[Path], python: str) -> Iterator[Compiler]:
         loader = next(path for path in loaders if path.is_file())
         command = (str(loader), "--library-path", ":".join(map(str, folders)))
         program = str(root / f"usr/bin/python{python}")
-        yield Compiler((*command, program), {"PYTHONHOME": str(root / "usr")})
+        yield BytecodeCompiler((*command, program), {"PYTHONHOME": str(root / "usr")})
 
 
 def _unpack(package: Path, root: Path) -> None:
@@ -135,14 +135,14 @@ def _unpack(package: Path, root: Path) -> None:
             at.symlink_to(info.linkname)
 
 
-def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -> Compiler:
+def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -> BytecodeCompiler:
     """Return the compiler in containers of an image that has this Python.
 
     It serves hosts of another kind. docker: the command of the engine's client.
     """
     command = [*docker, "run", "--rm", "--interactive", "--network=none", "--platform=linux/amd64"]
     command += [f"--env={name}={value}" for name, value in ENVIRONMENT.items()]
-    return Compiler((*command, f"--entrypoint=/usr/bin/python{python}", image), os.environ)
+    return BytecodeCompiler((*command, f"--entrypoint=/usr/bin/python{python}", image), os.environ)
 
 
 def runs_here() -> bool:

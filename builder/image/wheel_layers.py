@@ -27,7 +27,7 @@ from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 from builder.image import bytecode, wheel
-from builder.image.bytecode import Compiler
+from builder.image.bytecode import BytecodeCompiler
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels
 from builder.image.layer import Layer
@@ -52,7 +52,7 @@ class Making:
 
     store: ContentStore
     wheels: Wheels
-    compiler: Compiler
+    compiler: BytecodeCompiler
     on_event: OnEvent = ignore
     on_layer: OnLayer = lambda _: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -134,7 +134,7 @@ class Making:
 def write(
     layer: WheelLayer,
     opened: Sequence[IO[bytes]],
-    compiler: Compiler,
+    compiler: BytecodeCompiler,
     out: IO[bytes],
     scratch: Path,
     check: Callable[[], None] = lambda: None,
@@ -192,7 +192,7 @@ def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, Inst
 def _compiled(
     layer: WheelLayer,
     content: Mapping[str, InstalledFile],
-    compiler: Compiler,
+    compiler: BytecodeCompiler,
     check: Callable[[], None],
 ) -> dict[str, InstalledFile]:
     """Return the bytecode of every source below site-packages, by path."""

@@ -21,13 +21,13 @@ from builder.config.debian import Archives
 from builder.config.debian_packages import DebianPackage
 from builder.config.pins import Pin
 from builder.core.files import hash_of
-from builder.image.bytecode import Compiler
+from builder.image.bytecode import BytecodeCompiler
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Compression, Layer, assemble
 from builder.image.tarball import LayerWriter
 from builder.reading import tars
 
-THIS_PYTHON = Compiler((sys.executable,))
+THIS_PYTHON = BytecodeCompiler((sys.executable,))
 """A compiler that any machine has."""
 
 

@@ -16,7 +16,7 @@ from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.image import bytecode, deb, plan
-from builder.image.bytecode import BATCH, Compiler
+from builder.image.bytecode import BATCH, BytecodeCompiler
 from builder.image.download import fetch_debs
 from tests.image.layers import THIS_PYTHON
 
@@ -37,7 +37,7 @@ def packages(lock: Lock) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def compiler(lock: Lock, packages: list[Path]) -> Iterator[Compiler]:
+def compiler(lock: Lock, packages: list[Path]) -> Iterator[BytecodeCompiler]:
     if not bytecode.runs_here():
         pytest.skip("Debian's Python runs on Linux x86-64")
     with bytecode.unpacked(packages, lock.python) as debians:
@@ -71,7 +71,7 @@ def test_a_lock_without_the_compiler_is_an_input_error(lock: Lock) -> None:
 @pytest.mark.network
 @pytest.mark.engine
 def test_debians_python_runs_from_its_packages_and_in_a_container_alike(
-    compiler: Compiler, packages: list[Path], lock: Lock, engine: Engine
+    compiler: BytecodeCompiler, packages: list[Path], lock: Lock, engine: Engine
 ) -> None:
     compiled = compiler.compile(SOURCES)
     assert compiled.keys() == SOURCES.keys()

@@ -25,7 +25,7 @@ from builder.devicecode import inventory
 from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
 from builder.facts.frameworks import Exclude
-from builder.image.bytecode import Compiler
+from builder.image.bytecode import BytecodeCompiler
 from builder.image.content_store import ContentStore
 from builder.image.download import Wheels
 from builder.image.layer import Compression, Layer, LayerPlan
@@ -64,7 +64,7 @@ def make(
     index: Files,
     store: ContentStore,
     *planned: WheelLayer,
-    compiler: Compiler = THIS_PYTHON,
+    compiler: BytecodeCompiler = THIS_PYTHON,
     on_event: Any = ignore,
 ) -> tuple[Layer, ...]:
     pins = [pin for layer in planned for pin in layer.pins]
@@ -115,7 +115,7 @@ def test_the_same_wheels_are_the_same_bytes_and_are_not_made_twice(
     (made,) = make(index, first, layer)
     assert make(index, second, layer) == (made,)
     index.requests.clear()
-    assert make(index, first, layer, layer, compiler=Compiler(("false",))) == (made, made)
+    assert make(index, first, layer, layer, compiler=BytecodeCompiler(("false",))) == (made, made)
     assert index.requests == []
 
 
@@ -197,9 +197,9 @@ def test_a_failure_ends_the_run_and_keeps_what_was_whole(index: Files, store: Co
     assert leftovers(store) == {f"{bad.pins[0].sha256}.whl"}
     other = planned(good.pins[0], linked=True)
     with pytest.raises(OutsideError, match="cannot compile bytecode here: exit code 1"):
-        make(index, store, other, compiler=Compiler(("false",)))
+        make(index, store, other, compiler=BytecodeCompiler(("false",)))
     with pytest.raises(OutsideError, match="No such file or directory"):
-        make(index, store, other, compiler=Compiler(("/nowhere/python",)))
+        make(index, store, other, compiler=BytecodeCompiler(("/nowhere/python",)))
 
 
 def test_a_full_disk_leaves_nothing_half(index: Files, store: ContentStore) -> None:

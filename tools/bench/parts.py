@@ -116,7 +116,7 @@ def watch(clock: Clock) -> None:
     making.prune_file = clock.timed("prune", making.prune_file)
     wheels: Any = download.Wheels
     wheels.fetch = clock.timed("download, and its SHA-256", wheels.fetch)
-    compiler: Any = bytecode.Compiler
+    compiler: Any = bytecode.BytecodeCompiler
     compiler._run = clock.timed("bytecode, and uv", compiler._run)
     wheel_layers.write = clock.spanned(lambda layer, *_: f"pack {layer.plan.name}",
                                        wheel_layers.write)  # fmt: skip
