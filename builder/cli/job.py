@@ -84,7 +84,7 @@ def render(
     from builder.jobs import request
 
     chosen = settings(registry, engine)
-    asked = request.Request(root(), job, on.flags, chosen, program=program, pushed=pushed)
+    asked = request.JobRequest(root(), job, on.flags, chosen, program=program, pushed=pushed)
     with reporter() as progress:
         prepared = request.prepare(asked, job_sent.note, progress.on_event)
     _write(prepared.text, output)
@@ -149,7 +149,7 @@ def cost(
     from builder.jobs.description.values import length
 
     seconds, basis = length("--for", lasting), "the time given"
-    asked = request.Request(root(), job, on.flags, settings(), pushed=False)
+    asked = request.JobRequest(root(), job, on.flags, settings(), pushed=False)
     ready = request.prepare(asked).ready
     if ready.job.study is not None:
         seconds *= ready.job.study.trials

@@ -162,7 +162,7 @@ def submit(
     from builder.jobs import request
 
     own = (tuple(arguments or ()), program)
-    asked = request.Request(root(), job, on.flags, settings(registry, engine), *own)
+    asked = request.JobRequest(root(), job, on.flags, settings(registry, engine), *own)
     with reporter() as progress:
         if dry_run:
             sys.stdout.write(

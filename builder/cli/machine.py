@@ -86,7 +86,7 @@ def _cloud(on: BackendOptions) -> "Iterable[DoctorFinding]":
 def _jobs(job: str | None, chosen: "Settings", on: SendingOptions) -> "Iterable[DoctorFinding]":
     from builder.jobs import request
 
-    asked = request.Request(root(), job, on.flags, chosen) if job is not None else None
+    asked = request.JobRequest(root(), job, on.flags, chosen) if job is not None else None
     with reporter() as progress:
         return request.examine(asked, root(), on.flags, progress.on_event)
 

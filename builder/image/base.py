@@ -65,21 +65,21 @@ def look_up(
 
 
 def _offered(
-    where: Reference, plans: Iterable[BasePlan], lock: LayersLock, layers: Mapping[str, Layer]
+    reference: Reference, plans: Iterable[BasePlan], lock: LayersLock, layers: Mapping[str, Layer]
 ) -> dict[str, Layer]:
     """Return which of these layers a repository has, by key: one request for a base that it has
     whole, else one for each layer."""
-    with registry.Registry(where.host) as client:
+    with registry.Registry(reference.host) as client:
         images = [image for plan in plans if (image := committed(plan, lock))]
         whole = {
             layer.key
             for image in images
-            if client.head(where.repository, image.digest) == image.digest
+            if client.head(reference.repository, image.digest) == image.digest
             for layer in image.layers
         }
 
         def has(layer: Layer) -> bool:
-            return layer.key in whole or client.has_blob(where.repository, layer.blob.digest)
+            return layer.key in whole or client.has_blob(reference.repository, layer.blob.digest)
 
         answers = zip(layers, parallel.each(has, layers.values()), strict=True)
     return {key: layers[key] for key, there in answers if there}

@@ -25,7 +25,7 @@ OnNote = Callable[[str], object]
 
 
 @dataclass(frozen=True)
-class Request:
+class JobRequest:
     """A job that somebody wants to send, or to know something about."""
 
     root: Path
@@ -53,7 +53,7 @@ class Prepared:
         return backends.of(self.backend.name).text(self.backend.render(self.ready))
 
 
-def prepare(request: Request, on_note: OnNote = ignore, on_event: OnEvent = ignore) -> Prepared:
+def prepare(request: JobRequest, on_note: OnNote = ignore, on_event: OnEvent = ignore) -> Prepared:
     """Return the job with its image and machines, after every check that the backend makes without
     asking anybody. Raises InputError, OutsideError, CheckFailed."""
     job = description.load(request.root, request.job)
@@ -75,7 +75,7 @@ def prepare(request: Request, on_note: OnNote = ignore, on_event: OnEvent = igno
 
 
 def taken(
-    request: Request,
+    request: JobRequest,
     *,
     again: bool = False,
     on_note: OnNote = ignore,
@@ -91,7 +91,7 @@ def taken(
 
 
 def submit(
-    request: Request,
+    request: JobRequest,
     *,
     again: bool = False,
     on_note: OnNote = ignore,
@@ -109,7 +109,7 @@ def submit(
 
 
 def examine(
-    request: Request | None, root: Path, flags: Flags, on_event: OnEvent = ignore
+    request: JobRequest | None, root: Path, flags: Flags, on_event: OnEvent = ignore
 ) -> tuple[DoctorFinding, ...]:
     """Return what `builder doctor` finds of a backend, and with a request of its job there.
 

@@ -81,7 +81,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SubmissionPlan:
     run: int
     attempt: int
     job: JobStatus | None
@@ -90,13 +90,15 @@ class Plan:
     """The jobs with the same key."""
 
 
-def plan(backend: RemoteBackend, ready: Ready, memory: Memory, *, again: bool = False) -> Plan:
+def plan(
+    backend: RemoteBackend, ready: Ready, memory: Memory, *, again: bool = False
+) -> SubmissionPlan:
     """Return what `submit` would do now. Raises OutsideError."""
     known = _known(backend, backend.key(ready), memory.newest(ready.job.id))
     run = max((job.run for job in known), default=1) + (again and bool(known))
     reusable = [job for job in known if job.run == run and job.reusable]
     attempt = 1 + max((job.attempt for job in known if job.run == run), default=0)
-    return Plan(run, attempt, min(reusable, key=by_age, default=None), tuple(known))
+    return SubmissionPlan(run, attempt, min(reusable, key=by_age, default=None), tuple(known))
 
 
 def submit(
@@ -136,7 +138,7 @@ def _known(backend: RemoteBackend, key: str, newest: Sequence[str]) -> list[JobS
     return listed
 
 
-def _created(backend: RemoteBackend, ready: Ready, planned: Plan, key: str) -> Submitted:
+def _created(backend: RemoteBackend, ready: Ready, planned: SubmissionPlan, key: str) -> Submitted:
     """Create the job; where the answer gets lost, look whether it was created."""
     before = {job.name for job in planned.known}
     try:

@@ -27,7 +27,7 @@ from builder.pipeline import make, verify
 
 
 @dataclass(frozen=True)
-class Change:
+class TargetChange:
     """Whether a target has to be made, and why."""
 
     target: str
@@ -35,7 +35,7 @@ class Change:
     why: str
 
 
-def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[Change, ...]:
+def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[TargetChange, ...]:
     """Return a Change for each target (`all`: every one).
 
     A target counts as changed where the registry cannot tell. Raises InputError for a target that
@@ -46,26 +46,26 @@ def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[Cha
     return tuple(_change(root, settings, name) for name in names)
 
 
-def _change(root: Path, settings: Settings, target: str) -> Change:
+def _change(root: Path, settings: Settings, target: str) -> TargetChange:
     if not settings.registry:
-        return Change(target, True, "no registry to compare with")
+        return TargetChange(target, True, "no registry to compare with")
     try:
         inputs = make.prepare(root, target).inputs
     except FactoryError as error:  # the build says what is wrong, and where
-        return Change(target, True, f"cannot be prepared: {error.message}")
+        return TargetChange(target, True, f"cannot be prepared: {error.message}")
     image = registry.parse(settings.registry).tagged(target)
     try:
         with registry.Registry(image.host, Retry(attempts=2)) as client:
             if client.head(image.repository, target) is None:
-                return Change(target, True, "not in the registry yet")
+                return TargetChange(target, True, "not in the registry yet")
         receipt = verify.verify(str(image), settings).receipt
     except CheckFailed as error:
-        return Change(target, True, f"not proven in the registry: {error.message}")
+        return TargetChange(target, True, f"not proven in the registry: {error.message}")
     except FactoryError as error:
-        return Change(target, True, f"the registry cannot say: {error.message}")
+        return TargetChange(target, True, f"the registry cannot say: {error.message}")
     if receipt.inputs != inputs:
-        return Change(target, True, "made from other files than these")
-    return Change(target, False, f"the registry has it, {receipt.made_at}: {receipt.verdict}")
+        return TargetChange(target, True, "made from other files than these")
+    return TargetChange(target, False, f"the registry has it, {receipt.made_at}: {receipt.verdict}")
 
 
 _OF_ALL = (

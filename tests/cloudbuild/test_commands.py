@@ -20,7 +20,7 @@ from inline_snapshot import snapshot
 
 from builder.cloudbuild import builds
 from builder.pipeline import changes
-from builder.pipeline.changes import Change
+from builder.pipeline.changes import TargetChange
 from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
 from tests.emulators.google import Refused
 from tests.shown import shown
@@ -123,7 +123,10 @@ def test_a_list_that_the_call_names_is_one_build(cloud: LoopbackCloud, run: Run)
 def test_all_builds_what_the_registry_does_not_hold(
     cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    verdicts = [Change("cpu", False, "proven"), Change("v100", True, "not in the registry yet")]
+    verdicts = [
+        TargetChange("cpu", False, "proven"),
+        TargetChange("v100", True, "not in the registry yet"),
+    ]
     monkeypatch.setattr(changes, "changed", lambda *_: verdicts)
     assert shown(run("build", "--all"), SOURCE) == snapshot("""\
 | cpu: proven

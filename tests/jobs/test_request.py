@@ -19,7 +19,7 @@ from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.checks import common
 from builder.jobs.description.job import Job
 from builder.jobs.ready import JobImage, Ready
-from builder.jobs.request import Request
+from builder.jobs.request import JobRequest
 from tests.jobs.slurm import registry
 
 
@@ -88,14 +88,14 @@ def image() -> Iterator[str]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path, image: str) -> Request:
+def asked(tmp_path: Path, image: str) -> JobRequest:
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "cats.yaml").write_text(f"image: {image}\nmachine: n1-standard-8\n")
-    return Request(tmp_path, "cats", {"backend": "toy"}, Settings())
+    return JobRequest(tmp_path, "cats", {"backend": "toy"}, Settings())
 
 
 def test_a_job_is_checked_then_asked_for_then_made_once(
-    toy: Toy, asked: Request, image: str
+    toy: Toy, asked: JobRequest, image: str
 ) -> None:
     notes: list[str] = []
     backend, sent = request.submit(asked, on_note=notes.append)
@@ -109,7 +109,7 @@ def test_a_job_is_checked_then_asked_for_then_made_once(
 
 
 def test_a_job_that_is_refused_before_is_not_made_but_what_was_noted_is_told(
-    toy: Toy, asked: Request
+    toy: Toy, asked: JobRequest
 ) -> None:
     toy.refuses = True
     notes: list[str] = []
@@ -119,7 +119,7 @@ def test_a_job_that_is_refused_before_is_not_made_but_what_was_noted_is_told(
 
 
 def test_a_job_is_rendered_as_its_backend_says_and_nothing_is_asked(
-    toy: Toy, asked: Request, image: str
+    toy: Toy, asked: JobRequest, image: str
 ) -> None:
     text = request.prepare(asked).text
     assert text == f'{{\n  "image": "{image}"\n}}\n'
