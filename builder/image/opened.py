@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from builder.core.docker_sdk import refusals
+from builder.core import docker_sdk
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent
 from builder.image import registry_layers
@@ -19,7 +20,7 @@ from builder.image.layer import MEDIA_TYPES, AssembledImage, Layer
 from builder.image.tarball import pieces
 from builder.reading import images, tars
 from builder.reading.images import Blobs, ImageContent
-from builder.reading.layers import LayerCache, ReadLayer, merge
+from builder.reading.layers import LayerCache, merge
 from builder.registry import Reference, Registry, decoding, manifests
 from builder.registry.manifests import OCI_CONFIG, Descriptor
 
@@ -51,32 +52,31 @@ class OpenedImage:
 
     def content(self) -> ImageContent:
         """Read the image; a layer that this machine has read is not read again. Raises InputError
-        for one that is damaged, or beyond the bounds (tars.py)."""
+        for one with other bytes, one of tars.BROKEN."""
         cache, layers = LayerCache(), []
         for each in self.image.layers:
-            layers.append(cache.find(each.diff_id) or read(self.path(each), cache))
-            if layers[-1].diff_id != each.diff_id:
+            if not (layer := cache.find(each.diff_id)):
+                with self.path(each).open("rb") as file:
+                    layer = cache.read(file)
+            if layer.diff_id != each.diff_id:
                 raise InputError(f"its layer {each.diff_id} has other bytes", _FIX)
+            layers.append(layer)
         configuration = manifests.configuration_in(self.image.configuration)
         return ImageContent(merge(layers), tuple(layers), configuration, self.image_id)
 
 
-def read(path: Path, cache: LayerCache) -> ReadLayer:
-    """Read a layer in a file. Raises InputError."""
+@contextlib.contextmanager
+def refusals(name: str) -> Iterator[None]:
+    """Raise InputError for an archive or a layer that is damaged or beyond the bounds (tars.py)."""
     try:
-        with path.open("rb") as file:
-            return cache.read(file)
+        yield
     except tars.BROKEN as error:
-        raise InputError(f"a layer of the image cannot be unpacked: {error}", _FIX) from error
+        raise InputError(f"{name}: it, or a layer of it, cannot be read: {error}", _FIX) from error
 
 
 def of_archive(store: ContentStore, path: Path) -> OpenedImage:
-    """Open what `docker save` wrote, or an OCI layout. Raises InputError for anything else."""
-    try:
-        return _of_saved(str(path), images.saved(path), store)
-    except tars.BROKEN as error:
-        fix = "name what `docker save` wrote, or an OCI image layout"
-        raise InputError(f"{path}: no readable archive: {error}", fix) from None
+    """Open what `docker save` wrote, or an OCI layout. Raises InputError, one of tars.BROKEN."""
+    return _of_saved(str(path), images.saved(path), store)
 
 
 def of_engine(store: ContentStore, engine: Engine, name: str) -> OpenedImage | None:
@@ -84,7 +84,7 @@ def of_engine(store: ContentStore, engine: Engine, name: str) -> OpenedImage | N
     Raises OutsideError."""
     if not (image := engine.image(name)):
         return None
-    with refusals(name):
+    with docker_sdk.refusals(name):
         saved = engine.client.api.get_image(image.image_id, chunk_size=1 << 20)
         return _of_saved(name, images.archived(tars.stream(saved)), store, image.image_id)
 

@@ -81,7 +81,7 @@ def slim(request: Request, on_event: OnEvent = ignore) -> dict[str, Any]:
     home.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=home.unfinished, dir=home.folder) as folder:
         store = ContentStore(Path(folder))
-        with step(f"read {request.image}", on_event):
+        with step(f"read {request.image}", on_event), opened.refusals(request.image):
             source = sources.found(
                 request.image,
                 functools.partial(opened.of_archive, store),
@@ -90,13 +90,13 @@ def slim(request: Request, on_event: OnEvent = ignore) -> dict[str, Any]:
                 request.settings.registry,
             )
             image = Image(source.content(), gpu)
+            programs = _programs(source, image.content) if slimming.doubled(image) else {}
         place = _place_of(request, source)
-        programs = _programs(source, image.content) if slimming.doubled(image) else {}
         plan = slimming.plan(image, request.nvidia, programs)
         more = {"notes": _notes(request, image, plan), "reference": "", "digest": ""}
         if request.dry_run or not plan.changes:
             return slim_layers.receipt(request.image, gpu, plan) | more
-        with step("write the layers anew", on_event):
+        with step("write the layers anew", on_event), opened.refusals(request.image):
             made, plan = slim_layers.make(request.image, source, image, plan)
         _compare(request, (source, image), (made, Image(made.content(), gpu)), engine, on_event)
         _write(source, made, place, engine, on_event)

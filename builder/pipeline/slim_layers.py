@@ -96,14 +96,15 @@ class _Making:
         self.real = functools.cache(image.tree.resolve)
         names = {path for change in plan.changes for path in self._names(change)}
         alike = {path.rpartition("/")[2] for path in names}
-        self.listing = {
-            path: self.tree.layer[path]
-            for path, record in self.tree.records.items()
-            if record.package and path in self.tree.layer
-            for each in record.files
-            if each.rpartition("/")[2] in alike and self.real(each) in names
-        }
-        """The RECORDs that list a file that changes, each with its layer."""
+        self.listing: dict[str, tuple[str, str]] = {}
+        """The RECORDs that list a file that changes, each with its layer, and the path there of its
+        bytes."""
+        for path, record in self.tree.records.items():
+            alike_ = (each for each in record.files if each.rpartition("/")[2] in alike)
+            if record.package and any(self.real(each) in names for each in alike_):
+                at = self.tree.layer[path]
+                linked = (name for name, to in self.read[at].files.items() if to.hard == path)
+                self.listing |= dict.fromkeys((path, *linked), (at, path))
 
     def layer(self, layer: Layer) -> Layer:
         """Return a layer as it is in the new image."""
@@ -111,7 +112,7 @@ class _Making:
         if not changes:
             return layer
         shared = {at.hard for at in self.read[layer.diff_id].files.values()}
-        anew = {path for path, at in self.listing.items() if at == layer.diff_id} - shared
+        anew = {path for path, (at, _) in self.listing.items() if at == layer.diff_id} - shared
         edits = rewriting.Edits(
             frozenset(each.path for each in changes if each.action == "remove") | anew,
             {each.path: each.to for each in changes if each.action == "link"},
@@ -168,11 +169,12 @@ class _Making:
             row = ("", "") if change.action == "link" else pruned
             rows |= dict.fromkeys(self._names(change), row)
         for layer in self.source.image.layers:
-            here = {path for path, at in self.listing.items() if at == layer.diff_id}
-            for path, file in rewriting.files(self.source.path(layer), here) if here else ():
+            here = {of: path for path, (at, of) in self.listing.items() if at == layer.diff_id}
+            for of, file in rewriting.files(self.source.path(layer), here) if here else ():
                 text = file.read(records.LARGEST).decode("utf-8", "surrogateescape")
-                said = records.rewritten(path, text, rows, self.real)
-                yield path, said.encode("utf-8", "surrogateescape")
+                for path in (path for path, (_, at) in self.listing.items() if at == of):
+                    said = records.rewritten(path, text, rows, self.real)
+                    yield path, said.encode("utf-8", "surrogateescape")
         if pruned_ := {path: row for path, row in rows.items() if row and row[0]}:
             before = self.tree.records.get(f"/{PRUNED}")
             known = {

@@ -152,19 +152,23 @@ def _check(image: Image, gone: set[str]) -> None:
 
 def _unneeded(image: Image) -> Iterator[Change]:
     """Yield what no container sees, and caches. What shares its bytes with a file that stays does
-    stay, and so does what would uncover a lower layer's folder."""
+    stay, and so does what would uncover a lower layer's folder, or lies below a link: in another
+    folder, once it is unpacked."""
     layers, in_use = image.content.layers, _in_use(image)
+    links = {path for layer in layers for path, at in layer.files.items() if at.link}
     goes: dict[tuple[str, str], str] = {}
     shown = set[tuple[str, str]]()  # an image may have a layer twice
     for layer, seen in visible(layers):
         for path in layer.files:
             at = layer.diff_id, path
-            if not seen(path):
+            if not links.isdisjoint(_above(path)):
+                shown.add(at)
+            elif not seen(path):
                 goes.setdefault(at, HIDDEN)
-                continue
-            shown.add(at)
-            if (kind := waste.cache(path)) and not in_use(path, kind):
-                goes[at] = kind
+            else:
+                shown.add(at)
+                if (kind := waste.cache(path)) and not in_use(path, kind):
+                    goes[at] = kind
     goes = {at: why for at, why in goes.items() if why != HIDDEN or at not in shown}
     stay, folders = set[str](), set[str]()
     for layer in layers:
@@ -191,10 +195,15 @@ def _in_use(image: Image) -> Callable[[str, str], bool]:
     places |= {real for path in links if (real := tree.resolve(path))}
 
     def in_use(path: str, kind: str) -> bool:
-        above = itertools.accumulate(path.split("/")[1:], "{}/{}".format, initial="")
-        return not places.isdisjoint(above) or (starts_uv and kind.startswith("uv"))
+        named = path in places or not places.isdisjoint(_above(path))
+        return named or (starts_uv and kind.startswith("uv"))
 
     return in_use
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the folders above a path, the highest first."""
+    return itertools.accumulate(path.split("/")[1:-1], "{}/{}".format, initial="")
 
 
 def _cuda(image: Image, programs: Mapping[str, Dynamic], left: dict[str, str]) -> Iterator[Change]:

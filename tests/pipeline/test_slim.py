@@ -173,6 +173,43 @@ def test_what_a_layer_has_in_common_with_others_stays(tmp_path: Path) -> None:
     assert KERNEL[1:] in top["training_image_pruned.csv"][1].decode(), "no RECORD lists it"
 
 
+def test_what_uv_has_linked_to_its_cache_stays_and_its_record_says_the_truth(
+    tmp_path: Path,
+) -> None:
+    """All files of a wheel have their bytes in the cache, and RECORD's, too."""
+    cache, info = "/root/.cache/uv/archive-v0/x", "kernels-1.0.dist-info/RECORD"
+    held = {path.replace(SITE, cache): data for path, data in OF_KERNELS.items()}
+    hard = {path: path.replace(SITE, cache)[1:] for path in OF_KERNELS}
+    image = saved(tmp_path / "image.tar", layer(files({**shapes.BASE, **held}), hard=hard))
+    said = slim(image, "--gpu", "t4")
+    assert went(said) == {(f"{cache}/kernels/libk.so", "prune")}
+    lowest, top = layers_of(Path(said["reference"]))
+    pruned = lowest[f"{cache}/kernels/libk.so"[1:]][1]
+    for record in (f"{cache}/{info}", f"{SITE}/{info}"):
+        assert digest(pruned) in top[record[1:]][1].decode()
+    assert lowest[KERNEL[1:]][0].islnk()
+
+
+def test_what_lies_below_a_link_is_in_another_folder(tmp_path: Path) -> None:
+    """lib/a.so is unpacked as usr/lib/a.so, although a layer above has the link again."""
+    large = files({"/lib/a.so": b"x" * BIG, "/usr/lib/libk.so": KERNELS})
+    link = {"/lib": "usr/lib"}
+    stack = layer(files(shapes.BASE), link), layer(large), layer({}, link)
+    said = slim(saved(tmp_path / "image.tar", *stack), "--gpu", "t4")
+    assert went(said) == {("/usr/lib/libk.so", "prune")}
+
+
+def test_an_image_beyond_the_bounds_and_a_damaged_one_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = saved(tmp_path / "image.tar", layer(files(OF_KERNELS)), pack=lambda data: data[:5000])
+    with pytest.raises(InputError, match="cannot be read"):
+        slim(image, "--gpu", "t4")
+    monkeypatch.setattr("builder.reading.tars.MOST", 3)
+    with pytest.raises(InputError, match="more than 3 files"):
+        slim(saved(tmp_path / "image.tar", layer(files({**OF_KERNELS, "/b": b""}))), "--gpu", "t4")
+
+
 def second(folder: str, soname: str, *needed: str) -> dict[str, bytes]:
     """A library of a base image's CUDA."""
     return {f"{folder}/{soname}": linked(*needed, soname=soname) + b"\0" * BIG}
