@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ OTHER_GPUS: Final = "device code of other GPUs"
 SECOND: Final = "a second copy"
 FOR_A_CPU: Final = "CUDA that nothing loads"
 
+_CACHED: Final = re.compile(r"/(?:pkgs|(?:archive|builds|sdists|simple|wheels)-v\d+)/")
+"""What lies in the root of a cache of conda's or uv's."""
 _FLAGS: Final = {"": 0, "a": FLAG_ARCHITECTURE_SPECIFIC, "f": FLAG_FAMILY_SPECIFIC}
 
 
@@ -114,12 +117,11 @@ def doubled(image: Image) -> dict[tuple[int, str], list[Library]]:
     found: dict[tuple[int, str], list[Library]] = {}
     hard = {entry.hard for layer in image.content.layers for entry in layer.files.values()}
     for each in image.content.libraries:
-        is_cuda = waste.CUDA.match(each.name) or each.package.startswith(NVIDIA)
         entry = image.tree.files.get(each.path)
         # bytes with a second name stay; a path through a link is another file's
         apart = entry and not entry.hard and each.path not in hard
         elsewhere = "/stubs/" in each.path or waste.cache(each.path)
-        if not (is_cuda and apart and each.dynamic) or elsewhere:
+        if not (_is_nvidias(each) and apart and each.dynamic) or elsewhere:
             continue
         if image.tree.resolve(each.path) == each.path:
             name = each.dynamic.soname or each.name
@@ -140,7 +142,8 @@ def _check(image: Image, gone: set[str]) -> None:
                 "name the GPU of the image: --gpu t4",
             )
         return
-    if not any(holding(each, image.gpu.capability) for each in with_code):
+    own = [each for each in with_code if not _is_nvidias(each)]
+    if not any(holding(each, image.gpu.capability) for each in own or with_code):
         raise CheckFailed(
             f"no library has code for {image.gpu.name} ({image.gpu.capability}): it would not run",
             "name the GPU that it is for, or take a release whose libraries hold code for this one",
@@ -183,8 +186,11 @@ def _unneeded(image: Image) -> Iterator[Change]:
 
 
 def _in_use(image: Image) -> Callable[[str, str], bool]:
-    """Return what tells whether a file of a cache is needed: a link leads there (uv's link mode), a
-    variable or the command names its folder, or uv itself starts the program."""
+    """Return what tells whether a file that looks like a cache's is needed.
+
+    A link leads there (uv's link mode), a variable or the command names its folder, uv itself
+    starts the program, or it is another folder of that name.
+    """
     tree, config = image.tree, image.config
     words = [str(each) for key in ("Entrypoint", "Cmd") for each in config.get(key) or ()]
     starts_uv = any(posixpath.basename(word) in ("uv", "uvx") for word in words)
@@ -195,8 +201,13 @@ def _in_use(image: Image) -> Callable[[str, str], bool]:
     places |= {real for path in links if (real := tree.resolve(path))}
 
     def in_use(path: str, kind: str) -> bool:
-        named = path in places or not places.isdisjoint(_above(path))
-        return named or (starts_uv and kind.startswith("uv"))
+        if path in places or not places.isdisjoint(_above(path)):
+            return True
+        root = _CACHED.split(path)[0]
+        if kind.startswith("conda"):
+            return f"{root}/conda-meta" not in tree.folders
+        is_uvs = "/.cache/uv/" in path or f"{root}/CACHEDIR.TAG" in tree.files
+        return kind.startswith("uv") and (starts_uv or not is_uvs)
 
     return in_use
 
@@ -255,7 +266,8 @@ def _pruned(
             if (layer.diff_id, each.path) in gone or not paths:
                 continue
             library = merged[paths[0]]
-            why = library.broken or library.doubt or _not_ours(library, nvidia)
+            kept = "NVIDIA's, pruned with --nvidia alone" if _is_nvidias(library) else ""
+            why = library.broken or library.doubt or kept * (not nvidia)
             size = prunable(library, gpu.capability)
             if why and (size or library.broken or library.doubt):
                 left[paths[0]] = why
@@ -264,9 +276,8 @@ def _pruned(
                 yield Change(layer.diff_id, each.path, "prune", OTHER_GPUS, each.size, after)
 
 
-def _not_ours(library: Library, nvidia: bool) -> str:
-    is_nvidias = library.package.startswith(NVIDIA) or waste.CUDA.match(library.name)
-    return "NVIDIA's, pruned with --nvidia alone" if is_nvidias and not nvidia else ""
+def _is_nvidias(library: Library) -> bool:
+    return library.package.startswith(NVIDIA) or bool(waste.CUDA.match(library.name))
 
 
 def prunable(library: Library, device: ComputeCapability) -> int:

@@ -146,6 +146,10 @@ def test_what_a_layer_has_in_common_with_others_stays(tmp_path: Path) -> None:
             "/opt/kept": b"k" * BIG,
             KERNEL: KERNELS,
             "/etc/passwd": b"root",
+            "/data/archive-v1/pictures": b"p" * BIG,
+            "/opt/app/pkgs/own": b"p" * BIG,
+            "/opt/conda/pkgs/x": b"p" * BIG,
+            "/opt/conda/conda-meta/x.json": b"{}",
         }),
         links={"/app/m": "/opt/linked/.cache/uv/archive-v0/x"},
         hard={"/app/shared": "cache/.cache/pip/shared", "/app/k": "opt/kept"},
@@ -160,13 +164,14 @@ def test_what_a_layer_has_in_common_with_others_stays(tmp_path: Path) -> None:
     said = slim(image, "--gpu", "t4", "-o", str(tmp_path / "new.tar"))
     assert went(said) == {
         ("/cache/.cache/pip/alone", "remove"),
+        ("/opt/conda/pkgs/x", "remove"),
         ("/opt/old", "remove"),
         ("/opt/changed", "remove"),
         (KERNEL, "prune"),
     }, "a layer that loses a byte is not written anew"
     old, new = (Tree(images.of_archive(path).layers) for path in (image, tmp_path / "new.tar"))
     gone = old.files.keys() - new.files.keys()
-    assert gone == {"/cache/.cache/pip/alone"}
+    assert gone == {"/cache/.cache/pip/alone", "/opt/conda/pkgs/x"}
     assert new.files["/opt/changed"].size == 3
     lowest, _, top = layers_of(tmp_path / "new.tar")
     assert lowest["app/shared"][0].linkname == "cache/.cache/pip/shared"
@@ -202,7 +207,7 @@ def test_what_lies_below_a_link_is_in_another_folder(tmp_path: Path) -> None:
 def test_an_image_beyond_the_bounds_and_a_damaged_one_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = saved(tmp_path / "image.tar", layer(files(OF_KERNELS)), pack=lambda data: data[:5000])
+    image = saved(tmp_path / "a.tar", layer(files(OF_KERNELS)), pack=lambda data: data[:5000])
     with pytest.raises(InputError, match="cannot be read"):
         slim(image, "--gpu", "t4")
     monkeypatch.setattr("builder.reading.tars.MOST", 3)
@@ -249,7 +254,9 @@ def test_what_cannot_work_is_refused_and_nothing_is_written(
     tmp_path: Path, options: tuple[str, ...], error: type[FactoryError], says: str
 ) -> None:
     only = library(container(sass(70), sass(75), sass(90, size=BIG)))
-    image = saved(tmp_path / "image.tar", layer(files({**shapes.BASE, "usr/lib/libk.so": only})))
+    cublas = library(container(sass(80)))
+    held = {**shapes.BASE, "/usr/lib/libk.so": only, "/usr/lib/libcublas.so.12": cublas}
+    image = saved(tmp_path / "image.tar", layer(files(held)))
     with pytest.raises(error) as raised:
         slim(image, *(each.format(image) for each in options))
     assert says in f"{raised.value.message} {raised.value.fix}"
