@@ -155,7 +155,7 @@ def slim(
     from builder.pipeline import slim as slimming
 
     configured = settings(registry, engine, anywhere=True)
-    asked = slimming.Request(image, configured, gpu, output, run, nvidia, dry_run)
+    asked = slimming.SlimRequest(image, configured, gpu, output, run, nvidia, dry_run)
     with reporter() as progress:
         receipt = slimming.slim(asked, progress.on_event)
     results(as_json, receipt, slimming.lines(receipt))

@@ -40,7 +40,7 @@ class OpenedImage:
     image_id: str = ""
     """The engine's name of it, "" for an image that lies elsewhere."""
     reference: Reference | None = None
-    """Where it lies in a registry, None elsewhere."""
+    """Its name in a registry, None for one that lies elsewhere."""
     fetch: Callable[[Sequence[Layer]], object] = lambda _: None
     """Brings layers into the store, unless all are there."""
 
@@ -106,7 +106,7 @@ def of_registry(store: ContentStore, on_event: OnEvent, reference: Reference) ->
 
     blobs = [Descriptor(_media_type(b.media_type), b.digest, b.size) for b in manifest.layers]
     image = assembled(str(reference), configuration, blobs)
-    return OpenedImage(image, store, reference=reference.at(manifest.digest), fetch=fetch)
+    return OpenedImage(image, store, reference=reference, fetch=fetch)
 
 
 def assembled(name: str, configuration: bytes, blobs: Sequence[Descriptor]) -> AssembledImage:

@@ -40,7 +40,7 @@ from builder.prove.checks import start
 from builder.prove.image import Image
 from builder.prove.receipts import CheckResult
 from builder.prove.session import JOB
-from builder.prove.slimming import Plan
+from builder.prove.slimming import SlimmingPlan
 from builder.reading import tars
 from builder.reading.images import ImageContent
 from builder.registry import Reference, Registry
@@ -50,7 +50,7 @@ Place = Path | Reference | str
 
 
 @dataclass(frozen=True)
-class Request:
+class SlimRequest:
     """An image that somebody wants to have without what it can be without."""
 
     image: str
@@ -66,7 +66,7 @@ class Request:
     dry_run: bool = False
 
 
-def slim(request: Request, on_event: OnEvent = ignore) -> dict[str, Any]:
+def slim(request: SlimRequest, on_event: OnEvent = ignore) -> dict[str, Any]:
     """Write another image without what it can be without; return its receipt, with a `reference`
     and a `digest` where one was written (slim_layers.py).
 
@@ -96,6 +96,11 @@ def slim(request: Request, on_event: OnEvent = ignore) -> dict[str, Any]:
         more = {"notes": _notes(request, image, plan), "reference": "", "digest": ""}
         if request.dry_run or not plan.changes:
             return slim_layers.receipt(request.image, gpu, plan) | more
+        if isinstance(place, Reference):
+            with Registry(place.host) as client:
+                client.check_write(place.repository)
+        if isinstance(place, str) or request.command is not None:
+            engine()  # before the work
         with step("write the layers anew", on_event), opened.refusals(request.image):
             made, plan = slim_layers.make(request.image, source, image, plan)
         _compare(request, (source, image), (made, Image(made.content(), gpu)), engine, on_event)
@@ -130,7 +135,7 @@ def _sizes(at: Mapping[str, Any]) -> str:
     return f"{at['bytes_before'] / 1e6:,.1f} MB -> {at['bytes_after'] / 1e6:,.1f} MB packed"
 
 
-def _place_of(request: Request, source: OpenedImage) -> Place:
+def _place_of(request: SlimRequest, source: OpenedImage) -> Place:
     """Return where the new image goes.
 
     A path or a name that ends with .tar is an archive, HOST/REPOSITORY:TAG a registry's, any other
@@ -138,30 +143,28 @@ def _place_of(request: Request, source: OpenedImage) -> Place:
     or another archive, lies there.
     """
     name, output = request.image, request.output
-    here = source.reference or (source.image_id and registry.parse(name))
-    if output is None and not here:
+    in_engine = bool(source.image_id)
+    here = source.reference or (registry.parse(name) if in_engine else None)
+    if output is None and here is None:
         output = str(Path(name).absolute().with_name(f"{Path(name).stem}-slim.tar"))
     elif output is None and here:
-        if "@" in name or re.fullmatch("[0-9a-f]{12,64}|sha256:.*", name):
+        if here.digest or re.fullmatch("[0-9a-f]{12,64}|sha256:.*", name):
             raise InputError(f"{name}: has no tag to name another image by", "name it with -o")
-        output = f"{_repository(name)}:{_full(name).tag}-slim"
-        output = str(registry.parse(output)) if source.reference else output
+        beside = here.tagged(f"{here.tag or 'latest'}-slim")
+        output = f"{_repository(name)}:{beside.tag}" if in_engine else str(beside)
     assert output is not None
     if output.endswith(".tar") or output.startswith(("/", "./", "../")):
         if Path(output).exists():
             raise InputError(f"{output}: is there already", "name another place with -o")
         return Path(output)
-    named = _full(output)
+    named = registry.parse(output)
+    named = named.tagged(named.tag or "latest")
     is_host = re.match(r"(localhost|[^/]*[.:][^/]*)/", output)
-    in_engine = not is_host or (request.output is None and bool(source.image_id))
-    if here and bool(source.image_id) == in_engine and _full(name) == named:
+    to_engine = not is_host or (request.output is None and in_engine)
+    tagged = here and not here.digest and in_engine == to_engine
+    if here and tagged and here.tagged(here.tag or "latest") == named:
         raise InputError(f"{output}: is there already", "name another place with -o")
-    return f"{_repository(output)}:{named.tag}" if in_engine else named
-
-
-def _full(name: str) -> Reference:
-    reference = registry.parse(name)
-    return reference if reference.tag or reference.digest else reference.tagged("latest")
+    return f"{_repository(output)}:{named.tag}" if to_engine else named
 
 
 def _repository(name: str) -> str:
@@ -185,7 +188,7 @@ def _programs(source: OpenedImage, content: ImageContent) -> dict[str, Dynamic]:
     return found
 
 
-def _notes(request: Request, image: Image, plan: Plan) -> Sequence[str]:
+def _notes(request: SlimRequest, image: Image, plan: SlimmingPlan) -> Sequence[str]:
     notes = ["signatures, receipts and attestations are of the old image: none holds for the new"]
     if any(".dist-info/RECORD." in path for path in image.tree.files):
         notes.append("a wheel's signature of its RECORD (RECORD.jws) no longer holds")
@@ -198,7 +201,7 @@ def _notes(request: Request, image: Image, plan: Plan) -> Sequence[str]:
 
 
 def _compare(
-    request: Request,
+    request: SlimRequest,
     old: tuple[OpenedImage, Image],
     new: tuple[OpenedImage, Image],
     engine: Callable[[], Engine],
@@ -277,7 +280,6 @@ def _write(
         made.fetch(image.layers)
     if isinstance(place, Reference):
         with Registry(place.host) as client:
-            client.check_write(place.repository)
             registry_layers.publish(client, place, image, store, on_event)
     elif isinstance(place, str):
         loading.load(engine(), image, store, place, on_event)

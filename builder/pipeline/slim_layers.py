@@ -27,7 +27,7 @@ from builder.image.layer import Compression, Layer
 from builder.image.opened import OpenedImage
 from builder.image.tarball import LayerWriter, folders_above
 from builder.prove.image import Image
-from builder.prove.slimming import Change, Plan
+from builder.prove.slimming import Change, SlimmingPlan
 from builder.reading.layers import Entry
 from builder.registry import manifests
 
@@ -37,7 +37,11 @@ _FILE: Final = Entry(0, 0o644, 0, 0)
 
 
 def receipt(
-    name: str, gpu: Gpu | None, plan: Plan, old: Sequence[Layer] = (), new: Sequence[Layer] = ()
+    name: str,
+    gpu: Gpu | None,
+    plan: SlimmingPlan,
+    old: Sequence[Layer] = (),
+    new: Sequence[Layer] = (),
 ) -> dict[str, Any]:
     """Return what became of an image as JSON-ready data. old, new: its layers, none where nothing
     was written. Sizes in bytes, those of layers as they are packed."""
@@ -62,7 +66,9 @@ def receipt(
     }
 
 
-def make(name: str, source: OpenedImage, image: Image, plan: Plan) -> tuple[OpenedImage, Plan]:
+def make(
+    name: str, source: OpenedImage, image: Image, plan: SlimmingPlan
+) -> tuple[OpenedImage, SlimmingPlan]:
     """Return the new image, and the plan as it was carried out. Raises InputError for a layer whose
     bytes are not its own."""
     making = _Making(source, image, plan)
@@ -89,7 +95,7 @@ def _configuration(image: Image, layers: Sequence[Layer], top: Layer) -> bytes:
 class _Making:
     """The layers of one new image. done: what became of each library that was to be pruned."""
 
-    def __init__(self, source: OpenedImage, image: Image, plan: Plan) -> None:
+    def __init__(self, source: OpenedImage, image: Image, plan: SlimmingPlan) -> None:
         self.source, self.tree, self.plan, self.gpu = source, image.tree, plan, image.gpu
         self.read = {layer.diff_id: layer for layer in image.content.layers}
         self.done: dict[tuple[str, str], rewriting.Pruned] = {}
@@ -127,7 +133,7 @@ class _Making:
             self.done |= {(layer.diff_id, path): each for path, each in done.items()}
             return self.source.store.keep(out, made)
 
-    def carried_out(self) -> Plan:
+    def carried_out(self) -> SlimmingPlan:
         """Return the plan with what pruning did in the end."""
         left, changes = dict(self.plan.left), []
         for change in self.plan.changes:
@@ -137,9 +143,9 @@ class _Making:
             else:
                 after = change.before - done.gone if done else change.after
                 changes.append(replace(change, after=after))
-        return Plan(tuple(changes), left)
+        return SlimmingPlan(tuple(changes), left)
 
-    def top(self, plan: Plan, said: Mapping[str, Any]) -> Layer:
+    def top(self, plan: SlimmingPlan, said: Mapping[str, Any]) -> Layer:
         """Write the layer with the records and the receipt; folders keep owner and rights."""
         text = json.dumps(said, indent=1)
         content = {f"/{RECEIPT}": text.encode(), **dict(self._records(plan))}
@@ -161,7 +167,7 @@ class _Making:
             if self.tree.layer.get(path) == change.layer:
                 yield path
 
-    def _records(self, plan: Plan) -> Iterator[tuple[str, bytes]]:
+    def _records(self, plan: SlimmingPlan) -> Iterator[tuple[str, bytes]]:
         rows: dict[str, Row | None] = {}
         for change in plan.changes:
             done = self.done.get((change.layer, change.path))

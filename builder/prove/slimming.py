@@ -66,7 +66,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Plan:
+class SlimmingPlan:
     """What becomes of an image."""
 
     changes: tuple[Change, ...]
@@ -79,7 +79,7 @@ class Plan:
         return sum(change.before - change.after for change in self.changes)
 
 
-def plan(image: Image, nvidia: bool, programs: Mapping[str, Dynamic]) -> Plan:
+def plan(image: Image, nvidia: bool, programs: Mapping[str, Dynamic]) -> SlimmingPlan:
     """Return what the image can be without.
 
     nvidia: whether NVIDIA's own libraries are pruned, too. programs: what the loader reads of its
@@ -92,7 +92,7 @@ def plan(image: Image, nvidia: bool, programs: Mapping[str, Dynamic]) -> Plan:
     _check(image, gone)
     if image.gpu:
         changes += _pruned(image, image.gpu, nvidia, {(c.layer, c.path) for c in changes}, left)
-    return Plan(tuple(_worth_it(image, changes)), left)
+    return SlimmingPlan(tuple(_worth_it(image, changes)), left)
 
 
 def _worth_it(image: Image, changes: Sequence[Change]) -> Iterator[Change]:

@@ -9,6 +9,7 @@ import json
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ import zstandard
 from docker.errors import ImageNotFound
 from typer.testing import CliRunner
 
+from builder import registry
 from builder.cli.group import app
 from builder.core.errors import CheckFailed, FactoryError, InputError
+from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx
 from builder.image import opened, registry_layers
 from builder.image.content_store import ContentStore
+from builder.pipeline import slim as slim_module
 from builder.pipeline.slim_layers import RECEIPT
 from builder.reading import images
 from builder.reading.layers import Tree
@@ -287,6 +291,36 @@ def test_a_new_finding_refuses_the_new_image(
     ):
         slim(image)
     assert [path.name for path in tmp_path.iterdir()] == ["image.tar"]
+
+
+@pytest.mark.parametrize(
+    ("name", "lies_in", "output", "place"),
+    [
+        ("a/i.tar", "archive", None, f"{Path.cwd()}/a/i-slim.tar"),
+        ("i.tar", "archive", "b:1", "b:1"),
+        ("i.tar", "archive", "./b", "b"),
+        ("trainer", "engine", None, "trainer:latest-slim"),
+        ("127.0.0.1:1/a/b:1", "engine", None, "127.0.0.1:1/a/b:1-slim"),
+        ("trainer:1", "engine", "127.0.0.1:1/a/b", "127.0.0.1:1/a/b:latest"),
+        ("trainer:1", "engine", "trainer:1", "is there already"),
+        ("trainer", "engine", "trainer:latest", "is there already"),
+        ("0123456789ab", "engine", None, "name it with -o"),
+        ("127.0.0.1:1/a/b", "registry", None, "127.0.0.1:1/a/b:latest-slim"),
+        ("127.0.0.1:1/a/b:1", "registry", "127.0.0.1:1/a/b:1", "is there already"),
+        ("127.0.0.1:1/a/b:1", "registry", "a/b:1", "a/b:1"),
+        (f"127.0.0.1:1/a/b@sha256:{'0' * 64}", "registry", None, "name it with -o"),
+    ],
+)
+def test_where_it_goes(name: str, lies_in: str, output: str | None, place: str) -> None:
+    reference = registry.parse(name) if lies_in == "registry" else None
+    source: Any = SimpleNamespace(reference=reference, image_id="i" * (lies_in == "engine"))
+    try:
+        said = str(
+            slim_module._place_of(slim_module.SlimRequest(name, Settings(), None, output), source)
+        )
+    except InputError as error:
+        said = f"{error.message} {error.fix}"
+    assert place in said
 
 
 @pytest.mark.network
