@@ -229,7 +229,8 @@ def test_a_second_copy_becomes_a_link_where_nothing_loads_it(tmp_path: Path) -> 
     tool = linked("libnccl.so.2", runpath=own, interpreter=loader)
     copies = {**second(own, "libcublas.so.12"), **second(own, "libnccl.so.2")}
     base = layer(files({**shapes.BASE, **copies, "/usr/bin/tool": tool}))
-    image = saved(tmp_path / "image.tar", base, layer(files({**shapes.CUDA, **shapes.TORCH})))
+    torch = layer(files({**shapes.CUDA, **shapes.TORCH}))
+    image = saved(tmp_path / "image.tar", base, torch, pack=bytes)  # not packed
     said = slim(image, "--gpu", "v100")
     assert went(said) == {(f"{own}/libcublas.so.12", "link")}, "a program takes the other"
     tree = Tree(images.of_archive(Path(said["reference"])).layers)
