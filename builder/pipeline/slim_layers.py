@@ -27,7 +27,7 @@ from builder.image.layer import Compression, Layer
 from builder.image.opened import OpenedImage
 from builder.image.tarball import LayerWriter, folders_above
 from builder.prove.image import Image
-from builder.prove.slimming import Change, SlimmingPlan
+from builder.prove.slimming import FileChange, SlimmingPlan
 from builder.reading.layers import Entry
 from builder.registry import manifests
 
@@ -160,7 +160,7 @@ class _Making:
                     writer.folder(name, at.mode, (at.uid, at.gid))
             return self.source.store.keep(out, writer.close(files.hash_of(text)))
 
-    def _names(self, change: Change) -> Iterator[str]:
+    def _names(self, change: FileChange) -> Iterator[str]:
         """Yield the names by which a container sees a file that changes."""
         linked = self.read[change.layer].files.items() if change.action == "prune" else ()
         for path in (change.path, *(path for path, at in linked if at.hard == change.path)):

@@ -49,7 +49,7 @@ _FLAGS: Final = {"": 0, "a": FLAG_ARCHITECTURE_SPECIFIC, "f": FLAG_FAMILY_SPECIF
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """What becomes of one file of one layer."""
 
     layer: str
@@ -69,7 +69,7 @@ class Change:
 class SlimmingPlan:
     """What becomes of an image."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     left: Mapping[str, str]
     """Library -> why it is left as it is."""
 
@@ -95,7 +95,7 @@ def plan(image: Image, nvidia: bool, programs: Mapping[str, Dynamic]) -> Slimmin
     return SlimmingPlan(tuple(_worth_it(image, changes)), left)
 
 
-def _worth_it(image: Image, changes: Sequence[Change]) -> Iterator[Change]:
+def _worth_it(image: Image, changes: Sequence[FileChange]) -> Iterator[FileChange]:
     """Yield the changes of layers that lose enough. What a layer hides below it stays hidden."""
     sizes = Counter[str]()
     for each in changes:
@@ -153,7 +153,7 @@ def _check(image: Image, gone: set[str]) -> None:
 # --- files ----------------------------------------------------------------------------------------
 
 
-def _unneeded(image: Image) -> Iterator[Change]:
+def _unneeded(image: Image) -> Iterator[FileChange]:
     """Yield what no container sees, and caches. What shares its bytes with a file that stays does
     stay, and so does what would uncover a lower layer's folder, or lies below a link: in another
     folder, once it is unpacked."""
@@ -182,7 +182,7 @@ def _unneeded(image: Image) -> Iterator[Change]:
     for layer in layers:
         for path, entry in layer.files.items():
             if (why := goes.get((layer.diff_id, path))) and path not in stay:
-                yield Change(layer.diff_id, path, "remove", why, entry.size, 0)
+                yield FileChange(layer.diff_id, path, "remove", why, entry.size, 0)
 
 
 def _in_use(image: Image) -> Callable[[str, str], bool]:
@@ -217,7 +217,9 @@ def _above(path: str) -> Iterator[str]:
     return itertools.accumulate(path.split("/")[1:-1], "{}/{}".format, initial="")
 
 
-def _cuda(image: Image, programs: Mapping[str, Dynamic], left: dict[str, str]) -> Iterator[Change]:
+def _cuda(
+    image: Image, programs: Mapping[str, Dynamic], left: dict[str, str]
+) -> Iterator[FileChange]:
     """Yield CUDA's libraries that nothing loads: beside a copy that is loaded, or for the CPU."""
     groups = doubled(image)
     if not groups:
@@ -240,13 +242,13 @@ def _cuda(image: Image, programs: Mapping[str, Dynamic], left: dict[str, str]) -
                 continue
             at = image.tree.layer[each.path]
             if image.gpu:
-                yield Change(at, each.path, "link", SECOND, each.size, 0, loaded)
+                yield FileChange(at, each.path, "link", SECOND, each.size, 0, loaded)
             else:
                 removed.add(each.path)
-                yield Change(at, each.path, "remove", FOR_A_CPU, each.size, 0)
+                yield FileChange(at, each.path, "remove", FOR_A_CPU, each.size, 0)
     for path, entry in image.tree.files.items():
         if entry.link and image.tree.resolve(path) in removed:
-            yield Change(image.tree.layer[path], path, "remove", FOR_A_CPU, 0, 0)
+            yield FileChange(image.tree.layer[path], path, "remove", FOR_A_CPU, 0, 0)
 
 
 # --- device code ----------------------------------------------------------------------------------
@@ -254,7 +256,7 @@ def _cuda(image: Image, programs: Mapping[str, Dynamic], left: dict[str, str]) -
 
 def _pruned(
     image: Image, gpu: Gpu, nvidia: bool, gone: set[tuple[str, str]], left: dict[str, str]
-) -> Iterator[Change]:
+) -> Iterator[FileChange]:
     """Yield the libraries that hold code of other GPUs. left: gets those that stay as they are."""
     merged = {each.path: each for each in image.content.libraries}
     for layer, seen in visible(image.content.layers):
@@ -273,7 +275,7 @@ def _pruned(
                 left[paths[0]] = why
             elif size:
                 after = each.size - size
-                yield Change(layer.diff_id, each.path, "prune", OTHER_GPUS, each.size, after)
+                yield FileChange(layer.diff_id, each.path, "prune", OTHER_GPUS, each.size, after)
 
 
 def _is_nvidias(library: Library) -> bool:
