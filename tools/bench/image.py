@@ -258,7 +258,7 @@ def ours(setting: Setting, taken: Taken) -> None:
 
 
 def cold_build(setting: Setting, taken: Taken, environment: Mapping[str, str]) -> None:
-    """`builder build` with clocks in it (bench/parts.py)."""
+    """`builder build` with clocks in it (tools/bench/parts.py)."""
     result, before = setting.scratch / "parts.json", engine_seconds(setting)
     build = ("-m", "tools.bench.parts", result, "build", setting.target)
     clocked = {**environment, "PYTHONPATH": str(find_root(Path(__file__).parent))}
