@@ -73,6 +73,12 @@ class Target:
     batch: int = BATCH
     """Examples of a step by which the largest batch is looked for; 0: it is not."""
 
+    def __post_init__(self) -> None:
+        """Raise NotThereError where nothing compiles the framework's programs for the device."""
+        framework = frameworks.of(self.framework)
+        if framework.compiler and not self.device.is_gpu:
+            raise NotThereError(f"not asked: {framework.title}'s steps are compiled for GPUs alone")
+
     def compile(
         self, sandbox: Sandbox, arguments: Sequence[str], entrypoint: Sequence[str] | None = None
     ) -> Run:
@@ -103,7 +109,9 @@ class Target:
 
 def target_of(image: Image, topology: str = "") -> Target:
     """Return what an image that anybody made is compiled for. Raises NotThereError."""
-    named = [each.name for each in image.frameworks if hook(each.name)]
+    # an input pipeline is often of a second framework, which brings no compiler
+    hooked = [each for each in image.frameworks if hook(each.name)]
+    named = sorted(hooked, key=lambda each: each.compiler is not None)
     if not named:
         raise NotThereError("not asked: no framework in the image has a hook for it")
     name = image.gpu.name if image.gpu else (image.config.get("Labels") or {}).get(ACCELERATOR, "")
@@ -111,7 +119,7 @@ def target_of(image: Image, topology: str = "") -> Target:
     if not device:
         raise NotThereError("not asked: name a GPU (--gpu) or a slice of a TPU (--topology)")
     cudnn = (each.version for each in image.content.libraries if "-cudnn-" in each.package)
-    return Target(device, named[0], topology, next(cudnn, ""))
+    return Target(device, named[0].name, topology, next(cudnn, ""))
 
 
 def arguments_of(folder: str) -> list[str]:

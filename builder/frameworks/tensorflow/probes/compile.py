@@ -253,10 +253,9 @@ class Work:
 
     def has_a_batch(self, arguments: Any, named: Any) -> bool:
         """Tell whether arguments hold tensors, and nothing that yields some."""
-        tf = self.tf
-        leaves = tf.nest.flatten((arguments, named))
-        yields = any(isinstance(leaf, (tf.data.Iterator, tf.data.Dataset)) for leaf in leaves)
-        return not yields and any(getattr(leaf, "shape", None) is not None for leaf in leaves)
+        leaves, dataset = self.tf.nest.flatten((arguments, named)), self.tf.data.Dataset
+        yields = (hasattr(each, "__next__") or isinstance(each, dataset) for each in leaves)
+        return not any(yields) and any(getattr(each, "shape", None) is not None for each in leaves)
 
     def specs(self, arguments: Any, named: Any) -> Any:
         """Return arguments with shapes in place of tensors."""
