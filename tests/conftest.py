@@ -180,6 +180,9 @@ def builder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     """Runs `builder ...` in this process: exit code, stdout, stderr."""
     from builder import cli
 
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+
     def call(*words: str) -> tuple[int, str, str]:
         with monkeypatch.context() as patched, pytest.raises(SystemExit) as left:
             patched.setattr(sys, "argv", ["builder", *words])

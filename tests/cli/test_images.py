@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from inline_snapshot import snapshot
 
 from builder.pipeline import records
@@ -15,13 +14,6 @@ from tests.conftest import Run
 from tests.pipeline.pushing import proof
 from tests.pipeline.test_signing import record
 from tests.shown import shown
-
-
-@pytest.fixture
-def here(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with this repository's targets, in which `builder` is called."""
-    monkeypatch.chdir(copy)
-    return copy
 
 
 def test_list_lines_up_its_columns(here: Path, builder: Run) -> None:

@@ -11,13 +11,6 @@ from tests.conftest import Run
 from tests.shown import shown
 
 
-@pytest.fixture
-def here(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with this repository's targets, in which `builder` is called."""
-    monkeypatch.chdir(copy)
-    return copy
-
-
 def test_explain_gives_each_version_its_reason(here: Path, builder: Run) -> None:
     assert shown(builder("explain", "v100")) == snapshot("""\
 accelerator: V100
