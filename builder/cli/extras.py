@@ -15,6 +15,8 @@ _FEATURES = {
     "kubernetes": ("kubernetes", "jobs on Kubernetes need"),
     "optuna": ("study", "a study on this machine needs"),
     "tensorboard": ("tensorboard", "`builder tensorboard` needs"),
+    "model_signing": ("models", "signatures of models need"),
+    "OpenSSL": ("models", "signatures of models need"),
     "sigstore": ("keyless", "signatures of an identity need"),
 }
 """A module -> the extra of pyproject.toml that brings it, and what needs it."""

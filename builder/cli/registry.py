@@ -16,6 +16,7 @@ from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:
     from builder.core.settings import Settings
+    from builder.pipeline.model import Model
     from builder.pipeline.push import PushedImage
 
 
@@ -115,11 +116,17 @@ def _verify_model(folder: Path, chosen: "Settings", as_json: bool) -> None:
 
     with reporter() as progress:
         found = model.check(folder, chosen, root(), progress.on_event)
-    say(f"{folder}: {found.files} files are those that the job wrote")
-    say(f"  trained in {found.image.reference}, {found.image.receipt.verdict}")
+    _say_model(found)
     if as_json:
         image = {"reference": found.image.reference, "signer": found.image.signer or None}
-        out({"model": str(folder), "provenance": found.content, **image})
+        signed = {"model": str(folder), "model_signer": found.signer or None}
+        out({**signed, "provenance": found.content, **image})
+
+
+def _say_model(found: "Model") -> None:
+    say(f"{found.folder}: {found.files} files are those that the job wrote")
+    say(f"  signed by {found.signer}" if found.signer else "  no signature was asked for")
+    say(f"  trained in {found.image.reference}, {found.image.receipt.verdict}")
 
 
 def rebuild(
@@ -233,7 +240,7 @@ def show_push(pushed: "PushedImage") -> None:
 
 # --- keys -----------------------------------------------------------------------------------------
 
-sign_app = typer.Typer(help="Make keys that sign images.", no_args_is_help=True)
+sign_app = typer.Typer(help="Make keys that sign images, and sign models.", no_args_is_help=True)
 
 
 @sign_app.command()
@@ -260,3 +267,24 @@ def key(
     made = keys.create(outside(root(), path, "sign key"), password)
     say(f"wrote {path}, which stays secret")
     say(f"wrote {made.source}, which whoever verifies needs: commit it")
+
+
+@sign_app.command(name="model")
+def sign_model(
+    folder: Path = argument("A job's folder, as the job left it.", default=..., metavar="JOB_DIR"),
+    key: str = option("The private key (builder sign key).", default=...),
+    registry: str | None = REGISTRY,
+) -> None:
+    """Sign a job's folder as OpenSSF Model Signing does, once it leads to its image.
+
+    Writes the model's bill of materials (CycloneDX), model.cdx.json, and model.sig, which
+    `builder verify JOB_DIR --key KEY.pub` and `model_signing verify key` take.
+    """
+    from builder.pipeline import model
+    from builder.trust import keys, model_bill, model_signatures
+
+    signer = keys.read_private(key)
+    with reporter() as progress:
+        found = model.sign(folder, settings(registry=registry), root(), signer, progress.on_event)
+    _say_model(found)
+    say(f"wrote {folder / model_bill.FILE} and {folder / model_signatures.FILE}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.pipeline import verify
 from builder.pipeline.verify import Verification
+from builder.trust import keys, model_bill, model_signatures
+from builder.trust.keys import SigningKey
 
 FILE: Final = "provenance.json"
 """What the trainer writes into a job's folder (trainer/job/provenance.py), and a program with
@@ -35,6 +37,8 @@ class Model:
     content: Mapping[str, Any]
     """provenance.json."""
     image: Verification
+    signer: str
+    """The key that signed the folder, "" where no key was named."""
 
 
 def is_one(name: str) -> bool:
@@ -46,9 +50,34 @@ def check(folder: Path, settings: Settings, root: Path, on_event: OnEvent = igno
     """Follow a model back to its image: each file is the one that the job wrote, and the image, by
     the digest that the job ran in, is proven by its receipt and no other than git names.
 
+    Where the settings name keys, one of them has to have signed the folder.
+
     Raises CheckFailed for the first link that does not hold, InputError for a provenance.json of
     another form, OutsideError.
     """
+    named = [name for name in settings.trust.prove if isinstance(name, str)]
+    trusted = [keys.read_public(name) for name in named]
+    signer = model_signatures.verify(folder, trusted).source if trusted else ""
+    return _check(folder, settings, root, on_event, signer)
+
+
+def sign(
+    folder: Path, settings: Settings, root: Path, key: SigningKey, on_event: OnEvent = ignore
+) -> Model:
+    """Write the bill of materials of a model that leads to its image, and sign the job's folder.
+    Raises what `check` does."""
+    model = _check(folder, settings, root, on_event)
+    name, measured = folder.resolve().name, model_bill.measured(folder)
+    image = registry.parse(model.content["image"])
+    bill = model_bill.bill(name, model.content, image, measured)
+    files.write(folder / model_bill.FILE, json.dumps(bill, indent=1) + "\n")
+    model_signatures.sign(folder, key)
+    return replace(model, signer=key.source)
+
+
+def _check(
+    folder: Path, settings: Settings, root: Path, on_event: OnEvent, signer: str = ""
+) -> Model:
     content = _content(folder / FILE)
     compare(folder, content["files"])
     image = content["image"]
@@ -58,7 +87,7 @@ def check(folder: Path, settings: Settings, root: Path, on_event: OnEvent = igno
             "train it by builder job submit; a job on this machine has no image of a registry",
         )
     verified = verify.verify(image, settings, root, on_event=on_event)
-    return Model(folder, len(content["files"]), content, verified)
+    return Model(folder, len(content["files"]), content, verified, signer)
 
 
 def _content(path: Path) -> dict[str, Any]:
