@@ -2,14 +2,16 @@
 
     python -m tests.campaign [--trials 50] [--seed 0] [--seconds N]
 
-Each trial starts a run in one process, with two workers, or with two workers and a parameter
-server, and interrupts one of its processes at a random moment: by SIGKILL, by SIGTERM, by SIGSTOP,
-or by a disk that is suddenly full. All is started again, interrupted up to twice more, until it is
-done. Weights, their average, the optimizer's state and the predictions then have to be those of the
-unbroken run, bit by bit; with parameter servers, which are asynchronous, the run has to end, and
-every step to have arrived. Each process that ended early has to say why in its last line. One
-process that is frozen goes on after two seconds; in a cluster, the others have to give it up. A
-full disk needs root, for a small file system in memory; without it, its trials are left out.
+Each trial starts a run in one process, with two workers, with two workers and a parameter server,
+or with an evaluator beside it, and interrupts one of its processes at a random moment: by SIGKILL,
+by SIGTERM, by SIGSTOP, or by a disk that is suddenly full. All is started again, interrupted up to
+twice more, until it is done. Weights, their average, the optimizer's state and the predictions then
+have to be those of the unbroken run, bit by bit; with parameter servers, which are asynchronous,
+the run has to end, and every step to have arrived; an evaluator has to have measured the last step,
+each step once, and what it measured of a step has to be the same. Each process that ended early has
+to say why in its last line. One process that is frozen goes on after two seconds; in a cluster, the
+others have to give it up. A full disk needs root, for a small file system in memory; without it,
+its trials are left out.
 
 The processes are forked from one that has imported TensorFlow and not used it, which saves most of
 the time.
@@ -49,10 +51,12 @@ COMMON = (
 SYNCHRONOUS: tuple[object, ...] = ("--deterministic", "--ema", 0.9, "--accumulate", 2)
 SYNCHRONOUS += ("--optimizer", "adamw", "--weight-decay", 0.01)
 """More of them, which parameter servers do not have."""
+EVALUATED = "an evaluator"
 CLUSTERS: dict[str, tuple[str, ...]] = {
     "one process": (),
     "two workers": ("worker", "worker"),
     "parameter servers": ("chief", "worker", "worker", "ps"),
+    EVALUATED: ("chief", "evaluator"),
 }
 SIGNALS = {"kill": signal.SIGKILL, "term": signal.SIGTERM, "freeze": signal.SIGSTOP}
 WAYS = (*SIGNALS, "disk")
@@ -147,7 +151,7 @@ def interrupt(
     else:
         send(victim, SIGNALS[way])
     try:
-        if way == "freeze" and others:
+        if way == "freeze" and others and kind != EVALUATED:
             if None in finish(others, GIVEN_UP):
                 if kind != "parameter servers":
                     raise RuntimeError("a frozen process was not given up")
@@ -156,6 +160,8 @@ def interrupt(
         elif way == "freeze":
             time.sleep(2.0)
             send(victim, signal.SIGCONT)
+        if kind == EVALUATED and finish(processes[:1]) != [0]:
+            send(processes[1], signal.SIGTERM)  # It waits for more: a service starts both again.
         allowed = {0, 143, *((2, 3) if way == "disk" else ())}
         for process, code in zip(processes, finish(processes), strict=True):
             if process is victim and code == -signal.SIGKILL and way in ("kill", "freeze"):
@@ -197,6 +203,23 @@ def lost(job: Path) -> str:
     return f"{updates} updates of {STEPS} steps" if updates < STEPS else ""
 
 
+def unmeasured(whole: Path, job: Path) -> str:
+    """Return what the evaluator of a finished job lost, or measured otherwise than in the unbroken
+    one; "": nothing."""
+    expected, actual = (
+        json.loads((folder / "evaluator/evaluations.json").read_text())["evaluations"]
+        for folder in (whole, job)
+    )
+    steps = [made["step"] for made in actual]
+    if steps != sorted(set(steps)) or steps[-1:] != [STEPS]:
+        return f"the evaluator measured the steps {steps}"
+    known = {made["step"]: {**made, "seconds": 0} for made in expected}
+    if other := [n for n, made in zip(steps, actual, strict=True)
+                 if known.get(n, {**made, "seconds": 0}) != {**made, "seconds": 0}]:  # fmt: skip
+        return f"the evaluator measured step {other[0]} otherwise"
+    return "" if (job / "evaluator/best/saved_model.pb").is_file() else "no SavedModel is the best"
+
+
 def attempt(
     number: int, kind: str, whole: Path, seconds: float, disk: Path, logs: Path, ways: Sequence[str]
 ) -> Iterator[str]:
@@ -220,7 +243,8 @@ def attempt(
             break
     if any(code != 0 for code in codes):
         raise RuntimeError(f"exit codes {codes} of the last start")
-    if problem := lost(job) if kind == "parameter servers" else differs(whole, job):
+    problem = lost(job) if kind == "parameter servers" else differs(whole, job)
+    if problem := problem or (unmeasured(whole, job) if kind == EVALUATED else ""):
         raise RuntimeError(problem)
 
 

@@ -1,5 +1,6 @@
 """Interrupted runs with everything switched on end as unbroken ones; what differs is found."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,6 +43,27 @@ def test_steps_that_did_not_arrive_and_an_end_without_a_word_are_found(tmp_path:
     for text, explains in lines.items():
         log.write_text(text)
         assert campaign.explains(log) is explains
+
+
+def test_what_an_evaluator_lost_or_measured_otherwise_is_found(tmp_path: Path) -> None:
+    def folder(name: str, *made: tuple[int, float]) -> Path:
+        best = tmp_path / name / "evaluator/best"
+        best.mkdir(parents=True)
+        (best / "saved_model.pb").touch()
+        listed = [{"step": step, "loss": loss, "seconds": hash(name)} for step, loss in made]
+        content = json.dumps({"evaluations": listed})
+        (best.parent / "evaluations.json").write_text(content)
+        return tmp_path / name
+
+    last = campaign.STEPS
+    whole = folder("whole", (7, 0.5), (last, 0.1))
+    assert campaign.unmeasured(whole, folder("fewer", (last, 0.1))) == ""
+    assert campaign.unmeasured(whole, folder("more", (7, 0.5), (14, 0.3), (last, 0.1))) == ""
+    assert "step 7 otherwise" in campaign.unmeasured(whole, folder("a", (7, 0.4), (last, 0.1)))
+    assert "the steps [7]" in campaign.unmeasured(whole, folder("b", (7, 0.5)))
+    assert "the steps" in campaign.unmeasured(whole, folder("c", (last, 0.1), (last, 0.1)))
+    (whole / "evaluator/best/saved_model.pb").unlink()
+    assert campaign.unmeasured(whole, whole) == "no SavedModel is the best"
 
 
 @pytest.mark.long
