@@ -9,88 +9,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from builder.facts import frameworks
+from builder.facts import frameworks, read_table
 from builder.init.statements import SourceStatement
 
-# fmt: off
-_SHARED: Final = frozenset((
-    "-r", "--requirement", "-c", "--constraint", "-b", "--build-constraint", "-t", "--target",
-    "--prefix", "--no-binary", "--only-binary", "--python-version", "--group", "-C",
-    "--config-setting", "--config-settings", "-i", "--index-url", "--extra-index-url", "-f",
-    "--find-links", "--python", "--keyring-provider", "--cert", "--cache-dir",
-))
-"""The options of `pip install` and of `uv pip install` that take a value."""
-_PIP: Final = _SHARED | frozenset((
-    "-e", "--editable", "--platform", "--implementation", "--abi", "--root", "--src", "--source",
-    "--source-dir", "--source-directory", "--upgrade-strategy", "--global-option",
-    "--install-option", "--progress-bar", "--root-user-action", "--report", "--pypi-url", "--log",
-    "--log-file", "--local-log", "--proxy", "--retries", "--resume-retries", "--timeout",
-    "--default-timeout", "--exists-action", "--trusted-host", "--client-cert", "--use-feature",
-    "--use-deprecated", "--uploaded-prior-to", "--all-releases", "--only-final",
-    "--requirements-from-script", "--build", "--build-dir", "--build-directory",
-))
-_PIP_FLAGS: Final = frozenset((
-    "--no-deps", "--no-dependencies", "--pre", "--dry-run", "--user", "--no-user", "-U",
-    "--upgrade", "--force-reinstall", "-I", "--ignore-installed", "--ignore-requires-python",
-    "--no-build-isolation", "--use-pep517", "--no-use-pep517", "--check-build-dependencies",
-    "--break-system-packages", "--compile", "--no-compile", "--no-warn-script-location",
-    "--no-warn-conflicts", "--prefer-binary", "--require-hashes", "--no-clean", "--no-index",
-    "-h", "--help", "--debug", "--isolated", "--require-virtualenv", "--require-venv", "-v",
-    "--verbose", "-V", "--version", "-q", "--quiet", "--no-input", "--no-cache-dir",
-    "--disable-pip-version-check", "--no-color", "--no-python-version-warning",
-    "--no-proxy-env", "--process-dependency-links", "--egg", "--no-use-wheel", "--use-wheel",
-    "--use-mirrors",
-))
-_UV: Final = frozenset((
-    "--index", "--default-index", "--index-strategy", "-P", "--upgrade-package", "--upgrade-group",
-    "--resolution", "--prerelease", "--prerelease-package", "--fork-strategy", "--exclude-newer",
-    "--exclude-newer-package", "--no-sources-package", "--reinstall-package", "--link-mode",
-    "--config-settings-package", "--no-build-isolation-package", "--refresh-package", "-p",
-    "--color", "--allow-insecure-host", "--trusted-host", "--directory", "--project",
-    "--config-file", "--no-build-package", "--no-binary-package", "--extra", "--python-platform",
-    "--python-preference", "--python-fetch", "--preview-features", "--no-editable-package",
-))
-"""The options of uv's commands that take a value."""
-_UV_FLAGS: Final = frozenset((
-    "--no-index", "-U", "--upgrade", "--no-upgrade", "--pre", "--no-sources", "--reinstall",
-    "--no-reinstall", "--force-reinstall", "--compile-bytecode", "--compile",
-    "--no-compile-bytecode", "--no-compile", "--no-build-isolation", "--build-isolation", "-n",
-    "--no-cache", "--no-cache-dir", "--refresh", "--no-refresh", "--managed-python",
-    "--no-managed-python", "--no-python-downloads", "--allow-python-downloads", "-q", "--quiet",
-    "-v", "--verbose", "--system-certs", "--no-system-certs", "--native-tls", "--no-native-tls",
-    "--offline", "--no-offline", "--no-progress", "--no-config", "--no-color", "--preview",
-    "--no-preview", "-h", "--help", "-V", "--version", "--no-build", "--build", "--binary",
-    "--require-build-hashes", "--no-require-build-hashes", "--isolated", "--show-settings",
-))
-_UV_PIP: Final = _SHARED | _UV | frozenset((
-    "--requirements", "--constraints", "--overrides", "--override", "--excludes", "--exclude",
-    "--build-constraints", "-e", "--editable", "--output-format", "--torch-backend",
-))
-_UV_PIP_FLAGS: Final = _UV_FLAGS | frozenset((
-    "--no-editable", "--all-extras", "--no-all-extras", "--no-deps", "--deps", "--require-hashes",
-    "--no-require-hashes", "--no-verify-hashes", "--verify-hashes", "--system", "--no-system",
-    "--break-system-packages", "--no-break-system-packages", "--exact", "--inexact", "--strict",
-    "--no-strict", "--dry-run", "--check", "--user", "--allow-empty-requirements",
-    "--no-allow-empty-requirements", "--disable-pip-version-check",
-))
-_UV_ADD: Final = (_SHARED - {"--no-binary"}) | _UV | frozenset((
-    "--requirements", "--constraints", "-m", "--marker", "--optional", "--bounds", "--rev", "--tag",
-    "--branch", "--package", "--script", "--no-install-package",
-))
-_UV_ADD_FLAGS: Final = _UV_FLAGS | frozenset((
-    "--dev", "--editable", "--no-editable", "--raw", "--raw-sources", "--lfs", "--no-sync",
-    "--locked", "--frozen", "--active", "--no-active", "--workspace", "--no-workspace",
-    "--no-binary", "--no-install-project", "--no-install-workspace", "--no-install-local",
-))
-# fmt: on
+_WORDS: Final = {
+    name: frozenset(words.split())
+    for name, words in read_table(Path(__file__).with_suffix(".yaml")).items()
+}
+
+
+def _options(*names: str) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the options of a tool that take a value, and its flags, by the names in the table."""
+    flags = frozenset[str]().union(*(_WORDS[f"{name} flags"] for name in names))
+    return _WORDS["both"].union(*(_WORDS[name] for name in names)) - flags, flags
+
+
 TOOLS: Final = {
-    "pip install": (_PIP, _PIP_FLAGS),
-    "uv pip install": (_UV_PIP, _UV_PIP_FLAGS),
-    "uv pip sync": (_UV_PIP, _UV_PIP_FLAGS),
-    "uv add": (_UV_ADD, _UV_ADD_FLAGS),
+    "pip install": _options("pip"),
+    "uv pip install": _options("uv pip", "uv"),
+    "uv pip sync": _options("uv pip", "uv"),
+    "uv add": _options("uv add", "uv"),
 }
 """The commands that install, each with its options that take a value, and those that take none."""
 
