@@ -7,14 +7,13 @@ gets no credentials.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
-from builder.core.errors import FactoryError, InputError
+from builder.core.errors import InputError
 
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import CloudBuildClient
@@ -29,6 +28,8 @@ ADVICE = googleapi.Advice(
     refused="correct what it names, and run this again",
     unreachable="look at the network and status.cloud.google.com, retry",
 )
+explained = partial(googleapi.explained, advice=ADVICE)
+explaining = partial(googleapi.explaining, advice=ADVICE)
 
 
 @dataclass(frozen=True)
@@ -82,13 +83,3 @@ def without_login(settings: CloudSettings) -> Clients:
     A login is needed for the project's name alone. Raises as `connect` does.
     """
     return Clients(settings, settings.project, None) if settings.project else connect(settings)
-
-
-def explained(error: BaseException, what: str) -> FactoryError:
-    """Return the factory's error for an error of Google's clients about Cloud Build."""
-    return googleapi.explained(error, what, ADVICE)
-
-
-def explaining(what: str) -> contextlib.AbstractContextManager[None]:
-    """Raise Google's errors inside the block as the factory's."""
-    return googleapi.explaining(what, ADVICE)

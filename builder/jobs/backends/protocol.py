@@ -191,10 +191,6 @@ OnLine = Callable[[LogLine], object]
 """A callback that gets each line of a job."""
 
 
-def ignore(line: LogLine) -> None:
-    """Do nothing: the callback of a caller that shows nothing."""
-
-
 class LogReader(Protocol):
     """The lines of a job, which grow while it runs."""
 

@@ -34,6 +34,7 @@ from builder import contract
 from builder.core import files
 from builder.core.docker_sdk import refusals
 from builder.core.errors import InputError, OutsideError
+from builder.core.events import ignore
 from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import backend
@@ -47,7 +48,7 @@ from builder.jobs.backends.local.replicas import (
     Replica,
     replicas,
 )
-from builder.jobs.backends.protocol import JobStatus, OnLine, ReplicaStatus, ignore
+from builder.jobs.backends.protocol import JobStatus, OnLine, ReplicaStatus
 
 if TYPE_CHECKING:
     import docker

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from builder.core.errors import InputError
+from builder.core.events import ignore
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob, Trial
 from builder.jobs.backends.local.run import Stop, only_run, signals
-from builder.jobs.backends.protocol import JobStatus, OnLine, TrialStatus, ignore
+from builder.jobs.backends.protocol import JobStatus, OnLine, TrialStatus
 from builder.jobs.description.study import Parameter, Study
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from builder import googleapi
@@ -25,11 +25,7 @@ ADVICE = googleapi.Advice(
     refused="correct what the service names; builder job render shows what is sent",
     unreachable="run the same command again: it finds the job if it was made",
 )
-
-
-def explaining(what: str) -> contextlib.AbstractContextManager[None]:
-    """Raise the service's errors as one line each. what: what was asked for, as `submit cats`."""
-    return googleapi.explaining(what, ADVICE)
+explaining = partial(googleapi.explaining, advice=ADVICE)
 
 
 def read(job: CustomJob | HyperparameterTuningJob) -> JobStatus:
