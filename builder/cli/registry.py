@@ -273,7 +273,7 @@ def key(
 def sign_model(
     folder: Path = argument("A job's folder, as the job left it.", default=..., metavar="JOB_DIR"),
     key: str = option("The private key (builder sign key).", default=...),
-    registry: str | None = REGISTRY,
+    registry: str | None = options.REGISTRY,
 ) -> None:
     """Sign a job's folder as OpenSSF Model Signing does, once it leads to its image.
 
