@@ -105,6 +105,7 @@ start         not there    only an image in the engine is started (docker load,
 .. docker pull)
 compile       not there    only an image in the engine is started (docker load,
 .. docker pull)
+|   = read image.tar  N s
 """)
     assert ask() == snapshot("""\
 device-code   not there    no GPU is named (--gpu)
@@ -124,6 +125,7 @@ start         not there    only an image in the engine is started (docker load,
 .. docker pull)
 compile       not there    only an image in the engine is started (docker load,
 .. docker pull)
+|   = read image.tar  N s
 """)
 
 
@@ -243,6 +245,7 @@ start         not there    only an image in the engine is started (docker load,
 .. docker pull)
 compile       not there    only an image in the engine is started (docker load,
 .. docker pull)
+|   = read image.tar  N s
 """)
     path = image(tmp_path, User="", StopSignal="SIGQUIT")
     assert ask() == snapshot("""\
@@ -268,6 +271,7 @@ start         not there    only an image in the engine is started (docker load,
 .. docker pull)
 compile       not there    only an image in the engine is started (docker load,
 .. docker pull)
+|   = read image.tar  N s
 | error: image.tar: STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of
 | .. SIGTERM, so the program is killed before it saves
 | fix:   take STOPSIGNAL out of the Dockerfile, or write SIGTERM
@@ -303,6 +307,7 @@ compile       not there    only an image in the engine is started (docker load,
 .. Dockerfile, or write SIGTERM
 ::warning title=permissions::the image runs as root: its outputs would belong to
 .. root; end the Dockerfile with USER 1000:1000
+|   = read image.tar  N s
 | error: image.tar: STOPSIGNAL SIGQUIT: Docker and Kubernetes send that in place of
 | .. SIGTERM, so the program is killed before it saves
 | fix:   take STOPSIGNAL out of the Dockerfile, or write SIGTERM
@@ -473,12 +478,14 @@ def test_what_is_no_image_and_what_cannot_be_reached(
     tmp_path: Path, ask: Callable[..., str], builder: Run
 ) -> None:
     assert ask() == snapshot("""\
+|   x read image.tar  N s  image.tar: no such file or folder
 | error: image.tar: no such file or folder
 | fix:   correct the path
 exit code 2
 """)
     (tmp_path / "image.tar").write_bytes(b"x")
     assert ask() == snapshot("""\
+|   x read image.tar  N s  image.tar: no readable archive: truncated header
 | error: image.tar: no readable archive: truncated header
 | fix:   name what `docker save` wrote, or an OCI image layout
 exit code 2
@@ -500,6 +507,7 @@ exit code 2
 exit code 2
 """)
     assert ask("--run", "true") == snapshot("""\
+|   = read image.tar  N s
 | error: --run: image.tar is not in the engine, not started
 | fix:   docker pull or docker load it, and name it as the engine does
 exit code 2
