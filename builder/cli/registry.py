@@ -272,7 +272,7 @@ def key(
 @sign_app.command(name="model")
 def sign_model(
     folder: Path = argument("A job's folder, as the job left it.", default=..., metavar="JOB_DIR"),
-    key: str = option("The private key (builder sign key).", default=...),
+    key: str | None = option("Sign with this key: a file that COSIGN_PASSWORD opens"),
     registry: str | None = options.REGISTRY,
 ) -> None:
     """Sign a job's folder as OpenSSF Model Signing does, once it leads to its image.
@@ -280,11 +280,14 @@ def sign_model(
     Writes the model's bill of materials (CycloneDX), model.cdx.json, and model.sig, which
     `builder verify JOB_DIR --key KEY.pub` and `model_signing verify key` take.
     """
-    from builder.pipeline import model
-    from builder.trust import keys, model_bill, model_signatures
+    from builder.pipeline import model, signing
+    from builder.trust import model_bill, model_signatures
 
-    signer = keys.read_private(key)
+    chosen = settings(registry=registry, key=key)
+    signer = signing.key_of(chosen.trust)
+    if signer is None:
+        raise InputError("no key is named to sign with", "name one: --key FILE.key")
     with reporter() as progress:
-        found = model.sign(folder, settings(registry=registry), root(), signer, progress.on_event)
+        found = model.sign(folder, chosen, root(), signer, progress.on_event)
     _say_model(found)
     say(f"wrote {folder / model_bill.FILE} and {folder / model_signatures.FILE}")

@@ -34,7 +34,7 @@ def sign(folder: Path, key: SigningKey) -> None:
     with tempfile.TemporaryDirectory() as own:
         private, made = Path(own, "key"), Path(own, FILE)
         private.write_bytes(key.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealed))
-        config = signing.Config().set_hashing_config(_hashing(folder))
+        config = signing.Config().set_hashing_config(_hashing())
         config.use_elliptic_key_signer(private_key=private, password=password)
         try:
             config.sign(folder, made)
@@ -59,7 +59,7 @@ def verify(folder: Path, trusted: Sequence[PublicKey]) -> PublicKey:
     with tempfile.TemporaryDirectory() as own:
         public = Path(own, "key.pub")
         public.write_bytes(pems[signer])
-        config = verifying.Config().set_hashing_config(_hashing(folder))
+        config = verifying.Config().set_hashing_config(_hashing())
         config.use_elliptic_key_verifier(public_key=public)
         try:
             config.verify(folder, path)
@@ -70,11 +70,11 @@ def verify(folder: Path, trusted: Sequence[PublicKey]) -> PublicKey:
     return signer
 
 
-def _hashing(folder: Path) -> Any:
+def _hashing() -> Any:
     """Return how a folder is hashed: each file but the signature; links are refused."""
     from model_signing import hashing
 
-    return hashing.Config().set_ignored_paths(paths=[folder / FILE], ignore_git_paths=False)
+    return hashing.Config().set_ignored_paths(paths=[FILE], ignore_git_paths=False)
 
 
 def _hint(path: Path) -> str:

@@ -17,8 +17,8 @@ MODULES = {
     "kubernetes": "kubernetes.config.kube_config",
     "optuna": "optuna",
     "tensorboard": "tensorboard.program",
-    "model_signing": "model_signing",
-    "OpenSSL": "OpenSSL",
+    "model_signing": "model_signing.signing",
+    "OpenSSL": "OpenSSL.crypto",
     "sigstore": "sigstore.models",
 }
 

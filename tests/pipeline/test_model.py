@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from builder.cli.group import app
 from builder.core.errors import CheckFailed, FactoryError, InputError
 from builder.pipeline import model
 from builder.trust import model_bill, model_signatures
@@ -117,6 +119,24 @@ def test_a_signed_model_is_one_for_openssf_too_and_its_bill_is_cyclonedx(
     assert metric == {"type": "accuracy", "value": "0.98"}
     assert model.sign(signed, repository.settings(ours), tmp_path, ours.signer)
     assert (signed / model_bill.FILE).read_text() == text
+
+
+def test_the_commands_sign_and_verify(
+    job: Path, repository: Repository, ours: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("model_signing")
+    digest = json.loads((job / model.FILE).read_text())["image"].partition("@")[2]
+    repository.sign(repository.client.manifest(repository.path, digest), ours.signer)
+    (tmp_path / "builder.toml").write_text(f'registry = "{repository.reference.name}"\n')
+    monkeypatch.chdir(tmp_path)
+    verify = ("verify", "job", "--key", str(ours.public))
+    unsigned = CliRunner().invoke(app, verify)
+    assert "is not signed" in str(unsigned.exception)
+    with pytest.raises(InputError, match="no key is named"):
+        CliRunner().invoke(app, ("sign", "model", "job"), catch_exceptions=False)
+    for words in (("sign", "model", "job", "--key", str(ours.path)), verify):
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+        assert f"signed by {ours.public.with_suffix('')}" in done.output
 
 
 def repacked(job: Path, change: Callable[[dict], object]) -> None:
