@@ -29,6 +29,7 @@ _NO_FIELD: Final = {
 """Why an instruction is not taken over."""
 _CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|poetry) config\b")
 """What may name an index for all that is installed below."""
+_OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 
 
@@ -155,7 +156,7 @@ def _said(
             value = _expanded(value, stage.variables)
             stage.variables[variable] = value
             said = SourceStatement(where, f"{variable}={value}", "variable", (variable, value))
-            yield replace(said, why=installers.MACHINE) if _of_pip(variable) else said
+            yield replace(said, why=installers.MACHINE) if variable.startswith(_OF_PIP) else said
     elif name == "ARG":
         stage.variables |= _argument(instruction, stage.variables, shared)
         yield _unread(instruction, where)
@@ -319,10 +320,6 @@ def _argument(
         elif installers.of_environment({name: ""}):  # whoever builds it gives it
             found[name] = f"${name}"
     return found
-
-
-def _of_pip(variable: str) -> bool:
-    return variable.startswith(("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND"))
 
 
 def _expanded(text: str, variables: dict[str, str]) -> str:

@@ -27,23 +27,22 @@ _DEPENDENCIES: Final = re.compile(
     r"(?:.*[-_])?dependencies|dependency-groups|dev-packages|requires"
 )
 """The keys of tables and lists that hold dependencies, in any tool's table."""
+_VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
 
 
 # --- lists of requirements ------------------------------------------------------------------------
 
 
-def requirements(text: str, file: str, elsewhere: str = "") -> Iterator[SourceStatement]:
-    """Yield what a requirements file says. elsewhere: why what it names comes from another index,
-    "" where it does not; the file's own options count for all of it."""
-    entries = []
-    for number, line in _logical(text):
-        entry = re.sub(r"\s+--hash=\S+", "", re.sub(r"(^|\s)#.*", "", line)).strip()
-        if entry:
-            entries.append((f"{file}:{number}", entry))
-    for _, entry in entries:
-        if entry.startswith("-"):
-            for option in _options(entry).options:
-                elsewhere = elsewhere or installers.foreign(option)
+def requirements(text: str, file: str) -> Iterator[SourceStatement]:
+    """Yield what a requirements file says; its own options count for all of it."""
+    entries = [
+        (f"{file}:{number}", entry)
+        for number, line in _logical(text)
+        if (entry := re.sub(r"\s+--hash=\S+", "", re.sub(r"(^|\s)#.*", "", line)).strip())
+    ]
+    lines = [_options(entry).options for _, entry in entries if entry.startswith("-")]
+    reasons = (installers.foreign(option) for options in lines for option in options)
+    elsewhere = next(filter(None, reasons), "")
     for where, entry in entries:
         if entry.startswith("-"):
             for said in installers.statements(_options(entry), where, elsewhere):
@@ -235,7 +234,7 @@ def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[Source
     inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
     if isinstance(value, dict):
         for key, inner in value.items():
-            if inside and (isinstance(inner, str) or _is_version(inner)):
+            if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
                 entry = f"{key}{bounds(str(_version(inner)))}"
                 yield _of(table, path, key, entry)
             else:
@@ -254,12 +253,6 @@ def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> SourceSta
     else:
         why = f"belongs to {named}: {ADD}"
     return SourceStatement(table.where(key), entry, "requirement", (entry,), why, beside=True)
-
-
-def _is_version(value: Any) -> bool:
-    return isinstance(value, dict) and bool(
-        value.keys() & {"version", "extras", "git", "path", "url", "index"}
-    )
 
 
 def _version(value: Any) -> str:
@@ -368,10 +361,9 @@ def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
             value = literals.get(value.id, value)
         extra = keyword.arg == "extras_require"
         texts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
-        keys = {id(key) for node in ast.walk(value) if isinstance(node, ast.Dict)
-                for key in node.keys}  # fmt: skip
-        kinds = (ast.List, ast.Tuple, ast.Dict, ast.Constant)
-        if not isinstance(value, kinds):
+        dicts = [node for node in ast.walk(value) if isinstance(node, ast.Dict)]
+        keys = {id(key) for each in dicts for key in each.keys}
+        if not isinstance(value, ast.List | ast.Tuple | ast.Dict | ast.Constant):
             what = f"{keyword.arg} is computed"
             yield SourceStatement(f"{file}:{keyword.value.lineno}", what, why=ADD)
             continue
@@ -397,12 +389,8 @@ def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
     listed = parser.get("options", "install_requires", fallback="")
     for entry in filter(None, map(str.strip, listed.splitlines())):
         yield from requirement(entry, table.where(entry))
-    for extra in (
-        parser.options("options.extras_require")
-        if parser.has_section("options.extras_require")
-        else ()
-    ):
-        listed = parser.get("options.extras_require", extra)
+    extras = "options.extras_require"
+    for extra, listed in parser[extras].items() if parser.has_section(extras) else ():
         for entry in filter(None, map(str.strip, listed.splitlines())):
             for said in requirement(entry, table.where(entry)):
                 yield said.aside(f"belongs to the extra {extra}: {ADD}")

@@ -215,17 +215,12 @@ class Kubernetes:
         jobsets = self.client.items(self._path(), labelSelector=selector)
         jobsets.sort(key=lambda item: item["metadata"]["name"])
         jobsets.sort(key=lambda item: item["metadata"]["creationTimestamp"], reverse=True)
-        return self._statuses(jobsets[:limit])
-
-    def _statuses(self, jobsets: Sequence[Object]) -> tuple[JobStatus, ...]:
-        if not jobsets:
-            return ()
-        jobs, pods = self._children(jobsets)
-        named = ((item, item["metadata"]["name"]) for item in jobsets)
+        jobs, pods = self._children(jobsets[:limit])
+        named = ((item, item["metadata"]["name"]) for item in jobsets[:limit])
         return tuple(status.read(item, jobs[name], pods[name]) for item, name in named)
 
     def _children(self, jobsets: Sequence[Object]) -> tuple[_ByJobSet, _ByJobSet]:
-        namespace = jobsets[0]["metadata"]["namespace"]
+        namespace = next((item["metadata"]["namespace"] for item in jobsets), "")
         names = [item["metadata"]["name"] for item in jobsets]
         found: list[_ByJobSet] = []
         for version, resource in (("batch/v1", "jobs"), ("v1", "pods")):

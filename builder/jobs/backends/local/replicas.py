@@ -130,10 +130,11 @@ def _environment(
     for (other, _), host in hosts.items():
         addresses.setdefault(other, []).append(f"{host}:{PORT}")
     trial = {"trial": str(job.trial.number)} if job.trial else {}
+    names: dict[str, str] = {each: f"workerpool{at}" for at, each in enumerate(ROLES)}
     spec = {
-        "cluster": {_pool(other): of_role for other, of_role in addresses.items()},
+        "cluster": {names[other]: of_role for other, of_role in addresses.items()},
         "environment": "cloud",
-        "task": {"type": _pool(role), "index": index, **trial},
+        "task": {"type": names[role], "index": index, **trial},
     }
     variables = {
         "PYTHONUNBUFFERED": "1",
@@ -147,10 +148,6 @@ def _environment(
         variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
         variables["CLOUD_ML_HP_METRIC_FILE"] = f"{METRICS}/output.metrics"
     return variables
-
-
-def _pool(role: str) -> str:
-    return f"workerpool{ROLES.index(role)}"
 
 
 # --- arguments and folders ------------------------------------------------------------------------
