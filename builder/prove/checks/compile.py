@@ -60,7 +60,7 @@ def hook(framework: str) -> str:
 
 
 @dataclass(frozen=True)
-class Target:
+class CompileTarget:
     """What a program is compiled for, and by what."""
 
     device: Device
@@ -107,7 +107,7 @@ class Target:
             return Run(0, 0.0, answer={NAME: {"failed": str(error)}})
 
 
-def target_of(image: Image, topology: str = "") -> Target:
+def target_of(image: Image, topology: str = "") -> CompileTarget:
     """Return what an image that anybody made is compiled for. Raises NotThereError."""
     # an input pipeline is often of a second framework, which brings no compiler
     hooked = [each for each in image.frameworks if hook(each.name)]
@@ -119,7 +119,7 @@ def target_of(image: Image, topology: str = "") -> Target:
     if not device:
         raise NotThereError("not asked: name a GPU (--gpu) or a slice of a TPU (--topology)")
     cudnn = (each.version for each in image.content.libraries if "-cudnn-" in each.package)
-    return Target(device, named[0].name, topology, next(cudnn, ""))
+    return CompileTarget(device, named[0].name, topology, next(cudnn, ""))
 
 
 def arguments_of(folder: str) -> list[str]:
@@ -134,7 +134,7 @@ def run(session: Session) -> Answer:
     if device is None:
         name = subject.spec.accelerator
         raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
-    target = Target(device, subject.spec.framework, cudnn=subject.stack.cudnn or "")
+    target = CompileTarget(device, subject.spec.framework, cudnn=subject.stack.cudnn or "")
     arguments = subject.spec.smoke or arguments_of(f"{JOB}/{NAME}")
     return judge(target.compile(session, arguments), device)
 

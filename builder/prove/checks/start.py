@@ -11,7 +11,7 @@ from builder.core.events import OnEvent, step
 from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.prove.checks import starts
-from builder.prove.checks.compile import Target
+from builder.prove.checks.compile import CompileTarget
 from builder.prove.image import Image, NotThereError, Started
 from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect
@@ -28,7 +28,7 @@ def start(
     name: str,
     command: str | None,
     on_event: OnEvent,
-    target: Target | None = None,
+    target: CompileTarget | None = None,
     arguments: Sequence[str] = (),
 ) -> Started | None:
     """Start an image of the engine, and return how that went; None where it names no command.

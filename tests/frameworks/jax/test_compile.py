@@ -99,7 +99,7 @@ def compiled(sandbox: Sandbox) -> Compile:
     def run(device: str, program: str = "", topology: str = "", search: bool = False) -> Any:
         chosen = devices.devices()[device]
         batch = compiling.BATCH if search else 0
-        target = compiling.Target(chosen, "jax", topology, "9.10.2", batch)
+        target = compiling.CompileTarget(chosen, "jax", topology, "9.10.2", batch)
         folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
         entrypoint = ["python", "-c", SGD + program] if program else None
         done = target.compile(sandbox, compiling.arguments_of(folder), entrypoint)

@@ -96,7 +96,7 @@ def compiled(sandbox: Sandbox) -> Compile:
 
     def run(program: str = "", device: str = "V100") -> Any:
         chosen = devices.devices()[device]
-        target = compiling.Target(chosen, "tensorflow", cudnn="9.10.2")
+        target = compiling.CompileTarget(chosen, "tensorflow", cudnn="9.10.2")
         entrypoint = ["python", "-c", program] if program else None
         folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
         done = target.compile(sandbox, compiling.arguments_of(folder), entrypoint)
