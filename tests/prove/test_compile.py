@@ -152,7 +152,7 @@ def test_what_nobody_could_find_out_refuses_nothing(run: Run | dict[str, Any], w
 def test_tensorflow_is_not_asked_for_a_tpu() -> None:
     with pytest.raises(NotThereError, match="not asked: TensorFlow's steps are compiled for GPUs"):
         compiling.CompileTarget(TPU, "tensorflow")
-    assert compiling.CompileTarget(TPU, "jax") and compiling.Target(V100, "tensorflow")
+    assert compiling.CompileTarget(TPU, "jax") and compiling.CompileTarget(V100, "tensorflow")
 
 
 def test_a_receipt_holds_without_an_answer_but_not_without_the_question() -> None:
