@@ -207,7 +207,7 @@ class Wheels:
             f"the {what} of {pin.name} {pin.version}",
             pin.source or pin.sha256,
             None if pin.source else pin.bytes,
-            wheel_file(pin),
+            wheel_file(self.folder, pin),
             (address,) if address else (),
             "look whether the network and the index are up, and whether it needs a login; where it "
             "lacks the wheel, name one that has it in UV_DEFAULT_INDEX, or run builder lock "
@@ -232,7 +232,7 @@ class Wheels:
 
     def forget(self, pin: Pin) -> None:
         """Remove a wheel that no layer needs any more."""
-        wheel_file(pin).unlink(missing_ok=True)
+        wheel_file(self.folder, pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
         """Remove what ended runs left long ago. Locks stay: another run may hold one."""
@@ -240,9 +240,14 @@ class Wheels:
         files.remove_older(left, KEPT)
 
 
-def wheel_file(pin: Pin) -> Path:
-    """Return where a wheel lies in the user's cache when it is here."""
-    return files.cache_home() / "wheels" / f"{pin.sha256}.whl"
+def home() -> Path:
+    """Return the folder of wheels in the user's cache."""
+    return files.cache_home() / "wheels"
+
+
+def wheel_file(folder: Path, pin: Pin) -> Path:
+    """Return where a wheel lies in a folder of wheels when it is there."""
+    return folder / f"{pin.sha256}.whl"
 
 
 @contextlib.contextmanager
@@ -258,7 +263,7 @@ def wheels_of(pins: Iterable[Pin], platform: Platform) -> Iterator[Wheels]:
         for sha256, address in uv.addresses(pins, platform, host.host_environment()).items()
     }
     with host.client() as client:
-        yield Wheels(files.cache_home() / "wheels", client, addresses)
+        yield Wheels(home(), client, addresses)
 
 
 # --- Debian packages ------------------------------------------------------------------------------

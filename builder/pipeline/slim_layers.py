@@ -87,7 +87,7 @@ def _configuration(image: Image, layers: Sequence[Layer], top: Layer) -> bytes:
     config = dict(image.config)
     if gpu:
         config["Labels"] = {**(config.get("Labels") or {}), RUNS_ON: str(gpu.capability)}
-    under = {**old, "rootfs": {"diff_ids": [layer.diff_id for layer in layers]}}
+    under = manifests.on_layers(old, (layer.diff_id for layer in layers))
     line = f"builder slim{f' --gpu {gpu.name}' if gpu else ''}: records of what changed"
     return manifests.configuration(under, config, [(top.diff_id, line)], EPOCH)
 

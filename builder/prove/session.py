@@ -463,7 +463,7 @@ def program_files(program: str, imports: Sequence[str]) -> tuple[str, dict[str, 
 def _wheel_file(part: Part, running: RunningStep) -> Iterator[IO[bytes]]:
     """Yield a tar archive of a wheel's file, which is called as PART is. Raises OutsideError."""
     pin = Pin(part.package, part.version, part.sha256, part.bytes)
-    here = download.wheel_file(pin).is_file()  # then no index is asked
+    here = download.wheel_file(download.home(), pin).is_file()  # then no index is asked
     with (
         download.wheels_of([] if here else [pin], Platform("3.11", 28)) as wheels,
         tempfile.TemporaryFile() as file,

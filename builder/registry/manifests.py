@@ -255,6 +255,11 @@ def configuration(
     )
 
 
+def on_layers(configuration: Mapping[str, Any], layers: Iterable[str]) -> dict[str, Any]:
+    """Return the configuration of an image with these layers, by diff id, in place of its own."""
+    return {**configuration, "rootfs": {"type": "layers", "diff_ids": [*layers]}}
+
+
 def blob_path(digest: str) -> str:
     """Return the path at which an OCI image layout keeps the bytes with this digest."""
     return "blobs/" + digest.replace(":", "/")

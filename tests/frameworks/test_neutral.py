@@ -18,7 +18,6 @@ EXCEPT = {
     "cli/inputs.py": "an example of a target's name",
     "config/image_yaml.py": "an example of a published image",
     "init/findings.py": "a package that the factory never takes over, a program that starts one",
-    "init/installers.py": "an option of uv",
     "config/locking.py": "a variable of uv",
     "devicecode/damage.py": "the names of libraries that have to hold code",
     "devicecode/reader.py": "the names of libraries that read flags",
