@@ -49,6 +49,7 @@ def look(repository: Path, command: str) -> None:
                 assert b"train" in answer.read()
         finally:
             board.terminate()
+            board.wait(60)
 
 
 def test_every_command_that_needs_no_engine(tmp_path: Path) -> None:

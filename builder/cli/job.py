@@ -205,7 +205,12 @@ def tensorboard(
     """Show jobs in TensorBoard, several in one view."""
     from builder.jobs import tensorboard as board
 
-    board.serve(board.sources(root(), jobs or ()), host, port)
+    board.serve(
+        board.sources(root(), jobs or ()),
+        host,
+        port,
+        lambda address: say(f"TensorBoard at {address} (Ctrl-C ends it)"),
+    )
 
 
 for command in (

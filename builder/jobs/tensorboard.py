@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
+import threading
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from builder.core.errors import InputError, OutsideError
@@ -75,8 +76,8 @@ def spec(folders: Mapping[str, str]) -> str:
     return ",".join(f"{name}:{place}" for name, place in places.items())
 
 
-def serve(folders: Mapping[str, str], host: str, port: int) -> None:
-    """Let TensorBoard show the jobs until Ctrl-C or SIGTERM.
+def serve(folders: Mapping[str, str], host: str, port: int, ready: Callable[[str], object]) -> None:
+    """Let TensorBoard show the jobs until Ctrl-C or SIGTERM. ready: gets its address.
 
     Raises ImportError without TensorBoard, OutsideError where what reads gs:// for it is not
     installed, and where it cannot start.
@@ -93,6 +94,11 @@ def serve(folders: Mapping[str, str], host: str, port: int) -> None:
 
     board = program.TensorBoard()
     board.configure(logdir_spec=spec(folders), host=host, port=port, reload_interval=5)
+    # its own main() has a handler of SIGTERM that may be lost: it then serves for ever
     with contextlib.suppress(KeyboardInterrupt):
-        if board.main():  # it has said why
-            raise OutsideError("TensorBoard did not start", "choose another --port")
+        try:
+            ready(board.launch())
+        except program.TensorBoardServerException as error:
+            what = f"TensorBoard did not start: {error.msg}"
+            raise OutsideError(what, "choose another --port") from None
+        threading.Event().wait()

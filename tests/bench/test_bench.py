@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_there_and_ctrl_c_under_nohup_end_a_bench(
     with pytest.raises(SystemExit, match="2"):
         __main__.main()
     assert "none: there is no such folder; make it" in capsys.readouterr().err
-    stopped = SimpleNamespace(main=lambda: os.kill(os.getpid(), signal.SIGINT))
+    stopped = SimpleNamespace(main=lambda: signal.raise_signal(signal.SIGINT))
     monkeypatch.setitem(sys.modules, "tools.bench.startup", stopped)
     monkeypatch.setattr(sys, "argv", ["bench", "startup"])
     before = [(each, signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
 import signal
 import subprocess
@@ -269,7 +268,7 @@ def test_after_ctrl_c_builds_go_on_and_keep_their_source(
     cloud: LoopbackCloud, run: Run, monkeypatch: pytest.MonkeyPatch, targets: list[str]
 ) -> None:
     cloud.build.executor = Script(wait=threading.Event())
-    monkeypatch.setattr(builds, "wait", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(builds, "wait", lambda _: signal.raise_signal(signal.SIGINT))
     code, _, err = run("build", *targets)
     assert code == 130
     assert err.count("goes on: builder cloud logs") == len(targets)

@@ -65,7 +65,7 @@ def test_jobs_are_found_by_name_folder_and_address_and_shown_with_their_names(
     assert tensorboard.spec(shown) == places
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(OutsideError, match="reads gs:// with gcsfs") as error:
-        tensorboard.serve(shown, "localhost", 0)
+        tensorboard.serve(shown, "localhost", 0, print)
     assert error.value.fix.endswith(" gcsfs")
 
 
