@@ -77,10 +77,9 @@ def test_two_processes_train_together_and_go_on_when_one_is_killed(
     outcome = local.run(engine, job, on_line=kill_once)
     said = text(lines)
     assert outcome.exit_code == 0, said
-    assert {replica.name: replica.state for replica in outcome.replicas} == {
-        "chief-0": "succeeded",
-        "worker-0": "succeeded",
-    }
+    ended = {replica.name: replica.state for replica in outcome.replicas}
+    assert ended["chief-0"] == "succeeded"
+    assert ended["worker-0"] in ("succeeded", "stopped")  # by the end of the chief, if it is slower
     assert killed and all(replica.restarts for replica in outcome.replicas), said
     assert jobfiles.why(tmp_path).ending == "ended-well", said
     reported = {line.fields.get("event"): line.fields for line in lines}
