@@ -336,7 +336,8 @@ def test_triggers_are_shown_before_they_are_made(
     (checkout / "builder.toml").write_text(
         '[[cloud.trigger]]\nname = "main"\nrepository = "acme/x"\nbranch = "^main$"\n'
     )
-    assert shown(run("triggers", "apply", "--dry-run")) == snapshot("""\
+    changes = shown(run("triggers", "apply", "--dry-run"))
+    assert changes == snapshot("""\
 | main-cpu: create
 |   + filename: "cloudbuild.yaml"
 |   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
@@ -355,26 +356,9 @@ def test_triggers_are_shown_before_they_are_made(
 |   + substitutions: {"_GPU": "v100"}
 """)
     assert cloud.build.triggers == {}
-    assert shown(run("triggers", "apply")) == snapshot("""\
-| main-cpu: create
-|   + filename: "cloudbuild.yaml"
-|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
-|   + includedFiles: ["images/cpu/**", "trainer/**", "images/*.lock",
-| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
-| .. "builder.Dockerfile", "cloudbuild.yaml"]
-|   + name: "main-cpu"
-|   + substitutions: {"_GPU": "cpu"}
-| main-v100: create
-|   + filename: "cloudbuild.yaml"
-|   + github: {"owner": "acme", "name": "x", "push": {"branch": "^main$"}}
-|   + includedFiles: ["images/v100/**", "trainer/**", "images/*.lock",
-| .. "builder.toml", "builder/**", "templates/**", "requirements/**",
-| .. "builder.Dockerfile", "cloudbuild.yaml"]
-|   + name: "main-v100"
-|   + substitutions: {"_GPU": "v100"}
-| main-cpu: created
-| main-v100: created
-""")
+    assert shown(run("triggers", "apply")) == changes + (
+        "| main-cpu: created\n| main-v100: created\n"
+    )
     assert shown(run("triggers", "apply")) == snapshot("""\
 | main-cpu: unchanged
 | main-v100: unchanged

@@ -48,7 +48,7 @@ CONFIG: dict[str, Any] = {
 }
 KERNEL = f"{SITE}/kernels/libk.so"
 RECORD = f"{SITE}/kernels-1.0.dist-info/RECORD"
-CACHE = "/root/.cache/pip/http/a"
+CACHE = "/home/a/.cache/pip/http/a"
 OF_KERNELS = shapes.dist("kernels", "1.0", {"kernels/libk.so": KERNELS})
 
 
@@ -186,7 +186,7 @@ def test_what_uv_has_linked_to_its_cache_stays_and_its_record_says_the_truth(
     tmp_path: Path,
 ) -> None:
     """All files of a wheel have their bytes in the cache, and RECORD's, too."""
-    cache, info = "/root/.cache/uv/archive-v0/x", "kernels-1.0.dist-info/RECORD"
+    cache, info = "/home/a/.cache/uv/archive-v0/x", "kernels-1.0.dist-info/RECORD"
     held = {path.replace(SITE, cache): data for path, data in OF_KERNELS.items()}
     hard = {path: path.replace(SITE, cache)[1:] for path in OF_KERNELS}
     image = saved(tmp_path / "image.tar", layer(files({**shapes.BASE, **held}), hard=hard))
