@@ -23,7 +23,7 @@ from builder.config.targets import TargetFiles
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
-from builder.core.settings import Settings
+from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.facts import accelerators
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
@@ -198,21 +198,22 @@ class _Sender:
     sent: int = 0
 
     def base(self, tag: str) -> None:
-        """Bring the base of this tag.
+        """Bring the base of this tag: from the cache, else from the engine.
 
-        Raises OutsideError where neither this machine nor the registry has it.
+        Raises OutsideError where neither has it, nor the registry.
         """
-        if self.client.head(self.reference.repository, tag):
+        to, events = self.reference.tagged(tag), self.step.on_event
+        if self.client.head(to.repository, tag):
             return
         image = self.store.find_image(tag)
-        if image is None or not self._has(image):
-            raise OutsideError(
-                f"{tag}: neither this machine nor the registry has the base any more",
-                "make it again: builder build TARGET --no-cache",
-            )
-        self.client.check_write(self.reference.repository)
-        to, events = self.reference.tagged(tag), self.step.on_event
-        self.sent += registry_layers.publish(self.client, to, image, self.store, events)
+        if image and self._has(image):
+            self.client.check_write(to.repository)
+            self.sent += registry_layers.publish(self.client, to, image, self.store, events)
+            return
+        held = self.engine.image(name := f"{LOCAL_REPOSITORY}:{tag}")
+        if held is None or not self.engine.containerd_store:
+            raise _lost(tag)
+        tagging.move(self.client, to, self.image(LocalImage(name, held.image_id, held.image_id)))
 
     def image(self, image: LocalImage) -> Manifest:
         """Bring an image; return its manifest, read back. Raises CheckFailed for another one."""
@@ -226,6 +227,8 @@ class _Sender:
             if assembled and self._has(assembled):
                 events = self.step.on_event
                 sent = registry_layers.publish(self.client, to, assembled, self.store, events)
+            elif image.digest and not self.engine.containerd_store:
+                raise _lost(image.reference)  # such an engine pushes another manifest
             else:
                 progress = self.step.progress
                 with locked(cache_home() / "locks" / to.target):  # its end removes the engine's tag
@@ -251,6 +254,13 @@ class _Sender:
             self.store.has(layer) or self.client.has_blob(repository, layer.blob.digest)
             for layer in image.layers
         )
+
+
+def _lost(name: str) -> OutsideError:
+    return OutsideError(
+        f"{name}: neither this machine's cache nor the registry has all of its layers any more",
+        "make them again: builder build TARGET --no-cache",
+    )
 
 
 def _by_engine(

@@ -13,9 +13,9 @@ import pytest
 from builder.config import targets
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import Event, StepDone
-from builder.core.settings import Settings
+from builder.core.settings import LOCAL_REPOSITORY, Settings
 from builder.engine import BuildRequest, Engine, buildx
-from builder.image import content_store
+from builder.image import content_store, loading
 from builder.image.layer import assemble
 from builder.pipeline import records
 from builder.pipeline.push import LocalImage, PushedImage, push, push_target
@@ -121,15 +121,33 @@ def test_a_base_that_nobody_has_any_more_ends_a_push(
     engine: Engine, build: Build, repository: Repository, base: str
 ) -> None:
     image = build("trainer")
-    with pytest.raises(OutsideError, match="neither this machine nor the registry") as caught:
+    with pytest.raises(OutsideError, match="neither this machine's cache nor") as caught:
         pushed(repository, engine, image, base="base-of-yore")
     assert "builder build" in caught.value.fix
     pushed(repository, engine, image, base=base)
-    store = content_store.of_this_machine()
-    store.prune(9e9)
+    shutil.rmtree(content_store.of_this_machine().folder)
     assert pushed(repository, engine, image, base=base).unchanged, (
         "that the registry has it is enough"
     )
+
+
+def test_a_base_that_the_cache_lost_is_sent_by_the_engine(
+    engine: Engine, build: Build, repository: Repository, base: str
+) -> None:
+    store, image, name = (
+        content_store.of_this_machine(),
+        build("trainer"),
+        f"{LOCAL_REPOSITORY}:{base}",
+    )
+    assembled = store.find_image(base)
+    assert assembled
+    loading.load(engine, assembled, store, name)
+    try:
+        shutil.rmtree(store.folder / "blobs")
+        assert pushed(repository, engine, image, base=base).sent
+    finally:
+        engine.client.images.remove(name)
+    assert repository.head(base) == assembled.digest
 
 
 def test_a_key_signs_once_and_one_that_does_not_open_ends_a_push_before_it_sends(
