@@ -78,11 +78,14 @@ class ImageContent:
 
 
 def of_registry(
-    reference: Reference, on_layer: Callable[[Descriptor, bool], None] = lambda *_: None
+    reference: Reference,
+    on_layer: Callable[[Descriptor, bool], None] = lambda *_: None,
+    on_bytes: Callable[[int, int], None] = lambda *_: None,
 ) -> ImageContent:
     """Read an image in a registry (its linux/amd64 part) without pulling it.
 
-    on_layer: called with each layer, and whether it was read before. Raises InputError for an index
+    on_layer: called with each layer, and whether it was read before. on_bytes: with the packed
+    bytes of all layers that are read so far, and of all. Raises InputError for an index
     without such a part, CheckFailed for a layer that cannot be unpacked, OutsideError where there
     is no such image, and for what the registry or this machine refuses.
     """
@@ -92,10 +95,13 @@ def of_registry(
             reference, lambda at: client.manifest(reference.repository, at), reference.target
         )
         configuration = client.configuration(reference.repository, image)
+        before, total = 0, sum(blob.size for blob in image.layers)
         for blob in image.layers:
             known = cache.find(cache.diff_id(blob.digest) or "")
             on_layer(blob, known is not None)
-            layers.append(known or _streamed(client, reference, blob, cache))
+            counted = partial(_counted, before=before, total=total, on_bytes=on_bytes)
+            layers.append(known or _streamed(client, reference, blob, cache, counted))
+            before += blob.size
     return ImageContent(merge(layers), tuple(layers), configuration)
 
 
@@ -218,12 +224,25 @@ def find_image(reference: object, get: Callable[[str], Manifest | None], target:
     raise InputError(f"{reference}: its indexes name each other", "name another image")
 
 
+def _counted(
+    chunks: Iterable[bytes], before: int, total: int, on_bytes: Callable[[int, int], None]
+) -> Iterator[bytes]:
+    for chunk in chunks:
+        before += len(chunk)
+        on_bytes(before, total)
+        yield chunk
+
+
 def _streamed(
-    client: Registry, reference: Reference, blob: Descriptor, cache: LayerCache
+    client: Registry,
+    reference: Reference,
+    blob: Descriptor,
+    cache: LayerCache,
+    counted: Callable[[Iterable[bytes]], Iterator[bytes]],
 ) -> ReadLayer:
     try:
         with client.stream(reference.repository, blob) as chunks:
-            return cache.read(tars.stream(chunks), blob.digest)
+            return cache.read(tars.stream(counted(chunks)), blob.digest)
     except tars.BROKEN as error:
         raise CheckFailed(
             f"{reference}: a layer cannot be unpacked: {error}", "push the image again"

@@ -224,8 +224,13 @@ def test_an_image_in_a_registry_is_streamed_once(server: Any, cache: LayerCache)
     def note(layer: images.Descriptor, known: bool) -> None:
         streamed.extend(() if known else [layer.size])
 
-    assert is_the_image(of_registry(server, on_layer=note))
+    seen: list[tuple[int, int]] = []
+    on_bytes = lambda *counts: seen.append(counts)  # noqa: E731
+    assert is_the_image(of_registry(server, on_layer=note, on_bytes=on_bytes))
     assert len(streamed) == 3
+    whole = sum(streamed)
+    assert seen == sorted(seen) and seen[-1] == (whole, whole)
+    assert {(sum(streamed[:number]), whole) for number in (1, 2)} < {*seen}
     assert is_the_image(of_registry(server, on_layer=note))
     assert len(streamed) == 3
     with pytest.raises(OutsideError, match="v2: there is no such image"):
