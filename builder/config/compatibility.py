@@ -6,7 +6,7 @@ The framework chooses (builder/frameworks/); what every framework asks of an ima
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from packaging.version import Version
@@ -18,7 +18,7 @@ from builder.config.lockfile import Lock
 from builder.config.stack import OWN_PYTHON, Fact, Prune, RefusedError, Runs, Stack, runs_on
 from builder.core.errors import InputError
 from builder.devicecode.gpu_support import Release
-from builder.facts import accelerators, cuda, frameworks, known_bad
+from builder.facts import Source, accelerators, cuda, frameworks, known_bad
 from builder.facts.accelerators import Accelerator
 from builder.facts.frameworks import Framework
 from builder.facts.known_bad import FoundBad
@@ -27,8 +27,10 @@ READ = "what was read of its wheels: builder/facts/gpu-support.json"
 """The source of what a framework says of its releases."""
 
 
-def resolve(spec: ImageSpec) -> Stack:
+def resolve(spec: ImageSpec, offered: Collection[str] = ()) -> Stack:
     """Return the versions that an image.yaml resolves to.
+
+    offered: the framework's versions that the index in use lists, where it lists builds by CUDA.
 
     A minor release stands for its newest patch, `newest` for the newest release that works. An
     image.yaml that names no Python has the default, or where a release does not run on that, the
@@ -37,7 +39,7 @@ def resolve(spec: ImageSpec) -> Stack:
     """
     framework = frameworks.of(spec.framework)
     refusals: dict[str, RefusedError] = {}
-    for release in _meant(spec, framework):
+    for release in _meant(spec, framework, offered):
         stack, refused = _tried(spec, release, _pythons(spec))
         if stack:
             newer = (_why_not(framework, *each) for each in refusals.items())
@@ -45,7 +47,8 @@ def resolve(spec: ImageSpec) -> Stack:
                 Fact(f"known of {each.pair}", each.row.seen, each.row.source, True)
                 for each in known_bad_of(stack)
             )
-            return replace(stack, facts=(*stack.facts, *newer, *told))
+            index = (_of_an_index(stack),) if stack.release in offered else ()
+            return replace(stack, facts=(*stack.facts, *index, *newer, *told))
         refusals[release] = refused[0]
     newest = next(iter(refusals.values()))
     where = image_yaml.where(spec, *newest.field.split("."))
@@ -56,13 +59,17 @@ def resolve(spec: ImageSpec) -> Stack:
     raise InputError(f"{where}: {newest.what}", fix)
 
 
-def _meant(spec: ImageSpec, framework: Framework) -> tuple[str, ...]:
-    """Return the releases that image.yaml's stands for, the newest first."""
+def _meant(spec: ImageSpec, framework: Framework, offered: Collection[str]) -> tuple[str, ...]:
+    """Return the releases that image.yaml's stands for, the newest first, each with its builds; as
+    PyPI has them where none of these is offered."""
     known = framework.releases()[::-1]
-    if spec.release == NEWEST:
-        return known
-    patches = (release for release in known if frameworks.minor(release) == spec.release)
-    return (next(patches, spec.release),)
+    written, _, label = spec.release.partition("+")
+    patches = (release for release in known if frameworks.minor(release) == written)
+    meant = known if written == NEWEST else (next(patches, written),)
+    if label:
+        return (f"{meant[0]}+{label}",)
+    built = tuple(build for release in meant for build in framework.builds(release, offered))
+    return built or meant
 
 
 def _pythons(spec: ImageSpec) -> tuple[str, ...]:
@@ -95,6 +102,18 @@ def _why_not(framework: Framework, release: str, refused: RefusedError) -> Fact:
     """Return why a newer release was not taken, and what to write if it is to be."""
     why = f"{refused.what}: {refused.fix}" if refused.fix else refused.what
     return Fact(f"why not {framework.title} {release}", why, READ, True)
+
+
+def _of_an_index(stack: Stack) -> Fact:
+    """Return why a release is the one of an index with builds by CUDA."""
+    title = frameworks.of(stack.spec.framework).title
+    return Fact(
+        f"why {title} {stack.release}",
+        "of the builds in the index that was in use at the lock, the newest that runs there; "
+        f"builder lock --upgrade {stack.spec.name} asks the index of today",
+        image_yaml.shown(stack.spec.source.with_name("image.lock")),
+        True,
+    )
 
 
 def known_bad_of(stack: Stack) -> tuple[FoundBad, ...]:
@@ -147,15 +166,17 @@ def accelerator_of(spec: ImageSpec) -> Accelerator:
     return accelerator
 
 
-def facts(spec: ImageSpec, accelerator: Accelerator, wheel: Release) -> tuple[Fact, ...]:
-    """Return the facts about any image. wheel: what was read of the framework's. Raises
-    RefusedError for another Python than its own."""
+def facts(
+    spec: ImageSpec, accelerator: Accelerator, wheel: Release, source: Source | None = None
+) -> tuple[Fact, ...]:
+    """Return the facts about any image. wheel: what was read of the framework's; source: of another
+    build of it. Raises RefusedError for another Python than its own."""
     title = frameworks.of(spec.framework).title
     name, pythons = f"{title} {spec.release}", ", ".join(wheel.python)
     _check_python(spec, name, wheel.python)
     known: tuple[Fact, ...] = (
         Fact.of("accelerator", accelerator.name, accelerator.source),
-        Fact.of(title, spec.release, wheel.source),
+        Fact.of(title, spec.release, source or wheel.source),
         Fact.of(f"Python ({name} runs on {pythons})", spec.python, wheel.metadata),
     )
     if accelerator.precision != "float32":
@@ -243,7 +264,7 @@ def working(spec: ImageSpec, pythons: Sequence[str]) -> tuple[dict[str, str], di
 def nearest(framework: Framework, wanted: str, among: Iterable[str]) -> str:
     """Return which of these releases is the nearest to another one, counted in releases."""
     known = framework.releases()
-    position = bisect.bisect_left(known, Version(wanted), key=Version)
+    position = bisect.bisect_left(known, Version(wanted.partition("+")[0]), key=Version)
     return min(among, key=lambda each: (abs(known.index(each) - position), -known.index(each)))
 
 

@@ -25,8 +25,8 @@ OWN = "own"
 NEWEST = "newest"
 """The release of a framework that is not written: the newest one that works."""
 
-RELEASE = re.compile(rf"{NEWEST}|[0-9]+\.[0-9]+(\.[0-9]+(\.[0-9]+)?)?")
-"""A release, or a minor release, which stands for its newest patch."""
+RELEASE = re.compile(rf"{NEWEST}|[0-9]+\.[0-9]+(\.[0-9]+(\.[0-9]+)?)?(\+cu[0-9]+)?")
+"""A release, or a minor release, which stands for its newest patch; of one CUDA by its label."""
 
 PruneMode = str
 """The libraries that device code is taken out of: `off`, the framework's by its name, or `all`,

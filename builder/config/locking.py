@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from builder.config import debian_packages, image_yaml, lockfile, network, uv
+from builder.config import debian_packages, image_yaml, listed, lockfile, network, uv
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import APT, APT_EXTRA, CUDA, EXTRA, Lock, LockedRootfs, Moved
 from builder.config.pins import Pin
@@ -112,7 +112,14 @@ def _made(
         locks = _locks(root, spec.name)
         if tested and not locks:
             locks = _locks(tested, spec.accelerator.lower())
-    wheels, moved = _wheels(stack, network.discover(), locks, limits)
+    host = network.discover()
+    wheels, moved = _wheels(stack, host, locks, limits)
+    index, variants = listed.variants(stack.distribution, stack.release, host)
+    if variants:
+        say(
+            f"{stack.distribution} {stack.release}: the plain wheel is locked; {index} also has "
+            f"variants, which uv reads in preview alone: {', '.join(variants)}"
+        )
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     rootfs, debian = None, dict[str, tuple[DebianPackage, ...]]()
@@ -354,10 +361,16 @@ class _Resolver:
         try:
             return self.resolve(self.wanted, versions, stack.constraints)
         except NoSolution as error:
+            fix = f"see builder explain {spec.name}"
+            for index in frameworks.of(spec.framework).indexes if "+" in stack.release else ():
+                label = stack.release.partition("+")[2]
+                fix = f"name an index that has this build in UV_INDEX, such as {index}/{label}"
+            if "only unsupported wheel variants" in str(error):
+                fix = "name an index that has the plain wheel: uv reads variants in preview alone"
             raise InputError(
                 f"{image_yaml.where(spec, spec.framework)}: {stack.requirement} cannot be "
                 f"installed for Python {stack.python}: {error}",
-                f"see builder explain {spec.name}",
+                fix,
             ) from None
 
     def fixed(self, base: Mapping[str, Pin]) -> dict[str, str]:

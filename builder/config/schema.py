@@ -42,7 +42,9 @@ def schema() -> dict[str, Any]:
             del fields[name]["default"]
         del fields[name]["type"]  # 2.21 without quotes is the text 2.21 to us
         texts = {"type": "string", "enum": [NEWEST, *minors, *known]}
-        fields[name]["anyOf"] = [texts, {"type": "number"}]
+        labelled = {"type": "string", "pattern": r"^[0-9.]+\+cu[0-9]+$"}
+        others = [labelled] if framework.labelled else []
+        fields[name]["anyOf"] = [texts, *others, {"type": "number"}]
     fields["prune"] = {
         key: value for key, value in fields["prune"].items() if key not in ("anyOf", "default")
     }

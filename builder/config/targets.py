@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,8 @@ from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock, Staleness
 from builder.config.stack import Fact, Stack
+from builder.core.errors import InputError
+from builder.facts import frameworks
 
 if TYPE_CHECKING:
     from builder.facts.cuda import OldestDriver
@@ -36,7 +39,17 @@ class TargetFiles:
     @cached_property
     def stack(self) -> Stack:
         """The versions that work together. Raises InputError where none do."""
-        return compatibility.resolve(self.spec)
+        return compatibility.resolve(self.spec, self.builds)
+
+    @property
+    def builds(self) -> frozenset[str]:
+        """The framework's version that its lock has, where that is a build for one CUDA of an index
+        that was in use then."""
+        if frameworks.of(self.spec.framework).labelled and self.is_locked:
+            with contextlib.suppress(InputError):
+                if self.lock.framework == self.spec.framework and "+" in self.lock.release:
+                    return frozenset({self.lock.release})
+        return frozenset()
 
     @cached_property
     def lock(self) -> Lock:

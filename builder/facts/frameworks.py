@@ -11,7 +11,7 @@ Its methods import what they call when they are called: naming a framework loads
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -125,6 +125,8 @@ class Framework(Protocol):
     """Its other names, in conda and in the names of images."""
     indexes: ClassVar[frozenset[str]] = frozenset()
     """The addresses of indexes that have its builds, and nothing else of their own."""
+    labelled: ClassVar[bool] = False
+    """Whether indexes have builds of a release for one CUDA, by a label: 2.14.1+cu126."""
     apt: ClassVar[tuple[str, ...]] = ()
     """Debian's packages that each of its bases has."""
     beside: ClassVar[tuple[str, ...]] = ()
@@ -155,6 +157,11 @@ class Framework(Protocol):
 
     compiler: ClassVar[Part | None] = None
     """What compiles its programs for a GPU that is not there, where it cannot do so itself."""
+
+    def builds(self, release: str, _offered: Collection[str]) -> tuple[str, ...]:
+        """Return the versions to take for a release, the preferred one first: its builds among the
+        versions that the index in use lists, where that lists builds by CUDA."""
+        return (release,)
 
     def environment(self, _packages: Iterable[str], _site: str) -> Mapping[str, str]:
         """Return the variables of an image with these packages, in this site-packages."""

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from builder.config import compatibility, image_yaml, locking, targets
+from builder.config import compatibility, image_yaml, listed, locking, network, targets
 from builder.config.schema import schema_text
 from builder.core import git, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
+from builder.facts import frameworks
 from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
 from builder.pipeline import records
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from builder.config.lockfile import Lock, Staleness
     from builder.config.locking import Apt
     from builder.config.stack import Stack
+    from builder.config.targets import TargetFiles
 
 
 MADE_HERE: Final = (f"{project.BUILD}/*/{records.RECORD}", f"{project.BUILD}/*/{receipts.FILE}")
@@ -44,14 +46,30 @@ def lock(
     from builder.trust import rebuilders  # and with it what reads signatures
 
     for target in (targets.of(root, name) for name in names):
-        require = partial(_require, root, target.stack)
+        stack = _stack(target, upgrade)
+        require = partial(_require, root, stack)
         yield locking.lock(
-            root, target.spec, target.stack, apt, upgrade, on_event, require, now, project.factory()
+            root, target.spec, stack, apt, upgrade, on_event, require, now, project.factory()
         )
     with contextlib.suppress(InputError):  # another target has no lock yet
         layers = layers_lock.of(root)
         layers.drop(bases(root).values())
         rebuilders.drop(layers)
+
+
+def _stack(target: TargetFiles, upgrade: bool) -> Stack:
+    """Return the versions to lock: those of a lock that still fits, else what works of the builds
+    by CUDA that this machine's indexes list, where they do."""
+    if not upgrade:
+        with contextlib.suppress(InputError):
+            if not target.checked()[1]:
+                return target.stack
+    framework, offered = frameworks.of(target.spec.framework), target.builds
+    if framework.labelled:
+        host = network.discover()
+        listed_there = (listed.builds(name, host) for name in framework.distributions)
+        offered = next(filter(None, listed_there), offered)
+    return compatibility.resolve(target.spec, offered)
 
 
 def _require(root: Path, stack: Stack, lock: Lock) -> None:
@@ -97,7 +115,7 @@ def problems(root: Path) -> tuple[str, ...]:
     problems: list[str] = []
     known = targets.all_of(root)
     for target in known:
-        compatibility.resolve(target.spec)
+        _ = target.stack
         with contextlib.suppress(InputError):  # a lock that is not there is told of by `stale`
             found = compatibility.known_bad_of_lock(target.spec, target.lock)
             problems += [f"{target.name}: {e}; {e.row.fix}" for e in found if e.row.fails]

@@ -107,6 +107,8 @@ def on_target(target: TargetFiles, program: PythonProgram) -> TargetFiles:
     folder = ProgramFolder(program.flat, image_yaml.requirements_in(text, source))
     budget = target.spec.size_budget and target.spec.size_budget + ADDED_SIZE
     changed = {"suite": receipts.PROGRAM, "smoke": (), "size_budget": budget}
+    if "+" in target.stack.release:  # the build that its lock has, of an index in use then
+        changed["release"] = target.stack.release
     chosen = Program(str(program.folder), program.module)
     name = f"{target.name}-{program.slug}"
     spec = target.spec.with_program(name, chosen, folder, **changed)

@@ -43,7 +43,7 @@ def tags_for(target: str, release: str, root: Path, extra: tuple[str, ...] = ())
     commit = (git.ask(root, "rev-parse", "--short=12", "HEAD") or "").strip()
     if commit and not provenance.is_clean(root):
         commit += "-dirty"
-    version = "-".join(part for part in (target, release, commit) if part)
+    version = "-".join(part for part in (target, release.replace("+", "-"), commit) if part)
     return tuple(dict.fromkeys((version, *extra, target)))
 
 

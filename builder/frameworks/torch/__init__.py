@@ -1,13 +1,14 @@
 """All that the factory knows about PyTorch.
 
-* stack.py: which of its releases works on an accelerator, and why no newer one;
+* stack.py: which of its releases works on an accelerator, and why no newer one; builds.py: for
+  which CUDAs each is built;
 * probes/: whether it finds its libraries, and whether what it wrote can be used;
 * devices.py: where it lists its devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -38,6 +39,7 @@ class PyTorch(Framework):
     )
     aliases = frozenset({"torch", "pytorch", "pytorch-gpu", "pytorch-cpu"})
     indexes = frozenset({"https://download.pytorch.org/whl"})
+    labelled = True
     # torch.compile and Triton compile C and C++, against Python's headers too, while a job runs
     apt = ("g++", "libpython3-dev")
     beside = ("setuptools",)  # torch.utils.cpp_extension
@@ -76,6 +78,13 @@ class PyTorch(Framework):
         from builder.devicecode import gpu_support
 
         return gpu_support.versions(self.title)
+
+    def builds(self, release: str, offered: Collection[str]) -> tuple[str, ...]:
+        from builder.frameworks.torch import builds
+
+        known = (each for each in builds.every() if each.release.version == release)
+        listed = tuple(each.version for each in known if each.version in offered)
+        return listed if offered else (release,)
 
     def resolve(self, spec: ImageSpec) -> Stack:
         from builder.frameworks.torch import stack
