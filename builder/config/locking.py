@@ -87,8 +87,20 @@ def lock(
             locking.error = None
         lockfile.write(root, made)
         locking.cached = kept
-        locking.detail = "unchanged" if kept else f"{len(made.packages)} Python packages"
+        locking.detail = "unchanged" if kept else _told(made, stack)
     return made
+
+
+def _told(made: Lock, stack: Stack) -> str:
+    """Return what a new lock has; of a build for one CUDA its index, and the variants of the
+    framework's wheel that are there and not taken."""
+    index, variants = listed.variants(stack.distribution, stack.release, network.discover())
+    text, name = f"{len(made.packages)} Python packages", f"{stack.distribution} {stack.release}"
+    if "+" in stack.release:
+        text += f"; {name} comes from {index}"
+    if variants:
+        text += f"; {index} has variants of {name}, which are not taken: {', '.join(variants)}"
+    return text
 
 
 def _made(
@@ -112,14 +124,7 @@ def _made(
         locks = _locks(root, spec.name)
         if tested and not locks:
             locks = _locks(tested, spec.accelerator.lower())
-    host = network.discover()
-    wheels, moved = _wheels(stack, host, locks, limits)
-    index, variants = listed.variants(stack.distribution, stack.release, host)
-    if variants:
-        say(
-            f"{stack.distribution} {stack.release}: the plain wheel is locked; {index} also has "
-            f"variants, which uv reads in preview alone: {', '.join(variants)}"
-        )
+    wheels, moved = _wheels(stack, network.discover(), locks, limits)
     for library in moved:
         say(f"{library.name} {library.before} -> {library.after}, for image.yaml's requirements")
     rootfs, debian = None, dict[str, tuple[DebianPackage, ...]]()

@@ -238,7 +238,7 @@ def _compiled(
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
         command += ["--python", sys.executable, "--only-binary", ":all:", "--quiet", *options]
-        command += ["--no-preview"]  # a variant would be that of the GPU of this machine
+        command += ["--no-preview"]  # there uv takes variants, which pylock.toml cannot hold
         for name, requires in sources.items():
             command += ["--no-binary", name]
             with output.with_name("uv.toml").open("a") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from builder.config import image_yaml, listed, lockfile, targets
 from builder.config.network import BuildNetwork
 from builder.core import files
 from builder.core.errors import InputError
-from builder.core.events import StepLog
+from builder.core.events import StepDone
 from builder.pipeline import committed
 from tests.config.test_lock import nothing_new
 from tests.emulators.answers import Server, serving
@@ -78,14 +79,15 @@ BUILDS: Wheels = {
 
 
 def locked(root: Path, stale: bool = True) -> tuple[lockfile.Lock, list[str]]:
-    """The lock that `builder lock` makes of a target, and the lines that it says."""
+    """The lock that `builder lock v100-torch` makes, and what it says at the end. stale: whether
+    the old one fits no more."""
     if stale:
         files.write(root / "examples/torch-digits/requirements.txt", "numpy>=2\n")
     lines: list[str] = []
 
     def told(event: object) -> None:
-        if isinstance(event, StepLog):
-            lines.append(event.line)
+        if isinstance(event, StepDone):
+            lines.append(event.detail)
 
     (made,) = committed.lock(root, ["v100-torch"], nothing_new, on_event=told)
     return made, lines
@@ -105,7 +107,8 @@ def test_a_lock_takes_the_build_for_its_gpu_and_keeps_it_without_that_index(
     index: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UV_INDEX", f"{index.address}/whl/cu126")
-    made, _ = locked(copy)
+    made, lines = locked(copy)
+    assert lines == [f"4 Python packages; torch 2.14.1+cu126 comes from {index.address}/whl/cu126"]
     assert made.release == made.packages["torch"].version == "2.14.1+cu126"
     assert (made.cuda, made.cudnn) == ("12.6", "9.10.2.21")
     for path in (copy / "images/v100-torch").glob("*.lock"):
@@ -136,13 +139,27 @@ def test_a_build_that_no_index_has_is_refused_with_an_index_that_does(
 
 
 def with_variant(server: Server, version: str, label: str, alone: bool = False) -> None:
-    """Add a wheel of a variant to the index's page of torch; alone: in place of the plain one."""
+    """Add a wheel of a variant that any machine takes to the index; alone: in place of the plain
+    one."""
     status, headers, body = server.answers["/simple/torch/"]
     page = json.loads(body)
     plain = next(row for row in page["files"] if f"-{version}-" in row["filename"])
     name = plain["filename"].replace(".whl", f"-{label}.whl")
     server.answers[f"/simple/{name}"] = server.answers[plain["url"]]
-    page["files"].append({**plain, "filename": name, "url": f"/simple/{name}"})
+    said = json.dumps(
+        {
+            "$schema": "https://variants-schema.wheelnext.dev/peps/825/v0.1.1.json",
+            "default-priorities": {"namespace": ["x86_64"]},
+            "variants": {label: {}},
+        }
+    ).encode()
+    listing = f"torch-{version}-variants.json"
+    server.answers[f"/simple/{listing}"] = 200, {}, said
+    digest = {"sha256": hashlib.sha256(said).hexdigest()}
+    page["files"] += [
+        {**plain, "filename": name, "url": f"/simple/{name}"},
+        {"filename": listing, "url": f"/simple/{listing}", "hashes": digest},
+    ]
     if alone:
         page["files"].remove(plain)
     server.answers["/simple/torch/"] = status, headers, json.dumps(page).encode()
@@ -153,19 +170,19 @@ def test_a_variant_beside_the_plain_wheel_is_named_and_not_taken(
     preview: str, index: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(preview or "NOTHING", "1" if preview == "UV_PREVIEW" else "wheel-variants")
-    with_variant(index, "2.10.0", "cu126")
+    with_variant(index, "2.10.0", "null")
     made, lines = locked(copy)
     page = json.loads(index.answers["/simple/torch/"][2])
     plain = next(row for row in page["files"] if row["filename"].startswith("torch-2.10.0-py3"))
     assert made.packages["torch"].sha256 == plain["hashes"]["sha256"]
-    assert lines[-1] == (
-        f"torch 2.10.0: the plain wheel is locked; {index.address}/simple also has variants, which"
-        " uv reads in preview alone: cu126"
-    )
+    assert lines == [
+        f"4 Python packages; {index.address}/simple has variants of torch 2.10.0, which are not "
+        "taken: null"
+    ]
 
 
 def test_a_release_with_variants_alone_is_refused_in_one_line(index: Server, copy: Path) -> None:
-    with_variant(index, "2.10.0", "cu126", alone=True)
+    with_variant(index, "2.10.0", "null", alone=True)
     before = (copy / image_yaml.IMAGES / "v100-torch/image.lock").read_text()
     with pytest.raises(InputError, match="has only unsupported wheel variants") as refused:
         locked(copy)
