@@ -55,12 +55,15 @@ def builds(name: str, host: BuildNetwork) -> frozenset[str]:
     return versions if any("+cu" in version for version in versions) else frozenset()
 
 
-def variants(name: str, version: str, host: BuildNetwork) -> tuple[str, tuple[str, ...]]:
-    """Return the index that a package comes from, and the variants that it has of a version there
-    beside the plain wheel: the last part of a wheel's name (PEP 825)."""
+def told(name: str, version: str, host: BuildNetwork) -> str:
+    """Return what a person is told of the index of a locked package: which one a build for one CUDA
+    comes from; and its variants of it (PEP 825), which are not taken. "" for nothing."""
     index, files = wheels(name, host)
-    found = {_variant(file) for file in files if file[1] == version}
-    return index, tuple(sorted(found - {""}))
+    text = f"; {name} {version} comes from {index}" if "+" in version else ""
+    if variants := sorted({_variant(file) for file in files if file[1] == version} - {""}):
+        names = ", ".join(variants)
+        text += f"; {index} has variants of {name} {version}, which are not taken: {names}"
+    return text
 
 
 def _variant(file: tuple[str, ...]) -> str:

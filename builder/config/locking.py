@@ -87,20 +87,12 @@ def lock(
             locking.error = None
         lockfile.write(root, made)
         locking.cached = kept
-        locking.detail = "unchanged" if kept else _told(made, stack)
+        if kept:
+            locking.detail = "unchanged"
+        else:
+            told = listed.told(stack.distribution, stack.release, network.discover())
+            locking.detail = f"{len(made.packages)} Python packages{told}"
     return made
-
-
-def _told(made: Lock, stack: Stack) -> str:
-    """Return what a new lock has; of a build for one CUDA its index, and the variants of the
-    framework's wheel that are there and not taken."""
-    index, variants = listed.variants(stack.distribution, stack.release, network.discover())
-    text, name = f"{len(made.packages)} Python packages", f"{stack.distribution} {stack.release}"
-    if "+" in stack.release:
-        text += f"; {name} comes from {index}"
-    if variants:
-        text += f"; {index} has variants of {name}, which are not taken: {', '.join(variants)}"
-    return text
 
 
 def _made(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,9 @@ def test_a_page_of_either_form_lists_builds_and_variants_for_linux(page: str) ->
         host = BuildNetwork(extra_indexes=(f"{server.address}/other", f"{server.address}/whl/"))
         versions = {"2.14.1+cu126", "2.14.1+cu130", "2.13.0", "2.15.0"}
         assert listed.builds("torch", host) == versions
-        index = f"{server.address}/whl/"
-        assert listed.variants("torch", "2.15.0", host) == (index, ("cu126", "cu132"))
-        assert listed.variants("torch", "2.13.0", host) == (index, ())
+        variants = "has variants of torch 2.15.0, which are not taken: cu126, cu132"
+        assert listed.told("torch", "2.15.0", host) == f"; {server.address}/whl/ {variants}"
+        assert listed.told("torch", "2.13.0", host) == ""
         asked = [path for _, path, _ in server.seen]
         assert asked == ["/other/torch/", "/whl/torch/"], "once, in uv's order"
 
@@ -94,7 +94,7 @@ def locked(root: Path, stale: bool = True) -> tuple[lockfile.Lock, list[str]]:
 
 
 @pytest.fixture
-def index(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+def index(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """An index of PyPI's wheels and one of builds by CUDA, below /simple and /whl/cu126; the first
     is the default."""
     with serving(simple("/simple", PLAIN) | simple("/whl/cu126", BUILDS)) as server:

@@ -17,7 +17,7 @@ from builder.facts.frameworks import minor
 
 
 @dataclass(frozen=True)
-class Build:
+class CudaBuild:
     """A wheel of a release, for one CUDA."""
 
     version: str
@@ -49,7 +49,7 @@ class Build:
 
 
 @cache
-def every() -> tuple[Build, ...]:
+def every() -> tuple[CudaBuild, ...]:
     """Return all that are known: the newest release first, and of each the one on PyPI, the same
     with a label, then the newest CUDA."""
     table = read_table(Path(__file__).with_name("builds.yaml"))
@@ -63,17 +63,17 @@ def every() -> tuple[Build, ...]:
 
 def _of(
     release: Release, rows: list[dict[str, Any]], sources: dict[str, Source]
-) -> Iterator[Build]:
+) -> Iterator[CudaBuild]:
     version, major = release.version, release.cuda
     toolkit = release.asks_for.get("cuda-toolkit")
     cuda = minor(toolkit or release.asks_for[f"nvidia-cuda-runtime-cu{major}"])
     cudnn = release.asks_for[f"nvidia-cudnn-cu{major}"]
-    yield Build(version, release, cuda, cudnn, release.source)
+    yield CudaBuild(version, release, cuda, cudnn, release.source)
     same = Source(f"taken for the same as {release.source.text}", False)
-    yield Build(_labelled(version, cuda), release, cuda, cudnn, same)
+    yield CudaBuild(_labelled(version, cuda), release, cuda, cudnn, same)
     for row in reversed(rows):
         if minor(version) in row["releases"]:
-            yield Build(
+            yield CudaBuild(
                 _labelled(version, row["cuda"]),
                 release,
                 row["cuda"],
@@ -87,12 +87,12 @@ def _labelled(version: str, cuda: str) -> str:
     return f"{version}+cu{cuda.replace('.', '')}"
 
 
-def find(version: str) -> Build | None:
+def find(version: str) -> CudaBuild | None:
     """Return a build by its version, None where it is not known."""
     return next((build for build in every() if build.version == version), None)
 
 
-def further(capability: str, than: Build | None) -> Build | None:
+def further(capability: str, than: CudaBuild | None) -> CudaBuild | None:
     """Return the newest build that runs on a GPU and is newer than what PyPI has for it, None where
     PyPI has the newest, or `than` is no older."""
     first = next(build for build in every() if build.runs(capability) == "native")
@@ -101,7 +101,7 @@ def further(capability: str, than: Build | None) -> Build | None:
     return first if first.label and newer else None
 
 
-def for_older_drivers(capability: str, than: Build) -> Build | None:
+def for_older_drivers(capability: str, than: CudaBuild) -> CudaBuild | None:
     """Return the newest build that runs on a GPU with an older CUDA, and so with older drivers; of
     the releases that PyPI has for a newer CUDA."""
     older = (b for b in every() if int(b.major) < int(than.major))

@@ -15,7 +15,7 @@ from builder.config.stack import Fact, RefusedError, Stack
 from builder.facts import cuda, frameworks
 from builder.facts.accelerators import Accelerator
 from builder.frameworks.torch import builds
-from builder.frameworks.torch.builds import Build
+from builder.frameworks.torch.builds import CudaBuild
 
 
 def resolve(spec: ImageSpec) -> Stack:
@@ -59,7 +59,7 @@ def resolve(spec: ImageSpec) -> Stack:
     )
 
 
-def _other(capability: str, refused: Build | None) -> str:
+def _other(capability: str, refused: CudaBuild | None) -> str:
     """Return what to write for a build that goes further than PyPI's wheels: that of the refused
     release, else the newest; "" where there is none."""
     of_release = (b for b in builds.every() if refused and b.release is refused.release)
@@ -68,13 +68,13 @@ def _other(capability: str, refused: Build | None) -> str:
     return f"torch: {_written(build)}" if build and build.label else ""
 
 
-def _written(build: Build) -> str:
+def _written(build: CudaBuild) -> str:
     """Return a build and how an index that has it is named."""
     (index,) = frameworks.of("torch").indexes
     return f"{build.version} with an index that has it, as UV_INDEX={index}/{build.label}"
 
 
-def _facts(accelerator: Accelerator, build: Build) -> Iterator[Fact]:
+def _facts(accelerator: Accelerator, build: CudaBuild) -> Iterator[Fact]:
     capability, name = accelerator.compute_capability or "", accelerator.name
     index = build.source if build.capabilities else build.release.metadata
     title = f"PyTorch {build.version}"
