@@ -31,7 +31,7 @@ def wheels(name: str, host: BuildNetwork) -> tuple[str, tuple[tuple[str, ...], .
         contextlib.suppress(HTTPError, OutsideError),
         host.client(connect=_TIMEOUT, read=_TIMEOUT) as client,
     ):
-        for index in (*host.extra_indexes, host.index or DEFAULT):
+        for index in host.indexes(name) if host.index else (*host.indexes(name), DEFAULT):
             url = f"{index.rstrip('/')}/{name}/"
             page = client.answer("GET", url, most=LARGEST, headers={"Accept": _FORMS}, follow=True)
             if page.status == 200:
@@ -49,7 +49,7 @@ def _is_for_linux(file: tuple[str, ...]) -> bool:
 def builds(name: str, host: BuildNetwork) -> frozenset[str]:
     """Return the versions of a package that the index in use lists, where some are builds for one
     CUDA, by their labels; else none."""
-    if not (host.extra_indexes or host.index):
+    if not host.indexes(name):
         return frozenset()
     versions = frozenset(file[1] for file in wheels(name, host)[1] if not _variant(file))
     return versions if any("+cu" in version for version in versions) else frozenset()

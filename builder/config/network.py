@@ -23,13 +23,15 @@ import os
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from builder.core import web
+from packaging.utils import canonicalize_name
+
+from builder.core import project, web
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.files import parsed
@@ -37,6 +39,9 @@ from builder.core.files import parsed
 if TYPE_CHECKING:
     from builder.core.web import Client
 
+PYPROJECT: Final = "pyproject.toml"
+PINNED: Final = "BUILDER_PINNED"
+"""In the environment of uv: BuildNetwork.pinned, as NAME=URL."""
 SECRETS_FOLDER: Final = "/run/secrets"
 MAX_SECRET_BYTES: Final = 500 * 1024
 """BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize)."""
@@ -72,6 +77,8 @@ class BuildNetwork:
     index_named: str = ""
     extra_named: str = ""
     """`index_named` and `extra_named`: the variable or the file that names the indexes."""
+    pinned: tuple[tuple[str, str], ...] = ()
+    """Packages that come from one index alone, each with it: `tool.uv.sources` of the project."""
 
     def __repr__(self) -> str:
         return f"BuildNetwork({', '.join(self.summary()) or 'nothing special'})"
@@ -83,14 +90,22 @@ class BuildNetwork:
             *(f"{name} {without_login(value)}" for name, value in self.proxies),
             *((f"Python index {without_login(self.index)}",) if self.index else ()),
             *(f"extra index {without_login(url)}" for url in self.extra_indexes),
+            *(f"index of {name} {without_login(url)}" for name, url in self.pinned),
         )
+
+    def indexes(self, package: str) -> tuple[str, ...]:
+        """Return the indexes that uv asks for a package, in its order; none for PyPI alone."""
+        if only := tuple(url for name, url in self.pinned if name == package):
+            return only
+        return (*self.extra_indexes, *((self.index,) if self.index else ()))
 
     def index_of(self, wheel: str) -> tuple[str, str]:
         """Return the index that has the address of a wheel, and the variable or file that names it.
 
         An index may keep its files on another host; then it is the first one, as uv asks them.
         """
-        known = [(url, self.extra_named) for url in self.extra_indexes]
+        known = [(url, PYPROJECT) for _, url in self.pinned]
+        known += [(url, self.extra_named) for url in self.extra_indexes]
         known += [(self.index, self.index_named)] if self.index else []
         listed = [(without_login(url), named) for url, named in known]
         return max(
@@ -130,13 +145,15 @@ class BuildNetwork:
 
         Index, proxies and CA are those of a build, so that a build can fetch what is locked.
         """
-        return self._variables(str(self.ca))
+        pins = " ".join(f"{name}={url}" for name, url in self.pinned)
+        return self._variables(str(self.ca)) | ({PINNED: pins} if pins else {})
 
     def with_login(self, address: str) -> str:
         """Return an address with the user and password of the index on the same host, if it has
         them. uv leaves them out of what it writes."""
         parts = urlsplit(address)
-        for index in map(urlsplit, filter(None, (self.index, *self.extra_indexes))):
+        pinned = (url for _, url in self.pinned)
+        for index in map(urlsplit, filter(None, (self.index, *self.extra_indexes, *pinned))):
             login = index.netloc.rpartition("@")[0]
             same = (index.scheme, index.hostname, index.port)
             if login and same == (parts.scheme, parts.hostname, parts.port):
@@ -182,9 +199,9 @@ def discover(
     home = Path(env.get("HOME") or Path.home()) if home is None else home
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
     pip = _pip_settings(env, root, config)
-    uv = _uv_settings(env, root, config)
+    uv, own = _uv_settings(env, root, config), _project_settings()
     logins = read_logins([Path(env.get("NETRC") or home / ".netrc")])
-    (index_named, index), (extra_named, extra_indexes) = _indexes(env, pip, uv)
+    (index_named, index), (extra_named, extra_indexes) = _indexes(env, pip, uv, own)
     proxies = {name: env.get(name) or env.get(name.upper()) or "" for name in _PROXIES}
     trusted = [env.get("UV_INSECURE_HOST"), uv.get("allow-insecure-host"), pip.get("trusted-host")]
     return BuildNetwork(
@@ -195,6 +212,7 @@ def discover(
         trusted_hosts=tuple(dict.fromkeys(host for hosts in trusted for host in _words(hosts))),
         index_named=index_named,
         extra_named=extra_named,
+        pinned=tuple((name, with_login(url, logins)) for name, url in _pinned(own)),
     )
 
 
@@ -278,21 +296,54 @@ def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, 
     return settings
 
 
+def _project_settings() -> dict[str, Any]:
+    """Return [tool.uv] of the project's pyproject.toml."""
+    try:
+        file = project.find_root() / PYPROJECT
+        tool = parsed(tomllib.loads, file.read_text(encoding="utf-8")).get("tool", {})
+        return dict(tool.get("uv", {}))
+    except (InputError, FileNotFoundError):
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise _unreadable(Path(PYPROJECT), error) from None
+
+
+def _tables(settings: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Return the tables [[index]] of uv's settings."""
+    return [table for table in _words(settings.get("index")) if isinstance(table, dict)]
+
+
+def _pinned(own: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the packages that the project takes from one index, each with it."""
+    urls = {table.get("name"): _index_url(table.get("url")) for table in _tables(own)}
+    sources = own.get("sources")
+    for name, source in sources.items() if isinstance(sources, dict) else ():
+        for each in source if isinstance(source, list) else [source]:
+            if isinstance(each, dict) and (url := urls.get(each.get("index"))):
+                yield canonicalize_name(name), url
+                break
+
+
 def _indexes(
-    env: Mapping[str, str], pip: Mapping[str, str], uv: Mapping[str, object]
+    env: Mapping[str, str],
+    pip: Mapping[str, str],
+    uv: Mapping[str, object],
+    own: Mapping[str, object],
 ) -> tuple[tuple[str, str | None], tuple[str, list[str]]]:
-    """Return the default index and the extra ones, each with what names them: uv's own
-    configuration first, then pip's."""
-    tables = [table for table in _words(uv.get("index")) if isinstance(table, dict)]
-    named = [(bool(table.get("default")), table.get("url")) for table in tables]
+    """Return the default index and the extra ones, each with what names them: the project's first,
+    uv's own configuration, then pip's. own: the project's."""
+    open_to_all = [[t for t in _tables(each) if not t.get("explicit")] for each in (own, uv)]
+    ours, named = [[(bool(t.get("default")), t.get("url")) for t in each] for each in open_to_all]
     defaults: list[tuple[str, object]] = [
         *((name, env.get(name)) for name in ("UV_DEFAULT_INDEX", "UV_INDEX_URL")),
+        *((PYPROJECT, url) for default, url in ours if default),
         *(("uv.toml", url) for default, url in named if default),
         ("uv.toml", uv.get("index-url")),
         (_pip_source(env, "PIP_INDEX_URL"), pip.get("index-url")),
     ]
     extras: list[tuple[str, list[Any]]] = [
         *((name, _words(env.get(name))) for name in ("UV_INDEX", "UV_EXTRA_INDEX_URL")),
+        (PYPROJECT, [url for default, url in ours if not default]),
         ("uv.toml", [url for default, url in named if not default]),
         ("uv.toml", _words(uv.get("extra-index-url"))),
         (_pip_source(env, "PIP_EXTRA_INDEX_URL"), _words(pip.get("extra-index-url"))),

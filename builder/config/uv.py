@@ -224,7 +224,16 @@ def _compiled(
     taken as source, with what they require, so that uv runs nothing of them."""
     with tempfile.TemporaryDirectory(prefix="builder-lock-") as scratch:
         output = Path(scratch) / "pylock.toml"
-        output.with_name("in").write_text("\n".join(requirements) + "\n")
+        wanted, settings, prefix = "in", output.with_name("uv.toml"), ""
+        if pinned := environment.get(network.PINNED):
+            wanted, settings, prefix = (
+                network.PYPROJECT,
+                output.with_name(network.PYPROJECT),
+                "tool.uv.",
+            )
+            settings.write_text(_project(requirements, platform.python, pinned.split()))
+        else:
+            output.with_name(wanted).write_text("\n".join(requirements) + "\n")
         output.with_name("constraints").write_text(
             "".join(f"{name}=={version}\n" for name, version in constraints.items())
         )
@@ -233,7 +242,7 @@ def _compiled(
             for name, version in preferences.items():
                 lines += ["[[packages]]", f'name = "{name}"', f'version = "{version}"']
             output.write_text("\n".join(lines) + "\n")
-        command = [uv_program(), "pip", "compile", "in", "--constraints", "constraints"]
+        command = [uv_program(), "pip", "compile", wanted, "--constraints", "constraints"]
         command += ["--output-file", output.name, "--format", "pylock.toml", "--no-header"]
         command += ["--python-version", platform.python]
         command += ["--python-platform", f"x86_64-manylinux_2_{platform.glibc}"]
@@ -241,9 +250,9 @@ def _compiled(
         command += ["--no-preview"]  # there uv takes variants, which pylock.toml cannot hold
         for name, requires in sources.items():
             command += ["--no-binary", name]
-            with output.with_name("uv.toml").open("a") as file:
+            with settings.open("a") as file:
                 row = f"name = {json.dumps(name)}\nrequires-dist = {json.dumps(list(requires))}\n"
-                file.write(f"[[dependency-metadata]]\n{row}")
+                file.write(f"[[{prefix}dependency-metadata]]\n{row}")
         for name in environment.get(TAKEN_NOW, "").split():
             command += ["--exclude-newer-package", f"{name}=false"]
         done = subprocess.run(
@@ -257,6 +266,19 @@ def _compiled(
             raise _failure(done.stderr)
         packages: list[dict[str, Any]] = tomllib.loads(output.read_text()).get("packages", [])
     return packages
+
+
+def _project(requirements: Iterable[str], python: str, pinned: Iterable[str]) -> str:
+    """Return a pyproject.toml that asks for requirements: there uv takes packages from one index.
+
+    pinned: NAME=URL of each.
+    """
+    text = f'[project]\nname = "locked"\nversion = "0"\nrequires-python = ">={python}"\n'
+    text += f"dependencies = {json.dumps(list(requirements))}\n"
+    for name, _, url in (each.partition("=") for each in pinned):
+        text += f'[tool.uv.sources.{name}]\nindex = "of-{name}"\n'
+        text += f'[[tool.uv.index]]\nname = "of-{name}"\nurl = {json.dumps(url)}\nexplicit = true\n'
+    return text
 
 
 def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork) -> dict[str, Pin]:

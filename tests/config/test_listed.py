@@ -14,7 +14,7 @@ from builder.config.network import BuildNetwork
 from builder.core import files
 from builder.core.errors import InputError
 from builder.core.events import StepDone
-from builder.pipeline import committed
+from builder.pipeline import committed, package
 from tests.config.test_lock import nothing_new
 from tests.emulators.answers import Server, serving
 from tests.emulators.index import simple
@@ -119,9 +119,36 @@ def test_a_lock_takes_the_build_for_its_gpu_and_keeps_it_without_that_index(
     target = targets.of(copy, "v100-torch")
     assert target.stack.release == "2.14.1+cu126" and not target.checked()[1]
     assert locked(copy, stale=False)[0] == made, "what fits is kept, and no index is asked"
+    other = package.on_target(target, package.find(f"{copy}/examples/torch-digits:train"))
+    assert other.stack.release == "2.14.1+cu126", "a program in the place of its own has it, too"
     said = {fact.statement: fact for fact in target.facts}
     assert not said["PyTorch 2.14.1+cu126 on V100"].verified
     assert "builder lock --upgrade v100-torch asks" in said["why PyTorch 2.14.1+cu126"].value
+
+
+def test_an_index_of_the_projects_own_is_asked_for_what_it_says_alone(
+    index: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.write(
+        copy / "pyproject.toml",
+        f"""[project]
+name = "digits"
+[[tool.uv.index]]
+name = "builds"
+url = "{index.address}/whl/cu126"
+explicit = true
+[tool.uv.sources]
+torch = [{{ index = "builds", marker = "sys_platform == 'linux'" }}]
+""",
+    )
+    monkeypatch.chdir(copy)
+    made, lines = locked(copy)
+    assert made.packages["torch"].version == "2.14.1+cu126"
+    assert lines == [f"4 Python packages; torch 2.14.1+cu126 comes from {index.address}/whl/cu126"]
+    assert {path for _, path, _ in index.seen if path.startswith("/whl/cu126/")} == {
+        "/whl/cu126/torch/",
+        "/whl/cu126/torch-2.14.1%2Bcu126-py3-none-any.whl",
+    }, "no other package is asked there"
 
 
 def test_a_build_that_no_index_has_is_refused_with_an_index_that_does(

@@ -136,6 +136,32 @@ def test_uvs_configuration_wins_over_pips_whose_files_have_their_order(host: Hos
     assert (network.index, network.extra_indexes) == (None, ("https://b/s",))
 
 
+def test_the_projects_indexes_come_before_the_users_and_after_the_environments(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "builder.toml").touch()
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    table = '[[{}index]]\nname = "{}"\nurl = "https://{}/s"\n'
+    text = table.format("tool.uv.", "all", "all") + table.format("tool.uv.", "one", "one")
+    pins = '[tool.uv.sources]\nTorch_Vision = { index = "one" }\nmine = { path = "." }\n'
+    (tmp_path / "pyproject.toml").write_text(f"{text}explicit = true\n{pins}")
+    user = table.format("", "user", "user") + table.format("", "none", "none")
+    host.write(".config/uv/uv.toml", f"{user}explicit = true\n", host.home)
+    network = host.discover()
+    assert (network.extra_indexes, network.extra_named) == (("https://all/s",), "pyproject.toml")
+    assert network.indexes("torch-vision") == ("https://one/s",)
+    assert network.host_environment()["BUILDER_PINNED"] == "torch-vision=https://one/s"
+    assert network.index_of("https://one/s/a.whl") == ("https://one/s", "pyproject.toml")
+    assert "index of torch-vision https://one/s" in network.summary()
+    assert host.discover(UV_INDEX="https://env/s").indexes("numpy") == ("https://env/s",)
+    (tmp_path / "pyproject.toml").write_text("tool = 1\n")
+    with pytest.raises(InputError, match=r"pyproject.toml cannot be read"):
+        host.discover()
+    (tmp_path / "pyproject.toml").unlink()
+    assert host.discover().extra_indexes == ("https://user/s",), "explicit ones are no others'"
+
+
 @pytest.mark.parametrize("url", ["http://bob:pw@[::1/simple", "https://bob:pw@host:99999/simple"])
 def test_an_index_that_is_no_address_is_named_without_its_login(host: Host, url: str) -> None:
     with pytest.raises(InputError, match=r"the Python index .*/simple is no address") as caught:

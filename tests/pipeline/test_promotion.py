@@ -19,6 +19,7 @@ network = pytest.mark.network
 
 def test_tags_carry_the_commit_and_say_when_the_tree_differs(tmp_path: Path) -> None:
     assert tags_for("v100", "2.21.0", tmp_path) == ("v100-2.21.0", "v100")
+    assert tags_for("v100", "2.14.1+cu126", tmp_path)[0] == "v100-2.14.1-cu126", "a tag has no +"
     git(tmp_path, "init", "-q")
     (tmp_path / "file").write_text("1")
     git(tmp_path, "add", ".")
