@@ -116,6 +116,10 @@ PyTorch 2.10.0 on V100: machine code
 oldest driver for CUDA 12: 525
     NVIDIA, CUDA compatibility, minor version compatibility
 .. (docs.nvidia.com/deploy/cuda-compatibility)
+newer for V100 than PyPI has: 2.14.1+cu126 with an index that has it, as
+.. UV_INDEX=https://download.pytorch.org/whl/cu126  (not verified)
+    pytorch/pytorch, RELEASE.md, release compatibility and CUDA support matrices
+.. (pull requests 164471, 175253, 182849, 187075, 194367); no wheel was read
 why not PyTorch 2.15.0: PyTorch 2.15.0 (CUDA 13.2, cuDNN 9.26.0.51) has no kernels
 .. for V100 (7.0)
     what was read of its wheels: builder/facts/gpu-support.json
