@@ -73,6 +73,10 @@ COMMANDS: Final = {
 }
 """By its name: where a command or a group of commands is, MODULE:NAME."""
 
+CHECKS: Final = (["lock", "--check"], ["render", "--check"])
+"""Commands that files alone decide: one that held is not carried out before a file changes
+(builder/core/unchanged.py)."""
+
 
 def page() -> str:
     """Return what `builder --help` shows."""
@@ -113,9 +117,17 @@ def _program() -> Callable[[], object]:
     """Return what carries out the arguments of this process."""
     if sys.argv[1:] in (["--help"], ["-h"]):
         return lambda: sys.stdout.write(page()) and sys.stdout.flush()
+    if sys.argv[1:] in CHECKS:
+        from builder.core import project, unchanged
+
+        return lambda: unchanged.once(sys.argv[1], project.find_root(), _commands)
+    return _commands
+
+
+def _commands() -> None:
     from builder.cli.group import app
 
-    return app
+    app()
 
 
 def _explained(error: Exception) -> ending.Told:

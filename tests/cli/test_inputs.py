@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -193,6 +195,22 @@ exit code 4
 """)
     assert shown(builder("render")) == snapshot("| wrote images/v100/Dockerfile\n")
     assert shown(builder("render", "--check")) == snapshot("")
+
+
+def test_a_check_that_held_imports_nothing_and_sees_the_next_change(here: Path) -> None:
+    program = (
+        "import atexit, sys; from builder.cli import main; sys.argv = ['builder', *sys.argv[1:]];"
+        "atexit.register(lambda: print('typer' in sys.modules)); main()"
+    )
+
+    def check() -> tuple[int, str]:
+        words = [sys.executable, "-c", program, "render", "--check"]
+        done = subprocess.run(words, capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    assert [check(), check()] == [(0, "True\n"), (0, "False\n")]
+    (here / "images/t4/Dockerfile").unlink()
+    assert check() == (4, "True\n")
 
 
 def test_check_says_what_does_not_agree(here: Path, builder: Run) -> None:
