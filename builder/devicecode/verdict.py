@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache
+from typing import Any, NamedTuple
 
 from builder.devicecode.library import Group, Library
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX
@@ -72,8 +73,7 @@ class Support(IntEnum):
         return self.name if self is Support.PTX else self.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True)
-class Containers:
+class Containers(NamedTuple):
     """What a device finds in the containers of a section, or of a library."""
 
     native: int = 0
@@ -88,16 +88,11 @@ class Containers:
     ptx_version: str = ""
     """The newest PTX ISA among that ("8.5"), "" if there is none."""
 
-    def __add__(self, other: Containers) -> Containers:
-        return Containers(
-            self.native + other.native,
-            self.older + other.older,
-            self.ptx + other.ptx,
-            self.nothing + other.nothing,
-            self.newer + other.newer,
-            self.ptx_bytes + other.ptx_bytes,
-            newest((self.ptx_version, other.ptx_version)),
-        )
+    @classmethod
+    def total(cls, each: Iterable[Containers]) -> Containers:
+        """Return what all of them hold together."""
+        columns: list[Any] = [*zip(cls(), *each, strict=True)]
+        return cls._make([*map(sum, columns[:-1]), newest(columns[-1])])
 
     @property
     def served(self) -> int:
@@ -116,7 +111,7 @@ class LibraryVerdict:
 
     library: Library
     status: Support
-    containers: Containers = Containers()
+    containers: Containers = field(default=Containers())
     """Of all its sections that are judged."""
     uncompilable: tuple[Directives, ...] = ()
     """The PTX that the driver would choose and cannot compile for the device."""
@@ -300,7 +295,7 @@ def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
     status, reason = _used(library, worst, device)
     if status == Support.NOT_USED:
         return LibraryVerdict(library, status, section=worst.section, reason=reason)
-    total = sum((table.containers for table in tables), Containers())
+    total = Containers.total(table.containers for table in tables)
     return replace(worst, status=status, containers=total, reason=reason)
 
 
@@ -341,25 +336,26 @@ def _loaded_by_program(groups: list[Group]) -> bool:
 def _judge_section(
     library: Library, groups: list[Group], device: ComputeCapability
 ) -> LibraryVerdict:
-    found = Containers()
-    unneeded = Containers()  # PTX that is compiled only where no container has a cubin
+    holds: list[Containers] = []
+    unneeded: list[Containers] = []  # PTX that is compiled only where no container has a cubin
     uncompilable: set[Directives] = set()
     for group in groups:
         number = group.containers
         # Containers for newer devices only may be all of a library's kernels, and the rest a helper
         # beside them: 759 of the 761 of cuSPARSELt 0.8 start at sm_80, and two have compute_52
         oldest = min((target.architecture for target in group.targets), default=0)
-        found += Containers(newer=number if oldest > device.architecture else 0)
+        if oldest > device.architecture:
+            holds.append(Containers(newer=number))
         picked = _choose(group.targets, device)
         text = group.ptx[group.targets.index(picked)] if picked and group.ptx else None
         if text and not runs(text.target, device):
             uncompilable.add(text)
             picked = None
         if picked is None:
-            found += Containers(nothing=number if group.targets else 0)
+            holds.append(Containers(nothing=number if group.targets else 0))
         elif picked.kind == ELF:
             native = picked.architecture == device.architecture
-            found += Containers(native=number) if native else Containers(older=number)
+            holds.append(Containers(native=number) if native else Containers(older=number))
         else:
             size = group.code[group.targets.index(picked)]
             used = Containers(ptx=number, ptx_bytes=size, ptx_version=text.version if text else "")
@@ -367,16 +363,17 @@ def _judge_section(
             if len(group.targets) == 1 or linked or size <= _DIRECTIVES * number:
                 # a container of its own for each target, code that the library links itself when
                 # it runs, or a text without a kernel
-                unneeded += used
+                unneeded.append(used)
             else:
-                found += used
-    every, cubins = sum(group.containers for group in groups), found.native + found.older
+                holds.append(used)
+    found, every = Containers.total(holds), sum(group.containers for group in groups)
+    cubins = found.native + found.older
     if 2 * found.newer > every and cubins * _HELPERS < every:
         status = Support.MISSING
     elif cubins:
         status = Support.NATIVE if found.native >= found.older else Support.OLDER_MINOR
-    elif (found.ptx or unneeded.ptx) and not uncompilable:
-        status, found = Support.PTX, found + unneeded
+    elif (found.ptx or unneeded) and not uncompilable:
+        status, found = Support.PTX, Containers.total([found, *unneeded])
     else:
         status = Support.MISSING
     return LibraryVerdict(library, status, found, tuple(sorted(uncompilable)), groups[0].section)
