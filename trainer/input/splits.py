@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,11 @@ _NAMES = ("{}-*.tfrecord", "{}-?????-of-?????", "*-{}.tfrecord-?????-of-?????")
 
 _FILE = r"[^/\s;:'\"]*(?:\.tfrecord|-\d{5}-of-\d{5})[^/\s;:'\"]*"
 """Of such a name in an error's text."""
+
+
+_TRACING = threading.Lock()
+"""Held where one of several threads makes operations: TensorFlow 2.21 keeps the types of their
+arguments in a table without a lock (python_api_dispatcher.cc), and a process ended by SIGSEGV."""
 
 
 class CorruptRecord(UsageError):  # noqa: N818 - named for what was found
@@ -151,8 +157,10 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
         return targets.read(tf.io.parse_example(records, feature), layout, outputs)
 
     def read(shard: Shard) -> np.ndarray:
-        records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
-        return np.concatenate([*records.as_numpy_iterator()] or [np.zeros(0, np.int64)])
+        with _TRACING:
+            records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
+            iterator = records.as_numpy_iterator()
+        return np.concatenate([*iterator])
 
     filled = [shard for shard in shards if shard.records]
     with ThreadPoolExecutor(8) as pool:
@@ -407,13 +415,15 @@ Decoded = tuple[int, int, Layout]
 
 def _reads(path: str, decoded: Decoded | None) -> bool:
     """Do all checksums match and, if `decoded` is given, can all pictures be decoded?"""
-    records = tf.data.TFRecordDataset(path)
-    if decoded is not None:
-        records = records.map(
-            lambda record: parse(record, *decoded), num_parallel_calls=tf.data.AUTOTUNE
-        )
+    with _TRACING:
+        records = tf.data.TFRecordDataset(path)
+        if decoded is not None:
+            records = records.map(
+                lambda record: parse(record, *decoded), num_parallel_calls=tf.data.AUTOTUNE
+            )
+        iterator = iter(records)
     try:
-        for _ in records:
+        for _ in iterator:
             pass
     except (tf.errors.DataLossError, tf.errors.InvalidArgumentError):
         return False
@@ -424,7 +434,7 @@ def _sifted(path: str, decoded: Decoded) -> tuple[list[bytes], list[str]]:
     """Return the readable records of a file, and one line for each of the others."""
     good: list[bytes] = []
     problems: list[str] = []
-    with storage.gfile.GFile(path, "rb") as file:
+    with storage.gfile.GFile(path, "rb") as file, _TRACING:
         try:
             places = tfrecord.lengths(file, storage.gfile.stat(path).length)
             for number, place in enumerate(places):

@@ -1,8 +1,11 @@
 """A folder of records: they are counted, damaged ones are named or left out, others are refused."""
 
+import functools
 import gzip
 import json
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,6 +136,29 @@ def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
     assert problem.startswith(f"{path}: record 1 is corrupt: ")
     assert splits.find_corrupt(config) == problem
     assert labels(files, 4) == [1, 1, 1, 1]
+
+
+def test_operations_are_made_by_one_thread_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by several at once, they ended a process by SIGSEGV, once in some fifty starts."""
+    one, made, parse = threading.Lock(), tf.data.TFRecordDataset, splits.parse
+
+    def alone(call: Callable[..., object], *given: object) -> object:
+        assert one.acquire(blocking=False)
+        time.sleep(0.05)  # for the other threads to come
+        one.release()
+        return call(*given)
+
+    monkeypatch.setattr(tf.data, "TFRecordDataset", functools.partial(alone, made))
+    monkeypatch.setattr(splits, "parse", functools.partial(alone, parse))
+    (tmp_path / "labels.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    files = shards(tmp_path, 2, 2, 2)
+    assert [*map(len, splits.labels(files, 6).values())] == [2, 2, 2]
+    assert splits.find_corrupt(options(records=str(tmp_path), image_size=8)) is None
+    for path in (Path(shard.path) for shard in files[:2]):
+        path.write_bytes(path.read_bytes()[:-1])
+    assert len(splits.usable(str(tmp_path), "train", 8, 6)[1]) == 2
 
 
 def test_of_a_file_that_was_cut_short_the_rest_is_used(tmp_path: Path) -> None:
