@@ -19,6 +19,7 @@ the time.
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -116,6 +117,7 @@ def run(job: Path, log: Path, kind: str, environment: dict[str, str]) -> None:
     os.dup2(lines, 1)
     os.dup2(lines, 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    faulthandler.enable()
     os.environ.update(environment)
     from trainer import task
 
@@ -166,15 +168,23 @@ def interrupt(
         for process, code in zip(processes, finish(processes), strict=True):
             if process is victim and code == -signal.SIGKILL and way in ("kill", "freeze"):
                 continue
-            if code not in allowed:
-                raise RuntimeError("stuck" if code is None else f"exit code {code}")
-            if code and not explains(Path(process.name)):
-                raise RuntimeError(f"exit code {code} without a last line that says why")
+            right = code in allowed
+            if right and (code == 0 or explains(Path(process.name))):
+                continue
+            text = "stuck" if code is None else f"exit code {code}"
+            text += " without a last line that says why" if right else ""
+            text = f"{way} {called(victim)}: {called(process)} {text}"
+            raise RuntimeError(text, process.name)
     finally:
         for process in processes:
             process.kill()
         ballast.unlink(missing_ok=True)
     return note
+
+
+def called(process: Process) -> str:
+    """Return the role and number of a process, as in the name of its log."""
+    return Path(process.name).name.lstrip("0123456789")
 
 
 def send(process: Process, number: signal.Signals) -> None:
@@ -233,8 +243,7 @@ def attempt(
         victim = chance.choice(processes)
         finish(processes, at)
         note = interrupt(kind, processes, victim, way, disk)
-        name = Path(victim.name).name.lstrip("0123456789")
-        yield f"{way} {name} {at:.1f} s{note}: {finish(processes)}"
+        yield f"{way} {called(victim)} {at:.1f} s{note}: {finish(processes)}"
         if processes[0].exitcode == 0:
             break
     for _ in range(RESTARTS):
@@ -246,6 +255,13 @@ def attempt(
     problem = lost(job) if kind == "parameter servers" else differs(whole, job)
     if problem := problem or (unmeasured(whole, job) if kind == EVALUATED else ""):
         raise RuntimeError(problem)
+
+
+def shown(logs: Sequence[Path], wrong: str = "") -> str:
+    """Return the ends of some logs, first that of the process that ended wrongly."""
+    ordered = sorted(logs, key=lambda log: str(log) != wrong)
+    lengths = {str(log): 2000 for log in logs} | {wrong: 12000}
+    return "\n".join(f"{log.name}: {log.read_text()[-lengths[str(log)] :]}" for log in ordered)
 
 
 @contextlib.contextmanager
@@ -292,9 +308,8 @@ def campaign(trials: int, seed: int, limit: float) -> Counter[tuple[str, str]]:
                     interruptions.append(interruption)
                     counts[kind, interruption.split()[0]] += 1
             except RuntimeError as error:
-                outcome = str(error)
-                for log in sorted(logs.iterdir())[-len(CLUSTERS[kind]) - 1 :]:
-                    print(log.name, log.read_text()[-1500:])
+                outcome = str(error.args[0])
+                print(shown(sorted(logs.iterdir())[-len(CLUSTERS[kind]) - 1 :], *error.args[1:]))
             counts[kind, GOOD if outcome == GOOD else "failed"] += 1
             print(f"{number}, {kind}: {outcome}; {interruptions}", flush=True)
             subprocess.run(["rm", "-rf", str(disk / f"job-{number}")], check=False)

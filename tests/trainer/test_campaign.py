@@ -66,6 +66,16 @@ def test_what_an_evaluator_lost_or_measured_otherwise_is_found(tmp_path: Path) -
     assert campaign.unmeasured(whole, whole) == "no SavedModel is the best"
 
 
+def test_the_log_of_the_process_that_ended_wrongly_is_shown_first(tmp_path: Path) -> None:
+    logs = [tmp_path / name for name in ("1chief0", "2worker0", "3worker1")]
+    for log in logs:
+        log.write_text(f"{log.name} begins{'.' * 5000} ends\n")
+    text = campaign.shown(logs, str(logs[1]))
+    assert text.startswith("2worker0: 2worker0 begins")
+    assert text.index("2worker0 begins") < text.index("1chief0: ...") < text.index("3worker1: ...")
+    assert text.count(" begins") == 1, "of the others, the ends"
+
+
 @pytest.mark.long
 def test_interrupted_runs_end_as_unbroken_ones() -> None:
     """In a process of its own, since runs are forked from one that has not used TensorFlow."""
@@ -73,5 +83,5 @@ def test_interrupted_runs_end_as_unbroken_ones() -> None:
     limits = ("--seconds", str(seconds), "--seed", str(int(time.time())))
     command = [sys.executable, "-m", "tests.campaign", *limits]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout[-3000:]
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     assert campaign.GOOD in done.stdout

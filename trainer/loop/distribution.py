@@ -269,12 +269,20 @@ def _listening(address: str) -> Iterator[None]:
         thread.join()
 
 
+_PEERS = (
+    *("unknown device", "remote_handle", "Primary device is not remote", "registered in binary"),
+    *("worker was restarted", "incarnation", "CoordinationService"),
+)
+"""What errors of other types say where a peer is gone or was started again (TensorFlow's
+cluster_coordinator.py, _is_worker_failure; eager_service_impl.cc; collective_param_resolver)."""
+
+
 def outside(error: BaseException, stepped: bool) -> bool:
     """Return whether something outside the program, another process or a device, ended a step.
 
-    A peer that is gone has types of its own. A failed GPU, NCCL, and a peer that is starting again
-    have none. So once a step was made (`stepped`), any error of the runtime counts: the program
-    itself would have failed at the first step.
+    A peer that is gone has types of its own, or a text of _PEERS. A failed GPU, NCCL, and a peer
+    that is starting again may have neither. So once a step was made (`stepped`), any error of the
+    runtime counts: the program itself would have failed at the first step.
     """
     import tensorflow as tf
 
@@ -282,7 +290,9 @@ def outside(error: BaseException, stepped: bool) -> bool:
     peers = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
     runtime = (errors.InternalError, errors.UnknownError, errors.FailedPreconditionError)
     kinds = (*peers, errors.DeadlineExceededError, *(runtime if stepped else ()))
-    return isinstance(error, kinds)
+    text = str(error)
+    told = isinstance(error, errors.OpError) and any(peer in text for peer in _PEERS)
+    return isinstance(error, kinds) or (told and "/job:" in text)
 
 
 def compute_capabilities() -> list[tuple[int, int]]:

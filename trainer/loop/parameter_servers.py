@@ -99,10 +99,14 @@ class ParameterServers(inner.Trainer):
         return iter(self.coordinator.create_per_worker_dataset(of_this_worker))
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:
-        """Return METRICS of `count` steps by the workers, after the last of them."""
+        """Return METRICS of `count` steps by the workers, after the last of them. Raises what ended
+        one, or a worker's iterator, which TensorFlow wraps."""
         schedule = self.coordinator.schedule
-        results = [schedule(self._step_function, args=(batches,)) for _ in range(count)]
-        self.coordinator.join()
+        try:
+            results = [schedule(self._step_function, args=(batches,)) for _ in range(count)]
+            self.coordinator.join()
+        except Exception as error:
+            raise getattr(error, "original_exception", error) from None
         return inner.named(np.stack([result.fetch() for result in results]), self.config)
 
     def variables(self) -> dict[str, Any]:

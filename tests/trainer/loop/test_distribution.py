@@ -204,3 +204,26 @@ def test_what_ends_a_step_from_outside_is_told_by_its_type_and_by_the_steps_befo
     assert distribution.outside(error, stepped=False) is before
     assert distribution.outside(error, stepped=True) is after
     assert not distribution.outside(RuntimeError("Socket closed"), stepped=True)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("InvalidArgumentError", "/job:ps/replica:0/task:0 unknown device."),
+        ("InvalidArgumentError", "/job:ps/task:0: Unable to find the tensor remote_handle"),
+        ("InvalidArgumentError", "/job:ps: context_id 7: Perhaps the worker was restarted, or"),
+        ("NotFoundError", "'__inference_f_7' is neither a type of a primitive operation nor a name "
+         "of a function registered in binary running on x: from remote target /job:worker/task:1"),
+        ("FailedPreconditionError", "Device /job:worker/replica:0/task:1/device:CPU:0 current "
+         "incarnation doesn't match with one in the group"),
+        ("InternalError", "/job:worker/task:1: calling /tensorflow.CoordinationService/Heartbeat"),
+    ],
+)  # fmt: skip
+def test_a_peer_that_is_gone_is_told_by_its_text_before_the_first_step(
+    kind: str, text: str
+) -> None:
+    errors = pytest.importorskip("tensorflow").errors
+    assert distribution.outside(getattr(errors, kind)(None, None, text), stepped=False)
+    own = getattr(errors, kind)(None, None, "/job:chief/task:0: indices[0] = 7 is not in [0, 7)")
+    assert not distribution.outside(own, stepped=False)

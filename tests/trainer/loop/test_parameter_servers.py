@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.distribute.coordinator import cluster_coordinator
 
 from tests.trainer.loop.count_updates import RATE, STEPS, alone
 from tests.trainer.runs import ROOT, cluster
@@ -103,6 +105,16 @@ def test_what_parameter_servers_do_not_do_is_refused(option: tuple[object, ...])
     chosen = config.parse(["--records", "-", "--job-dir", "-", *map(str, option)], {})
     with pytest.raises(UsageError, match=f"^{words} does not work with parameter servers"):
         parameter_servers.ParameterServers(None, chosen, 2, "float32")
+
+
+def test_what_ended_a_worker_s_iterator_is_raised_as_it_was() -> None:
+    """TensorFlow wraps it in an error that is none of its own, and so "a fault of the program"."""
+    gone = tf.errors.UnavailableError(None, None, "Socket closed")
+    chief = mock.Mock()
+    chief.coordinator.join.side_effect = cluster_coordinator.ClosureInputError(gone)
+    with pytest.raises(tf.errors.UnavailableError, match="Socket closed"):
+        parameter_servers.ParameterServers.train(chief, None, 3)
+    assert chief.coordinator.schedule.call_count == 3
 
 
 @pytest.mark.slow
