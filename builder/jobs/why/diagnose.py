@@ -9,7 +9,8 @@ The rule where several endings have their lines:
 4. A cause wins over an ending that says little (`general`), and that over a consequence.
 5. Of several causes, the first in time counts.
 6. A timeout of a program that fell back to the CPU has that as its cause.
-7. Warnings are an ending only where nothing else is, not even an exception that is in no table.
+7. Where no line has the words of an ending, the kind of the error counts (`kind` in the table).
+8. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
 What is in no table is unknown, and shown with the program's last words.
 """
@@ -40,7 +41,7 @@ LAST = 4
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
-    r"|\bloss['\"]?[ :=]+\d",
+    r"|(?:\b|_)loss['\"]?[ :=]+\d",
     re.IGNORECASE,
 )
 _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
@@ -61,8 +62,21 @@ _DONE = re.compile(
 """What programs print when they are done."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)"
 )
-_COMPLAINT = re.compile(r"\b(?:error|fatal|failed|exception|abort\w*|panic)\b", re.IGNORECASE)
+_COMPLAINT = re.compile(
+    r"\b(?:error|fatal|fail(?:ed|s|ure)?|exception|abort\w*|panic|denied|forbidden|killed|cannot|can't"
+    r"|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*|rejected|invalid"
+    r"|unsupported|evicted|timed out|exhausted|terminated|interrupted)\b",
+    re.IGNORECASE,
+)
+_MILD = re.compile(
+    r"\b(?:warn|info|debug|retry\w*|error caught was)\b|warning:"
+    r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
+    r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))",
+    re.IGNORECASE,
+)
+"""What a program writes on lines that it survives."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +120,7 @@ def diagnose(run: JobLog) -> Diagnosis:
         _of_state(run, fatal)
         or _of_lines(run, fatal, [match for match in matches if match.slows])
         or _of_code(run)
+        or _of_kind(run)
         or _of_warnings(run, live)
         or _unknown(run)
     )
@@ -171,13 +186,14 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
 
 
 def _ignored(run: JobLog) -> set[int]:
-    """Return the lines of exceptions that Python itself ignores: raised while it cleans up."""
+    """Return the lines of exceptions that Python ignores: raised while it cleans up or logs."""
+    begins = ("Exception ignored in", "--- Logging error")
     ignored, inside = set[int](), False
     for index, line in enumerate(run.lines):
-        inside = inside or line.text.startswith("Exception ignored in")
+        inside = inside or line.text.startswith(begins)
         if inside:
             ignored.add(index)
-            inside = line.text.startswith(("Exception ignored in", "Traceback", " "))
+            inside = line.text.startswith((*begins, "Traceback", " "))
     return ignored
 
 
@@ -217,6 +233,29 @@ def _of_code(run: JobLog, unless: str = "") -> Diagnosis | None:
         return None
     certainty: Certainty = "certain" if run.exit_code in ending.trainer_codes else "likely"
     return _diagnosis(ending, certainty, (*_code(run), *_last_words(run)))
+
+
+def _of_kind(run: JobLog) -> Diagnosis | None:
+    """Return what the errors say whose words no ending has: exceptions, then complaints."""
+    for error in (_EXCEPTION, _COMPLAINT):
+        matches = [
+            Match(ending, index, words.start())
+            for index, line in enumerate(run.lines)
+            if (words := error.search(line.text)) and not _MILD.search(line.text)
+            for ending in table.of_kind(
+                _said(run, index, words.start() if error is _EXCEPTION else 0)
+            )
+        ]
+        if first := _first(_live(run, matches)):
+            return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
+    return None
+
+
+def _said(run: JobLog, index: int, start: int) -> str:
+    """Return the words of an error from a column on; some exceptions go on in the next line."""
+    words = run.lines[index].text[start:]
+    more = run.lines[index + 1 : index + 2] if words.endswith(("Error:", "Exception:")) else ()
+    return " ".join((words, *(line.text for line in more)))
 
 
 def _of_warnings(run: JobLog, live: Sequence[Match]) -> Diagnosis | None:

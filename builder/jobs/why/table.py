@@ -46,6 +46,8 @@ class Ending:
     """`says` and `warns`: words of a line; GAP stands between parts that follow one another."""
     slows: tuple[str, ...] = ()
     """Words of a warning that is the cause of a timeout."""
+    kind: str = ""
+    """A regular expression of the line of an error. It counts only where no ending has words."""
     early: bool = False
     """What comes before the program, and is over when that starts."""
     unless: tuple[str, ...] = ()
@@ -102,6 +104,14 @@ def find(lines: Sequence[str]) -> tuple[Match, ...]:
     return tuple(sorted(left, key=lambda match: (match.index, match.column)))
 
 
+def of_kind(error: str) -> Iterator[Ending]:
+    """Yield the endings of whose kind the line of an error is, in the table's order."""
+    lowered = error.lower()
+    for ending, kind in _kinds():
+        if kind.search(lowered) and not any(words in lowered for words in ending.unless):
+            yield ending
+
+
 def of_code(code: int, ours: bool) -> Ending | None:
     """Return the ending that an exit code suggests. ours: the program is our trainer."""
     for ending in endings():
@@ -149,6 +159,11 @@ def _words() -> tuple[tuple[Ending, bool, bool, tuple[str, ...], str], ...]:
 
 
 @cache
+def _kinds() -> tuple[tuple[Ending, re.Pattern[str]], ...]:
+    return tuple((ending, re.compile(ending.kind)) for ending in endings() if ending.kind)
+
+
+@cache
 def endings() -> tuple[Ending, ...]:
     """Return the table, read once a process, and the combinations that are known to fail."""
     table = TypeAdapter(tuple[Ending, ...]).validate_python(read_table(FILE)["endings"])
@@ -188,7 +203,7 @@ _WORDS = re.compile(
     r"\b(?P<kind>code|status|signal|signals)\b[ :=.(<]*(?:signals\.)?(?P<value>-?\d+|sig[a-z]+)\b"
     r"|\bexit_?code[ '\"]*[:=]+ *(?P<code>-?\d+)\b"
     r"|\bwtermsig (?P<term>\d+)\b"
-    r"|^\s*(?P<killed>killed)\s*$",  # a shell's own word
+    r"|^(?:.*: line \d+: +\d+)?\s*(?P<killed>killed)\s*$",  # a shell's own words
     re.IGNORECASE,
 )
 

@@ -67,6 +67,23 @@ def test_warnings_are_an_ending_only_where_nothing_else_is() -> None:
     assert own.ending == "unknown" and [each.ending for each in own.seen] == ["no-gpu"]
 
 
+def test_the_kind_of_an_error_counts_where_no_ending_has_its_words() -> None:
+    kind = "vendor.ResourceError: the quota of these chips is used up"
+    by_kind = why(kind, state="failed")
+    assert (by_kind.ending, by_kind.certainty) == ("quota", "likely")
+    assert why(kind, OOM).ending == "device-memory"
+    assert why(f"WARNING: {kind}").ending == "unknown"
+    steps = [f"step {n} of 10: loss 0.1" for n in range(1, 4)]
+    assert why(kind, *steps).ending == "unknown"
+
+
+def test_an_exception_is_read_before_a_complaint_and_with_the_line_that_it_goes_on_in() -> None:
+    complaint = "error: the disk is nearly full"
+    assert why(complaint, "ValueError: the shapes of a batch do not match").ending == "tensors"
+    assert why("pyarrow.lib.ArrowError:", "the archive is damaged").ending == "data-corrupt"
+    assert why("--- Logging error ---", "ValueError: shapes do not match").ending == "unknown"
+
+
 def test_an_answer_is_certain_where_the_job_is_known_to_have_failed() -> None:
     assert why(OOM).certainty == "likely"
     assert why(OOM, state="failed").certainty == "certain"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from builder import contract
@@ -30,6 +32,13 @@ def test_names_are_unique_over_names_others_and_a_code_has_one_ending() -> None:
             assert ending.name not in table.named(other).over, (ending.name, other)
     codes = [code for ending in table.endings() for code in ending.exit_codes]
     assert len(set(codes)) == len(codes)
+
+
+def test_a_kind_is_of_lower_case_and_of_no_healthy_line() -> None:
+    for ending in table.endings():
+        assert not re.search(r"(?<!\\)[A-Z]", ending.kind), ending.name
+    for line in ("", "error", "epoch 3: loss 0.1, 12/40 [00:03<00:05]", "training failed"):
+        assert not list(table.of_kind(line)), line
 
 
 def test_every_exit_code_of_our_trainer_that_is_no_fault_has_an_ending() -> None:
