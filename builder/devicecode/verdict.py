@@ -26,6 +26,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
+from builder.devicecode.dynamic import ARM64
 from builder.devicecode.library import Group, Library
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
@@ -204,7 +205,9 @@ class Verdict:
 
     def __str__(self) -> str:
         if not self.spoiler:
-            return f"{self.device}: {self.status}"
+            linked = (finding.library.dynamic for finding in self.findings)
+            arm64 = not self.runs and any(each and each.machine == ARM64 for each in linked)
+            return f"{self.device}: {self.status}" + ": arm64, built without CUDA" * arm64
         others = len(self.spoilers) - 1
         more = f" and {others} more" if others else ""
         return (

@@ -159,8 +159,7 @@ class Framework(Protocol):
     """What compiles its programs for a GPU that is not there, where it cannot do so itself."""
 
     def builds(self, release: str, _offered: Collection[str]) -> tuple[str, ...]:
-        """Return the versions to take for a release, the preferred one first: its builds among the
-        versions that the index in use lists, where that lists builds by CUDA."""
+        """Return its builds among the versions that an index lists, the preferred one first."""
         return (release,)
 
     def environment(self, _packages: Iterable[str], _site: str) -> Mapping[str, str]:
