@@ -1,5 +1,6 @@
 """`builder job`: the commands that ask no backend about a job, and `builder tensorboard`."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,31 +101,36 @@ def schema() -> None:
 
 
 def convert(
-    config: Path | None = argument("AI Platform's config.yaml; none: a command alone."),
+    config: Path | None = argument("The job's file; none: a command alone."),
     words: list[str] | None = argument(
-        "The gcloud command that sent it, or the trainer's arguments.", metavar="[-- WORDS]"
+        "The gcloud or xpk command that sent it, or the trainer's arguments.", metavar="[-- WORDS]"
     ),
     image: str | None = option("A target, or an image."),
     region: str | None = option("Such as us-central1."),
+    accelerator: str | None = option("V100: what a cluster's job counts without a name."),
     output: Path | None = OUTPUT,
 ) -> None:
-    """Turn a job of AI Platform, its config.yaml and its gcloud command, into a job of today.
+    """Turn a job of AI Platform or of another service into a job of today.
 
     \b
     builder job convert config.yaml --region us-central1 -o jobs/cats.yaml -- --epochs 10
     builder job convert -o jobs/cats.yaml -- gcloud ai-platform jobs submit training cats \\
         --config config.yaml --region us-central1 -- --epochs 10
 
+    It knows AI Platform's config.yaml and gcloud command, Vertex AI's CustomJobSpec and gcloud
+    command, a cluster's Job, JobSet, PyTorchJob, TFJob and TrainJob, a task of SkyPilot, and xpk.
     It ends with what is not as it was, and with each field and flag that is not taken over.
     """
     from builder.jobs import images
     from builder.jobs.convert import convert as converted
 
     rest = list(words or ())
-    if config is not None and (config.name == "gcloud" or str(config).startswith("-")):
+    if config is not None and re.match("gcloud$|xpk|python|-", config.name):
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     targets = images.targets(root())
-    job = converted(config, rest, image=image, region=region, targets=targets)
+    job = converted(
+        config, rest, image=image, region=region, accelerator=accelerator, targets=targets
+    )
     for line in job.changes:
         say(line)
     for line in job.left_out:

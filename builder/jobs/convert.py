@@ -1,4 +1,5 @@
-"""A job of AI Platform Training as a job's file: its config.yaml, its gcloud command, or both.
+"""A job of another service as a job's file: AI Platform's config.yaml, its gcloud command, or both,
+and what builder/jobs/elsewhere.py knows.
 
 AI Platform ended on 2025-01-31: its jobs are read here and never written. Each field and each flag
 is taken over or named with the reason. Sources: ml.v1, TrainingInput; the reference of `gcloud
@@ -19,12 +20,15 @@ from builder.core import filemodel, yamlfile
 from builder.core.display import Lines
 from builder.core.errors import InputError
 from builder.facts import DATA, accelerators, read_table
-from builder.jobs import machines
+from builder.jobs import elsewhere, machines
 from builder.jobs.description.job import described
 from builder.jobs.ready import given
 
 _TABLE: Final = read_table(DATA / "aiplatform.yaml")
 _ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
+_BY_HAND: Final = (
+    "write image, machine, accelerators and arguments into a job's file (docs/jobs.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -42,17 +46,20 @@ def convert(
     *,
     image: str | None = None,
     region: str | None = None,
+    accelerator: str | None = None,
     targets: Mapping[str, str],
 ) -> Converted:
-    """Return the job of an old configuration and of the command that sent it.
+    """Return the job of a configuration and of the command that sent it.
 
     words: `gcloud ai-platform jobs submit training NAME --flag value -- --epochs 3`, or what stood
-    after its `--`. image, region: in place of the old ones. targets: the accelerator of each target
-    of the project. Raises InputError at the line that is wrong.
+    after its `--`. image, region: in place of the old ones. accelerator: the one that a cluster's
+    job counts without a name. targets: the accelerator of each target of the project. Raises
+    InputError at the line that is wrong.
     """
     flags, arguments = _parsed(words)
-    named = flags.pop("config", None)
-    old = _read(config or (Path(named) if named else None), flags)
+    named = dict(flags).get("config")
+    flags = [(flag, text) for flag, text in flags if flag != "config"]
+    old = _read(config or (Path(named) if named else None), words, flags, accelerator)
     job: dict[str, Any] = _machines(old)
     job |= {new: old.text(was) for was, new in _TABLE["fields"].items()}
     job["region"] = region or job["region"]
@@ -60,18 +67,38 @@ def convert(
     job["command"] = old.take("masterConfig.containerCommand")
     first = old.take("masterConfig.containerArgs") or []
     job["arguments"] = [*first, *(old.take("args") or []), *arguments]
-    job["scheduling"] = given(timeout=old.text("scheduling.maxRunningTime"))
+    job["environment"] = old.below("environment")
+    strategy = (old.text("scheduling.strategy") or "").lower().replace("_", "-")
+    strategy = "" if strategy in ("on-demand", "standard") else strategy
+    job["scheduling"] = given(strategy=strategy, timeout=old.text("scheduling.maxRunningTime"))
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"
     job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
     job |= {"labels": old.below("labels"), "study": _study(old)}
+    lost = [path for path in old.values if re.search("accelerator|gpu|tpu(?!tf)", path.lower())]
+    if lost and not {"accelerators", "topology"} & {*job}:
+        raise old.mistake(lost[0], "names an accelerator that is not known here", _BY_HAND)
     job["image"] = _image(old, job, image, targets)
     written = {name: job[name] for name in described().model_fields if job.get(name)}
     _check(old.where, written)
     left_out = tuple(old.unused())
     lines = [*old.changes, *(f"not taken over: {line}" for line in left_out)]
-    text = yamlfile.dump(written, "\n".join(["Converted from a job of AI Platform.", *lines]))
+    kept = ("environment", "labels")  # texts, whatever they look like
+    plain = {name: each if name in kept else _plain(each) for name, each in written.items()}
+    text = yamlfile.dump(plain, "\n".join([f"Converted from {old.where}.", *lines]))
     return Converted(text, tuple(old.changes), left_out)
+
+
+def _plain(value: Any) -> Any:
+    """Return numbers and booleans as such, where they are written as they stood."""
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    if value in ("true", "false"):
+        return value == "true"
+    whole = isinstance(value, str) and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value)
+    return int(value) if whole else value
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -81,10 +108,9 @@ def convert(
 class _Old:
     values: dict[str, Any]
     """What is not taken yet, by a path such as `masterConfig.acceleratorConfig.count`."""
-    document: yamlfile.Document
     where: str
-    flags: Mapping[str, str]
-    """Of a path, the flag that filled it."""
+    places: Mapping[str, str]
+    """Of a path, where it stood: `config.yaml:3: trainingInput.masterType`, or its flag."""
     changes: list[str] = field(default_factory=list)
 
     def take(self, path: str) -> Any:
@@ -111,14 +137,7 @@ class _Old:
         return {name[len(path) + 1 :]: self.take(name) for name in names}
 
     def place(self, path: str) -> str:
-        """Return where a field stands: `config.yaml:3: trainingInput.masterType`, or its flag."""
-        if path in self.flags:
-            return self.flags[path]
-        written = self.document.value
-        top = "trainingInput." if isinstance(written, dict) and "trainingInput" in written else ""
-        top = "" if path.split(".")[0] in (written or ()) else top
-        steps = [int(step) if step.isdigit() else step for step in f"{top}{path}".split(".")]
-        return f"{self.where}:{self.document.line(*steps)}: {top}{path}"
+        return self.places.get(path, f"{self.where}: {path}")
 
     def mistake(self, path: str, what: str, fix: str) -> InputError:
         return InputError(f"{self.place(path)}: {what}", fix)
@@ -130,88 +149,82 @@ class _Old:
             yield f"{self.place(path)}: {reasons[0] if reasons else 'not known'}"
 
 
-def _parsed(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the flags of a gcloud command with their values, and the trainer's arguments."""
-    if not words or words[0] != "gcloud":
-        return {}, list(words)
+def _parsed(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the flags of a gcloud or xpk command with their values, and the trainer's
+    arguments."""
+    if not words or not (words[0] == "gcloud" or _is_xpk(words)):
+        return [], list(words)
     end = words.index("--") if "--" in words else len(words)
-    flags, rest = dict[str, str](), list(words[:end])
+    flags, rest = list[tuple[str, str]](), list(words[:end])
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if not name.startswith("--"):
             continue
-        if not equals and name[2:] not in _TABLE["switches"]:
+        alone = _is_xpk(words) and (not rest or rest[0].startswith("--"))
+        if not equals and not alone and name[2:] not in _TABLE["switches"]:
             if not rest:
                 raise InputError(f"{name}: has no value", f"write {name}=VALUE")
             value = rest.pop(0)
-        flags[name[2:]] = value or "true"
+        flags.append((name[2:], value or "true"))
     return flags, list(words[end + 1 :])
 
 
-def _read(config: Path | None, flags: Mapping[str, str]) -> _Old:
+def _is_xpk(words: Sequence[str]) -> bool:
+    return any(Path(word).name in ("xpk", "xpk.py") for word in words[:2])
+
+
+def _read(
+    config: Path | None,
+    words: Sequence[str],
+    flags: Sequence[tuple[str, str]],
+    accelerator: str | None,
+) -> _Old:
     """Return the file with the flags over it: what a flag said won. Raises InputError."""
-    where = str(config or "gcloud")
+    where = str(config or next(iter(words), "gcloud"))
     document = yamlfile.parse(filemodel.read_text(config, where) if config else "", where)
     if document.problems:
         raise filemodel.error(where, document.problems)
     value: Any = document.value
     if not isinstance(value, dict) or not (value or flags):
         raise InputError(f"{where}: no trainingInput", "name the file that gcloud's --config took")
-    _refuse_others(value, where)
-    value = _of_pools(value)
-    values = {path.removeprefix("trainingInput."): inner for path, inner in _flat(value, "")}
-    filled = {}
-    for flag, text in flags.items():
-        for path, inner in _flag_fields(flag, text):
-            values[path], filled[path] = inner, f"--{flag}"
-    return _Old(values, document, where, filled)
+    values, places = dict[str, Any](), dict[str, str]()
+    for each in elsewhere.fields(value, where, accelerator):
+        if each.value is not None:
+            steps = [int(step) if step.isdigit() else step for step in each.was.split(".")]
+            values[each.path] = each.value
+            places[each.path] = f"{where}:{document.line(*steps)}: {each.was}"
+    for each in _flag_fields(words, flags):
+        values[each.path], places[each.path] = each.value, each.was
+    return _Old(values, where, places)
 
 
-def _refuse_others(value: Mapping[str, Any], where: str) -> None:
-    """Raise InputError for a job that is neither AI Platform's nor Vertex AI's: it would become a
-    job without its image and accelerators."""
-    what = f"a {value['kind']} of Kubernetes" if "apiVersion" in value and "kind" in value else ""
-    if "resources" in value and {"run", "setup"} & set(value):
-        what = "a task of SkyPilot"
-    if what:
-        raise InputError(
-            f"{where}: this is {what}, which is not converted",
-            "write image, machine, accelerators, command and arguments of its first container into "
-            "a job's file (docs/jobs.md)",
-        )
+def _flag_fields(
+    words: Sequence[str], flags: Sequence[tuple[str, str]]
+) -> Iterator[elsewhere.Field]:
+    """Yield what the flags of a command fill. Raises InputError."""
+    if _is_xpk(words):
+        yield from elsewhere.of_xpk(flags)
+        return
+    pools = 0
+    for flag, text in flags:
+        if flag == "worker-pool-spec":
+            if not pools:
+                yield elsewhere.Field("scaleTier", "CUSTOM", "--worker-pool-spec")
+            yield from elsewhere.of_pool_flag(pools, text)
+            pools += 1
+        elif flag in ("args", "command"):
+            path = "masterConfig.containerCommand" if flag == "command" else "args"
+            comma = re.match(r"\^(.+?)\^", text)
+            parts = text[comma.end() :].split(comma[1]) if comma else text.split(",")
+            yield elsewhere.Field(path, parts, f"--{flag}")
+        elif "local" not in words[:4] or flag != "distributed":
+            for path, inner in _flag_paths(flag, text):
+                yield elsewhere.Field(path, inner, f"--{flag}")
+    if "local" in words[:4]:  # one process of each kind on one machine, by default two of both
+        yield from elsewhere.of_local_train(dict(flags))
 
 
-def _of_pools(value: dict[str, Any]) -> dict[str, Any]:
-    """Return a CustomJobSpec of Vertex AI in the words of a TrainingInput. What has none keeps its
-    path, so that it is named as not taken over. Source: aiplatform.v1, CustomJobSpec."""
-    inner = value.get("jobSpec", value)
-    pools = inner.get("workerPoolSpecs") if isinstance(inner, dict) else None
-    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
-        return value
-    written: dict[str, Any] = {"scaleTier": "CUSTOM"}
-    for index, pool in enumerate(pools):
-        role = ("master", *_ROLES)[index] if index <= len(_ROLES) else ""
-        names = {
-            "machineSpec.machineType": f"{role}Type",
-            "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
-            "machineSpec.acceleratorCount": f"{role}Config.acceleratorConfig.count",
-            "containerSpec.imageUri": f"{role}Config.imageUri",
-            "replicaCount": f"{role}Count",
-        }
-        if index == 0:
-            names |= {
-                "containerSpec.command": "masterConfig.containerCommand",
-                "containerSpec.args": "masterConfig.containerArgs",
-            }
-        for path, each in _flat(pool, ""):
-            if index == 0 and path == "replicaCount" and each == "1":
-                continue
-            known = names.get(path) if role and (index, path) != (0, "replicaCount") else None
-            written[known or f"workerPoolSpecs.{index}.{path}"] = each
-    return written | {name: each for name, each in inner.items() if name != "workerPoolSpecs"}
-
-
-def _flag_fields(flag: str, text: str) -> Iterator[tuple[str, str]]:
+def _flag_paths(flag: str, text: str) -> Iterator[tuple[str, str]]:
     """Yield the paths that a flag fills, with the values. Raises InputError."""
     name = _TABLE["flags"].get(flag) or re.sub(r"-(\w)", lambda match: match[1].upper(), flag)
     for end, path in _TABLE["flag_ends"].items():
@@ -225,17 +238,6 @@ def _flag_fields(flag: str, text: str) -> Iterator[tuple[str, str]]:
             example = "name=value" if flag == "labels" else "count=1,type=nvidia-tesla-v100"
             raise InputError(f"--{flag} {text}: not what gcloud took", f"write --{flag} {example}")
         yield f"{name}.{key}", value
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield each value with its path; a list is a value, unless it is one of mappings."""
-    if isinstance(value, list) and value and isinstance(value[0], dict):
-        value = {str(index): inner for index, inner in enumerate(value)}
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _flat(inner, f"{path}.{name}" if path else name)
-    else:
-        yield path, value
 
 
 # --- machines -------------------------------------------------------------------------------------
@@ -262,9 +264,13 @@ def _machines(old: _Old) -> dict[str, Any]:
         carried = old.below("workerConfig.acceleratorConfig")
         old.values |= {f"masterConfig.acceleratorConfig.{name}": carried[name] for name in carried}
         old.count("workerCount", 1)
-    chief, replicas = _machine(old, "master"), {}
+    chief, replicas = _machine(old, "master"), dict[str, Any]()
     for role, name in _ROLES.items():
         count = old.count(f"{role}Count", 0)
+        if count and old.values.get(f"{role}Type") == elsewhere.SAME:
+            old.take(f"{role}Type")
+            replicas[name] = {"count": count}
+            continue
         if count and f"{role}Type" not in old.values:
             raise old.mistake(f"{role}Count", f"needs {role}Type", f"add {role}Type")
         if count:
@@ -284,21 +290,25 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
     machine, *carried = _TABLE["machines"].get(was, [was])
     machine = _TABLE["successors"].get(machine, machine)
     name, count = carried or (None, "0")
+    place = old.place(path)
     if f"{config}.type" in old.values:
         name, count = old.text(f"{config}.type"), str(old.count(f"{config}.count", 1))
     try:
         if name is None:
-            placed = machines.place(machine)
+            placed = machines.place(machine or "n1-standard-4")
         else:
             device = machines.device(re.sub(r"_POD$", "", name), machine)
             device = machines.devices()[device.instead] if device.instead else device
             placed = machines.nearest(machine, device, int(count))
     except InputError as error:
         raise old.mistake(path, error.message, error.fix) from None
-    if was != placed.machine or (name and f"{count} x " not in placed.written):
-        old.changes.append(f"{old.place(path)}: {was}: {placed} is the nearest now")
+    if was != placed.machine or (name and int(count) != placed.count):
+        nearest = f"{was}: {placed} is the nearest now"
+        old.changes.append(f"{place}: {nearest if was else f'no machine is named: {placed}'}")
     if placed.device is None:
         return {"machine": placed.machine}
+    if placed.topology:
+        return {"machine": placed.machine, "topology": placed.topology}
     return {"machine": placed.machine, "accelerators": f"{placed.count} x {placed.device.name}"}
 
 
@@ -311,6 +321,7 @@ def _image(old: _Old, job: Mapping[str, Any], image: str | None, targets: Mappin
     if image or named:
         return str(image or named)
     name = job["accelerators"].split(" x ")[1] if "accelerators" in job else "CPU"
+    name = "TPU" if "topology" in job else name
     carried = accelerators.find(name)
     wanted = "TPU" if carried.kind == "tpu" else carried.name
     fitting = [target for target, accelerator in targets.items() if accelerator == wanted]

@@ -269,14 +269,147 @@ def test_the_pools_of_a_custom_job_are_taken(tmp_path: Path, text: str) -> None:
     ("text", "what"),
     [
         ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n", "PyTorchJob of Kubernetes"),
-        ("apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\n", "JobSet of Kubernetes"),
-        ("resources: {accelerators: 'A100:1'}\nrun: python train.py\n", "task of SkyPilot"),
+        ("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nspec: {}\n", "MPIJob of Kubernetes"),
+        ("resources: {accelerators: 'A100:1'}\nsetup: pip\n", "names an accelerator"),
+        ("trialJobSpec:\n  " + POOLS.replace("\n", "\n  ").rstrip(), "names an accelerator"),
     ],
 )
 def test_another_service_s_job_never_becomes_one_without_its_accelerator(
     tmp_path: Path, text: str, what: str
 ) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text(text)
     with pytest.raises(InputError, match=what):
-        convert(config, targets=TARGETS)
+        converted(tmp_path, text)
+
+
+# --- other services -------------------------------------------------------------------------------
+
+CONTAINER = "containers: [{name: a, image: x/y:1, command: [python, t.py]"
+GPUS = "resources: {limits: {nvidia.com/gpu: 8}}"
+PYTORCH = f"""\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {{name: cats, labels: {{kueue.x-k8s.io/queue-name: gpus}}}}
+spec:
+  pytorchReplicaSpecs:
+    Master:
+      replicas: 1
+      template: {{spec: {{{CONTAINER}, {GPUS}}}]}}}}
+    Worker:
+      replicas: 3
+      template: {{spec: {{{CONTAINER}, {GPUS}}}]}}}}
+"""
+TRAIN = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+spec:
+  trainer:
+    image: x/y:1
+    args: [--lr, "0.1", --steps, "20"]
+    numNodes: 4
+    env:
+    - {name: A, value: b}
+    - {name: TOKEN, valueFrom: {secretKeyRef: {name: hub, key: token}}}
+    - {name: NODE, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+    resourcesPerNode: {limits: {nvidia.com/gpu: 8}}
+"""
+JOBSET = f"""\
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+spec:
+  replicatedJobs:
+  - name: slice
+    replicas: 2
+    template:
+      spec:
+        parallelism: 4
+        template:
+          spec:
+            nodeSelector:
+              cloud.google.com/gke-tpu-accelerator: tpu-v5-lite-podslice
+              cloud.google.com/gke-tpu-topology: 4x4
+            {CONTAINER}, resources: {{limits: {{google.com/tpu: 4}}}}}}]
+"""
+TFJOB = f"""\
+apiVersion: kubeflow.org/v1
+kind: TFJob
+spec:
+  tfReplicaSpecs:
+    PS: {{replicas: 1, template: {{spec: {{{CONTAINER}}}]}}}}}}
+    Worker:
+      replicas: 3
+      template:
+        spec:
+          nodeSelector: {{nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB}}
+          {CONTAINER}, {GPUS}}}]
+"""
+SKY = """\
+resources:
+  any_of: [{infra: gcp/us-central1, accelerators: "H100:8"}, {infra: aws}]
+  image_id: docker:x/y:1
+  use_spot: true
+  disk_size: 256
+num_nodes: 2
+envs: {LR: "0.1"}
+setup: pip install x
+run: torchrun train.py
+"""
+
+
+def test_a_cluster_s_job_that_counts_gpus_without_a_name_asks_which(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"8 x nvidia.com/gpu, and no line says which") as caught:
+        converted(tmp_path, PYTORCH)
+    assert "--accelerator" in caught.value.fix
+    result = converted(tmp_path, PYTORCH, accelerator="H100")
+    assert pools(result) == {"chief": (1, "a3-highgpu-8g", 8), "worker": (3, "a3-highgpu-8g", 8)}
+    assert (job(result).image, job(result).command) == ("x/y:1", ("python", "t.py"))
+    assert [line.split(": ")[1].split(".")[-1] for line in result.left_out] == [
+        *("io/queue-name", "command"),
+    ]
+
+
+def test_nodes_secrets_slices_and_roles_of_a_cluster_s_job(tmp_path: Path) -> None:
+    train = converted(tmp_path, TRAIN, accelerator="A100-80GB")
+    assert pools(train) == {"chief": (1, "a2-ultragpu-8g", 8), "worker": (3, "a2-ultragpu-8g", 8)}
+    assert "  A: b\n  TOKEN:\n    secret: hub\n    key: token\n" in train.text
+    assert [line.split(": ")[1] for line in train.left_out] == ["spec.trainer.env.NODE"]
+    assert job(train).arguments == ("--lr", "0.1", "--steps", "20") and "- 20\n" in train.text
+    slices = converted(tmp_path, JOBSET)
+    assert "machine: ct5lp-hightpu-4t\ntopology: 4x4\nreplicas:\n  workers:\n    count: 1" in (
+        slices.text
+    )
+    parameters = converted(tmp_path, TFJOB)
+    assert pools(parameters) == {
+        "chief": (1, "a2-ultragpu-8g", 8),
+        "worker": (2, "a2-ultragpu-8g", 8),
+        "ps": (1, "n1-standard-4", 0),
+    }
+
+
+def test_a_task_of_skypilot(tmp_path: Path) -> None:
+    result = converted(tmp_path, SKY)
+    assert pools(result) == {"chief": (1, "a3-highgpu-8g", 8), "worker": (1, "a3-highgpu-8g", 8)}
+    now = job(result)
+    assert (now.command, now.arguments) == (("bash", "-c"), ("torchrun train.py",))
+    assert (now.image, now.region, now.scheduling.strategy) == ("x/y:1", "us-central1", "spot")
+    assert [line.split(": ")[1] for line in result.left_out] == ["resources.disk_size", "setup"]
+
+
+def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
+    pool = "machine-type=n1-standard-8,accelerator-type=NVIDIA_TESLA_V100,accelerator-count=1"
+    command = f"gcloud ai custom-jobs create --worker-pool-spec={pool},container-image-uri=x/y "
+    command += f"--worker-pool-spec {pool},replica-count=2 --args=--epochs,2 --command=python,-m"
+    result = convert(None, command.split(), targets=TARGETS)
+    assert pools(result) == {"chief": (1, "n1-standard-8", 1), "worker": (2, "n1-standard-8", 1)}
+    assert (job(result).command, job(result).arguments) == (("python", "-m"), ("--epochs", "2"))
+    command = "xpk workload create --spot --device-type=h100-80gb-8 --num-nodes 2 --env A=b "
+    words = [*command.split(), "--docker-image", "x/y", "--command", "python t.py --n=3"]
+    result = convert(None, words, targets=TARGETS)
+    assert pools(result) == {"chief": (1, "a3-highgpu-8g", 8), "worker": (1, "a3-highgpu-8g", 8)}
+    assert job(result).arguments == ("python t.py --n=3",) and "A: b" in result.text
+    assert job(result).scheduling.strategy == "spot"
+    tpu = "xpk workload create --tpu-type=v6e-16 --docker-image x/y"
+    assert "topology: 4x4" in convert(None, tpu.split(), targets=TARGETS).text
+    local = "gcloud ml-engine local train --distributed --worker-count 3 -- --epochs 3"
+    result = convert(None, local.split(), image="x/y", targets=TARGETS)
+    counts = {role: count for role, (count, _, _) in pools(result).items()}
+    assert counts == {"chief": 1, "worker": 3, "ps": 2} and result.left_out == ()

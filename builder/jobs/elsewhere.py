@@ -1,0 +1,312 @@
+"""Jobs of other services in the words of AI Platform's TrainingInput, which `convert` reads.
+
+Vertex AI's CustomJobSpec and `gcloud ai custom-jobs create`, the jobs of Kubernetes (Job, JobSet,
+PyTorchJob, TFJob, TrainJob), tasks of SkyPilot and `xpk workload create`. What has no word there
+keeps its path, so that it is named as not taken over. Sources: aiplatform.v1, CustomJobSpec;
+kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1; jobset.x-k8s.io/v1alpha2; SkyPilot, "SkyPilot
+YAML"; xpk, docs/usage.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from builder.core.errors import InputError
+from builder.facts import DATA, read_table
+
+_TABLE: Final = read_table(DATA / "aiplatform.yaml")
+_POOLS: Final = ("master", *_TABLE["roles"])
+SAME: Final = "as the chief"
+"""The machine type of a role whose replicas are as the chief."""
+_COUNTED: Final = ("nvidia.com/gpu", "google.com/tpu", "amd.com/gpu")
+_TPU: Final = re.compile(r"(?:tpu-?)?(v[2-6](?:p|e|litepod)?|7x)-([0-9]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Field:
+    path: str
+    """In the words of a TrainingInput."""
+    value: Any
+    was: str
+    """Where it stands in the job, such as `workerPoolSpecs.0.replicaCount`."""
+
+
+def fields(job: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
+    """Yield the fields of a job. accelerator: the one that a cluster's job counts without a name.
+
+    Raises InputError for a kind of job that is not known, and for accelerators without a name: the
+    job would become one without its image or its accelerators.
+    """
+    if isinstance(pools := job.get("jobSpec", job).get("workerPoolSpecs"), list):
+        top = "jobSpec." if "jobSpec" in job else ""
+        yield from _of_pools(pools, job.get("jobSpec", job), top)
+    elif "apiVersion" in job and "kind" in job:
+        yield from _of_cluster(job, where, accelerator)
+    elif "run" in job and not {"trainingInput", "scaleTier"} & set(job):
+        yield from _of_sky(job)
+    else:
+        inner = job.get("trainingInput")
+        for path, value in flat(job, ""):
+            yield Field(path.removeprefix("trainingInput.") if inner else path, value, path)
+
+
+def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield each value with its path; a list is a value, unless it is one of mappings."""
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = {str(index): inner for index, inner in enumerate(value)}
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from flat(inner, f"{path}.{name}" if path else name)
+    else:
+        yield path, value
+
+
+def _accelerator(role: str, name: str, count: str, was: str) -> Iterator[Field]:
+    """Yield an accelerator as other services call it: `H100`, `h100-80gb`, `tpu-v5litepod-16`."""
+    if tpu := _TPU.fullmatch(name):
+        generation = tpu[1].lower().replace("litepod", "e")
+        name, count = "TPU7x" if generation == "7x" else f"TPU-{generation}", tpu[2]
+        count = str(int(count) // 2) if generation == "v5p" else count
+    name = re.sub(r"^(nvidia-)?tesla-|-(sxm[0-9]?|pcie|hbm3e?)(?=-|$)", "", name, flags=re.I)
+    yield Field(f"{role}Config.acceleratorConfig.type", name, was)
+    yield Field(f"{role}Config.acceleratorConfig.count", count, was)
+
+
+def _nodes(count: str, was: str) -> Iterator[Field]:
+    """Yield the replicas of a job whose nodes are alike: the chief, and workers like it."""
+    if count.isdigit() and int(count) > 1:
+        yield Field("workerCount", str(int(count) - 1), was)
+        yield Field("workerType", SAME, was)
+
+
+# --- Vertex AI ------------------------------------------------------------------------------------
+
+
+def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
+    """Yield a field of a worker pool, by its path there."""
+    role = _POOLS[index] if index < len(_POOLS) else ""
+    names = {
+        "machineSpec.machineType": f"{role}Type",
+        "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
+        "machineSpec.acceleratorCount": f"{role}Config.acceleratorConfig.count",
+        "containerSpec.imageUri": f"{role}Config.imageUri",
+        "replicaCount": f"{role}Count",
+    }
+    if index == 0:
+        names |= {
+            "containerSpec.command": "masterConfig.containerCommand",
+            "containerSpec.args": "masterConfig.containerArgs",
+        }
+    if index == 0 and path == "replicaCount":
+        if value != "1":  # the chief is one
+            yield Field(was, value, was)
+    else:
+        yield Field(names.get(path, was) if role else was, value, was)
+
+
+def _of_pools(pools: Sequence[Any], job: Mapping[str, Any], top: str) -> Iterator[Field]:
+    yield Field("scaleTier", "CUSTOM", f"{top}workerPoolSpecs")
+    for index, pool in enumerate(pools):
+        was = f"{top}workerPoolSpecs.{index}"
+        for variable in pool.get("containerSpec", {}).get("env", ()) if index == 0 else ():
+            yield _variable(variable, f"{was}.containerSpec.env")
+        for path, value in flat(pool, ""):
+            if index or not path.startswith("containerSpec.env."):
+                yield from pool_field(index, path, value, f"{was}.{path}")
+    for path, value in flat({n: each for n, each in job.items() if n != "workerPoolSpecs"}, ""):
+        yield Field(_TABLE["custom_job"].get(path, path), value, f"{top}{path}")
+
+
+def of_pool_flag(index: int, text: str) -> Iterator[Field]:
+    """Yield what `--worker-pool-spec machine-type=n1-standard-8,replica-count=1` says."""
+    was = "--worker-pool-spec"
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        path = _TABLE["pool_flags"].get(key, key)
+        for each in pool_field(index, path, value, was):
+            yield Field(f"{was} {key}" if each.path == was else each.path, value, was)
+
+
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+
+def _of_cluster(job: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
+    kind, spec = job["kind"], job.get("spec") or {}
+    groups = tuple(_groups(kind, spec))
+    if not groups:
+        raise InputError(
+            f"{where}: this is a {kind} of Kubernetes, which is not converted",
+            "write image, machine, accelerators, command and arguments of its first container into "
+            "a job's file (docs/jobs.md)",
+        )
+    taken = set[str]()
+    yield Field("scaleTier", "CUSTOM", "kind")
+    for role, count, path in groups:
+        pod, counted = _at(job, path), dict[str, str]()
+        container = (pod.get("containers") or [pod])[0]
+        at = f"{path}.containers.0" if "containers" in pod else path
+        limits = container.get("resources") or container.get("resourcesPerNode") or {}
+        for kind_of_limit in ("requests", "limits"):
+            counted |= {k: v for k, v in (limits.get(kind_of_limit) or {}).items() if k in _COUNTED}
+        nodes = pod.get("nodeSelector") or {}
+        was = f"{at}.{'resources' if 'resources' in container else 'resourcesPerNode'}"
+        taken |= {was, f"{path}.nodeSelector"}
+        yield Field(f"{role}Type", nodes.get("node.kubernetes.io/instance-type", ""), at)
+        if role == "master":
+            for name, new in (("image", "imageUri"), ("command", "containerCommand")):
+                yield Field(f"masterConfig.{new}", container.get(name), f"{at}.{name}")
+            yield Field("masterConfig.containerArgs", container.get("args"), f"{at}.args")
+            for variable in container.get("env") or ():
+                yield _variable(variable, f"{at}.env")
+            if nodes.get("cloud.google.com/gke-spot") == "true":
+                yield Field("scheduling.strategy", "spot", f"{path}.nodeSelector")
+        elif container.get("image"):
+            yield Field(f"{role}Config.imageUri", container["image"], f"{at}.image")
+        taken |= {f"{at}.{name}" for name in ("image", "env", "name")}
+        if role == "master":
+            taken |= {f"{at}.{name}" for name in ("command", "args")}
+        for resource, number in counted.items():
+            shape = nodes.get("cloud.google.com/gke-tpu-topology")
+            label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
+            if label is None:
+                raise InputError(
+                    f"{where}: {was}: {number} x {resource}, and no line says which they are",
+                    "give --accelerator V100, or the label cloud.google.com/gke-accelerator as "
+                    "nodeSelector",
+                )
+            number = str(math.prod(map(int, shape.split("x")))) if shape else number
+            yield from _accelerator(role, _TABLE["tpus"].get(label, label), number, was)
+        if role != "master":
+            yield Field(f"{role}Count", count, path)
+        elif "worker" not in (other for other, _, _ in groups):
+            yield from _nodes(count, path)
+        elif count != "1":
+            yield Field(f"{path}.replicas", count, path)  # there is one chief
+    taken |= {"apiVersion", "kind", "metadata.name", "spec.trainer.numNodes"}
+    for _, _, path in groups:
+        taken |= {f"{path.split('.template.')[0]}.{name}" for name in ("replicas", "name")}
+        inner = path.removesuffix(".template.spec")
+        taken |= {f"{inner}.{name}" for name in ("replicas", "parallelism", "completions")}
+    for path, value in flat(job, ""):
+        if not any(path == each or path.startswith(f"{each}.") for each in taken):
+            yield Field(path, value, path)
+
+
+def _groups(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the role, count and path of each pod's specification."""
+    if kind == "Job":
+        yield "master", str(spec.get("parallelism", 1)), "spec.template.spec"
+    elif kind == "TrainJob" and "trainer" in spec:
+        yield "master", str(spec["trainer"].get("numNodes", 1)), "spec.trainer"
+    elif kind == "JobSet":
+        for index, job in enumerate(spec.get("replicatedJobs") or ()):
+            inner = (job.get("template") or {}).get("spec") or {}
+            path = f"spec.replicatedJobs.{index}.template.spec.template.spec"
+            pods = int(job.get("replicas", 1))
+            if "google.com/tpu" not in str(inner):  # all pods of a slice are one replica
+                pods *= int(inner.get("parallelism", 1))
+            if index < len(_POOLS):
+                yield _POOLS[index], str(pods), path
+    for name, roles in _TABLE["replica_specs"].items():
+        specs = spec.get(name) or {}
+        first = not {"Master", "Chief"} & set(specs)
+        for role in roles:
+            if role in specs:
+                known = "master" if first and role == "Worker" else roles[role]
+                count = str(specs[role].get("replicas", 1))
+                yield known, count, f"spec.{name}.{role}.template.spec"
+
+
+def _variable(variable: Mapping[str, Any], was: str) -> Field:
+    name, source = variable.get("name"), variable.get("valueFrom") or {}
+    path, value = f"environment.{name}", variable.get("value", "")
+    if secret := source.get("secretKeyRef"):
+        value = {"secret": secret["name"], "key": secret["key"]}
+    elif source:
+        path = f"{was}.{name}"
+    return Field(path, value, f"{was}.{name}")
+
+
+def _at(value: Any, path: str) -> Mapping[str, Any]:
+    for step in path.split("."):
+        value = value[int(step)] if step.isdigit() else value.get(step) or {}
+    return value if isinstance(value, dict) else {}
+
+
+# --- SkyPilot, xpk --------------------------------------------------------------------------------
+
+
+def _of_sky(job: Mapping[str, Any]) -> Iterator[Field]:
+    resources = job.get("resources") or {}
+    choices = resources.get("any_of") or resources.get("ordered") or [{}]
+    wanted = {
+        **choices[0],
+        **{k: v for k, v in resources.items() if k not in ("any_of", "ordered")},
+    }
+    at = "resources"
+    yield Field("scaleTier", "CUSTOM", at)
+    yield Field("masterType", wanted.pop("instance_type", ""), f"{at}.instance_type")
+    if carried := wanted.pop("accelerators", None):
+        one = next(iter(carried)) if isinstance(carried, (list, dict)) else carried
+        name, _, count = str(one).partition(":")
+        count = carried[one] if isinstance(carried, dict) else count
+        yield from _accelerator("master", name, str(count or 1), f"{at}.accelerators")
+    image = str(wanted.pop("image_id", ""))
+    yield Field("masterConfig.imageUri", image.removeprefix("docker:") or None, f"{at}.image_id")
+    place = str(wanted.pop("infra", "")).split("/")
+    yield Field("region", wanted.pop("region", place[1] if place[1:] else None), f"{at}.infra")
+    if wanted.pop("use_spot", "") == "true":
+        yield Field("scheduling.strategy", "spot", f"{at}.use_spot")
+    yield Field("masterConfig.containerCommand", ["bash", "-c"], "run")
+    yield Field("masterConfig.containerArgs", [job["run"]], "run")
+    yield from _nodes(str(job.get("num_nodes", 1)), "num_nodes")
+    for name, value in (job.get("envs") or {}).items():
+        yield Field(f"environment.{name}", value, f"envs.{name}")
+    taken = ("resources", "run", "num_nodes", "envs", "name")
+    rest = {"resources": wanted} | {n: each for n, each in job.items() if n not in taken}
+    for path, value in flat(rest, ""):
+        yield Field(path, value, path)
+
+
+def of_local_train(flags: Mapping[str, str]) -> Iterator[Field]:
+    """Yield the machines of `gcloud ai-platform local train`, which had none. Its two counts are 2
+    by default, and count only with `--distributed`. Source: Google Cloud CLI, reference."""
+    yield Field("scaleTier", "CUSTOM", "local train")
+    yield Field("masterType", "n1-standard-4", "local train")
+    for role, flag in (("worker", "worker-count"), ("parameterServer", "parameter-server-count")):
+        count = flags.get(flag, "2") if "distributed" in flags else "0"
+        yield Field(f"{role}Count", count, f"--{flag}")
+        yield Field(f"{role}Type", SAME if count != "0" else None, f"--{flag}")
+
+
+def of_xpk(pairs: Sequence[tuple[str, str]]) -> Iterator[Field]:
+    """Yield what `xpk workload create --device-type h100-80gb-8 --docker-image IMAGE` says."""
+    flags = dict(pairs)
+    yield Field("scaleTier", "CUSTOM", "xpk")
+    device = flags.get("device-type") or flags.get("tpu-type") or ""
+    was = "--device-type" if "device-type" in flags else "--tpu-type"
+    name, _, count = device.rpartition("-")
+    nodes = flags.get("num-slices") or flags.get("num-nodes") or "1"
+    if re.match(r"[a-z]+[0-9][a-z]?-(standard|high)", name):  # a machine, and how many
+        yield Field("masterType", name, was)
+        nodes = count
+    else:
+        yield Field("masterType", "", was)
+        tpu = device if _TPU.fullmatch(device) else name
+        yield from _accelerator("master", tpu.removeprefix("nvidia-"), count or "1", was)
+    yield from _nodes(nodes, "--num-nodes")
+    for flag, text in pairs:
+        if flag == "command":
+            yield Field("masterConfig.containerCommand", ["bash", "-c"], "--command")
+            yield Field("masterConfig.containerArgs", [text], "--command")
+        elif flag == "env":
+            key, _, value = text.partition("=")
+            yield Field(f"environment.{key}", value, "--env")
+        elif flag == "spot":
+            yield Field("scheduling.strategy", "spot", "--spot")
+        elif flag not in ("device-type", "tpu-type", "num-slices", "num-nodes"):
+            yield Field(_TABLE["xpk"].get(flag, f"--{flag}"), text, f"--{flag}")
