@@ -71,6 +71,7 @@ def render(
     registry: str | None = options.REGISTRY,
     engine: str | None = options.ENGINE,
     pushed: bool = flag("--pushed", "Ask the registry for the image, as submit does."),
+    check: bool = flag("--check", "Compile its step for the slice of a TPU, as submit does."),
     output: Path | None = OUTPUT,
 ) -> None:
     """Show what would be sent, after every check.
@@ -80,7 +81,7 @@ def render(
     builder job render cats-and-dogs --on kubernetes --pushed | kubectl apply -f -
 
     Without --pushed an image stands by its tag, and a note says so. With --program, the program's
-    image is built, proven and pushed first, as submit does.
+    image is built, proven and pushed first, as submit does. --check: docs/compile.md.
     """
     from builder.jobs import request
 
@@ -88,6 +89,8 @@ def render(
     asked = request.JobRequest(root(), job, on.flags, chosen, program=program, pushed=pushed)
     with reporter() as progress:
         prepared = request.prepare(asked, job_sent.note, progress.on_event)
+        if check:
+            request.check_step(asked, prepared, job_sent.note, progress.on_event)
     _write(prepared.text, output)
 
 
@@ -142,25 +145,36 @@ def convert(
 def cost(
     on: BackendOptions,
     job: str = options.JOB_NAME,
-    lasting: str = option("How long it runs, such as 22m.", "--for", default=..., metavar="TIME"),
+    lasting: str | None = option("How long it runs, such as 22m.", "--for", metavar="TIME"),
+    engine: str | None = options.ENGINE,
     as_json: bool = options.JSON,
 ) -> None:
     """Show what a job costs, line by line.
 
     \b
     builder job cost cats-and-dogs --for 22m
+    builder job cost cats-and-dogs                        at least, by its steps
+
+    Without --for its step is compiled, with its own arguments, in the image that was built here:
+    it takes no less time than the device needs for the operations. It costs at least that.
     """
     from builder.jobs import cost as costs
     from builder.jobs import request
     from builder.jobs.description.values import length
 
-    seconds, basis = length("--for", lasting), "the time given"
-    asked = request.JobRequest(root(), job, on.flags, settings(), pushed=False)
+    asked = request.JobRequest(root(), job, on.flags, settings(engine=engine), pushed=False)
     ready = request.prepare(asked).ready
+    if lasting is not None:
+        seconds, basis = length("--for", lasting), "the time given"
+    else:
+        from builder.jobs import step
+
+        with reporter() as progress:
+            seconds, basis = step.least(root(), ready, asked.settings, progress.on_event)
     if ready.job.study is not None:
         seconds *= ready.job.study.trials
         basis += f", {ready.job.study.trials} trials"
-    bill = costs.bill(ready, seconds, basis)
+    bill = costs.bill(ready, seconds, basis, least=lasting is None)
     for line in costs.as_text(bill):
         say(line)
     if as_json:

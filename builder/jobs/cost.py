@@ -102,6 +102,8 @@ class Bill:
     on_spot: float | None = None
     """The same on spot machines, None where not every price is known, and where the job is on them
     already; a preemption costs time on top."""
+    least: bool = False
+    """The time is one that it does not fall below."""
 
     @property
     def usd(self) -> float:
@@ -112,8 +114,8 @@ class Bill:
         return all(line.usd is not None for line in self.lines)
 
 
-def bill(ready: Ready, seconds: float, basis: str) -> Bill:
-    """Return the whole bill of a job whose machines run for so long.
+def bill(ready: Ready, seconds: float, basis: str, least: bool = False) -> Bill:
+    """Return the whole bill of a job whose machines run for so long, or at `least` so long.
 
     Machines and the fee of the service; a cluster pays none. Boot disks are cents an hour.
     """
@@ -130,7 +132,7 @@ def bill(ready: Ready, seconds: float, basis: str) -> Bill:
     if missing := dict.fromkeys(line.item for line in lines if line.usd is None):
         kind = "spot price" if strategy == "spot" else "price"
         notes.append(f"no {kind} known: {', '.join(missing)}")
-    made = Bill(ready.job.id, basis, seconds, lines, tuple(notes))
+    made = Bill(ready.job.id, basis, seconds, lines, tuple(notes), least=least)
     on_spot = replace(made, lines=_lines(ready, seconds, spot=True))
     cheaper = on_spot.complete and strategy != "spot"
     return replace(made, on_spot=on_spot.usd) if cheaper else made
@@ -159,7 +161,8 @@ def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
 
 
 def as_text(bill: Bill) -> Iterator[str]:
-    yield f"{bill.job}: {length(bill.seconds)} ({bill.basis})"
+    least = "at least " if bill.least else ""
+    yield f"{bill.job}: {least}{length(bill.seconds)} ({bill.basis})"
     width = max(len(line.what) for line in bill.lines)
     for line in bill.lines:
         start = f"  {line.what:<{width}}  {_number(line.quantity):>9} {line.unit:<8}"
@@ -167,10 +170,10 @@ def as_text(bill: Bill) -> Iterator[str]:
             yield f"{start}   no price known"
         else:
             yield f"{start} x {_number(line.price, 6):>9} = {line.usd:>10.4f}"
-    least = "" if bill.complete else "at least "
+    least = "" if bill.complete and not bill.least else "at least "
     yield f"  {'total':<{width}}  {least}USD {bill.usd:,.4f}"
     if bill.on_spot is not None:
-        yield f"  {'on spot machines':<{width}}  USD {bill.on_spot:,.4f}"
+        yield f"  {'on spot machines':<{width}}  {least}USD {bill.on_spot:,.4f}"
     yield from (f"note: {note}" for note in bill.notes)
     for source in dict.fromkeys(line.source for line in bill.lines if line.source):
         yield f"prices: {source}"
@@ -184,7 +187,7 @@ def length(seconds: float) -> str:
     """Return a length of time in words: 1 h 20 min."""
     whole = round(seconds)
     parts = [(whole // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60, "s")]
-    return " ".join(f"{value} {unit}" for value, unit in parts if value) or "0 s"
+    return " ".join(f"{value} {unit}" for value, unit in parts if value) or f"{seconds:.2g} s"
 
 
 def _number(value: float, digits: int = 4) -> str:

@@ -207,6 +207,8 @@ def packaged_image(
         digest=pushed.digest,
         accelerator=built.receipt.accelerator,
         proven=True,
+        image_id=built.receipt.image_id,
+        compiled=built.receipt.result("compile"),
         entrypoint=("python", "-m", python.module),
     )
 
@@ -255,6 +257,8 @@ def _verified(image: JobImage, verified: Verification) -> JobImage:
         digest=verified.digest,
         accelerator=verified.receipt.accelerator,
         proven=True,
+        image_id=verified.image_id,
+        compiled=verified.receipt.result("compile"),
     )
 
 

@@ -6,12 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from builder import contract
 from builder.facts.cuda import OldestDriver
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement, Pool
+
+if TYPE_CHECKING:
+    from builder.prove.receipts import CheckResult
 
 KEY_LABEL, NAME_LABEL, RUN_LABEL = "builder-key", "builder-job", "builder-run"
 """The labels of a job: its key, the name of its description, and the number of its run."""
@@ -39,6 +42,10 @@ class JobImage:
     """Its framework trains on one host of a TPU alone."""
     serves: Mapping[str, OldestDriver | None] = field(default_factory=dict)
     """The other GPUs that its libraries have kernels for, each with the oldest driver there."""
+    image_id: str = ""
+    """What an engine may call it, "" where that is not known."""
+    compiled: CheckResult | None = None
+    """What its receipt says of its step (builder/prove/checks/compile.py); None without one."""
 
     def promised(self, placement: Placement) -> dict[str, str]:
         """Return the variables with what a machine carries (see Placement.promise), and with the

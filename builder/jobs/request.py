@@ -74,6 +74,17 @@ def prepare(request: JobRequest, on_note: OnNote = ignore, on_event: OnEvent = i
     return Prepared(backend, ready)
 
 
+def check_step(
+    request: JobRequest, prepared: Prepared, on_note: OnNote = ignore, on_event: OnEvent = ignore
+) -> None:
+    """Compile the job's step for the slice of a TPU that it names, if its receipt does not say that
+    it compiles there. Raises CheckFailed."""
+    from builder.jobs import step
+
+    if said := step.check(request.root, prepared.ready, request.settings, on_event):
+        on_note(said)
+
+
 def taken(
     request: JobRequest,
     *,
@@ -87,6 +98,7 @@ def taken(
     backend, ready = prepared.backend, prepared.ready
     plan = submission.plan(backend, ready, Memory.of(request.root), again=again)
     values = backend.preflight(ready, plan.run, plan.attempt)
+    check_step(request, prepared, on_note, on_event)
     return backends.of(backend.name).text(values)
 
 
@@ -104,6 +116,7 @@ def submit(
     prepared = prepare(request, on_note, on_event)
     backend, known = prepared.backend, Memory.of(request.root)
     backend.preflight(prepared.ready)
+    check_step(request, prepared, on_note, on_event)
     sent = submission.submit(backend, prepared.ready, known, again=again, on_event=on_event)
     return backend, sent
 

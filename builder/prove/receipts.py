@@ -154,9 +154,14 @@ class Receipt(_Frozen):
         """At least one check, and none that did not pass."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
+    def result(self, name: str) -> CheckResult | None:
+        """Return the result of the check of this name, None where there was none."""
+        return next((check for check in self.checks if check.name == name), None)
+
     def seen(self, name: str) -> Mapping[str, JsonValue]:
         """Return what the check of this name saw; nothing where there was none."""
-        return next((check.seen for check in self.checks if check.name == name), {})
+        check = self.result(name)
+        return check.seen if check else {}
 
     @property
     def ended(self) -> str:

@@ -22,7 +22,7 @@ from builder.engine.containers import ContainerEngine
 from builder.prove import receipts
 from builder.prove.image import Subject
 from builder.prove.receipts import CheckResult, Receipt
-from builder.prove.session import LABEL, Limits, Session, Workload
+from builder.prove.session import LABEL, Limits, Sandbox, Session, Workload
 from builder.prove.suite import Check, Suite
 
 LOG: Final = "smoke.log"
@@ -77,6 +77,20 @@ def smoke(
     if not receipt.passed:
         raise receipts.failure(receipt.target, receipt.problems)
     return receipt
+
+
+@contextlib.contextmanager
+def sandbox(
+    engine: ContainerEngine, image_id: str, name: str, what: str, on_event: OnEvent = ignore
+) -> Iterator[Sandbox]:
+    """Yield the containers of an image, with the records. what: is done with it, for the progress
+    that is shown. Raises OutsideError."""
+    with refusals(name), interruptible(), step(f"{what} {name}", on_event):
+        containers.sweep(engine.client, LABEL)
+        image = engine.client.images.get(image_id)
+        with Sandbox(engine.client, image, on_event=on_event) as made:
+            made.fill(RECORDS)
+            yield made
 
 
 def _results(session: Session, checks: Sequence[Check]) -> list[CheckResult]:

@@ -101,6 +101,8 @@ def test_a_proven_target_is_sent_by_the_digest_that_the_registry_holds(
     image, notes = images.pushed_image(here, job, settings)
     assert image.reference == f"{server.host}/{REPOSITORY}@{manifest.digest}"
     assert (image.accelerator, image.proven, notes) == ("V100", True, ())
+    assert image.image_id == manifest.config.digest
+    assert image.compiled == receipt(manifest).result("compile") and image.compiled
     with pytest.raises(InputError, match="no registry is named"):
         images.pushed_image(here, job, Settings())
 

@@ -11,9 +11,9 @@ import pytest
 
 from builder.core import backends, plugins
 from builder.core.backends import BackendKind, Flag
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.settings import Settings
-from builder.jobs import request
+from builder.jobs import request, step
 from builder.jobs.backends import choose
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.checks import common
@@ -106,6 +106,24 @@ def test_a_job_is_checked_then_asked_for_then_made_once(
     assert (again.created, len(toy.jobs)) == (False, 1)
     _, second = request.submit(asked, again=True)
     assert (second.created, second.job.run) == (True, 2)
+
+
+def test_a_job_whose_step_does_not_fit_its_slice_is_not_made(
+    toy: Toy, asked: JobRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "check", lambda *_: "train compiles for TPU-v5e 4x4")
+    notes: list[str] = []
+    request.taken(asked, on_note=notes.append)
+    assert notes[-1] == "train compiles for TPU-v5e 4x4"
+
+    def refuse(*_: Any) -> None:
+        raise CheckFailed("cats: train does not fit TPU-v5e 4x4", "take a smaller batch")
+
+    monkeypatch.setattr(step, "check", refuse)
+    for send in (request.submit, request.taken):
+        with pytest.raises(CheckFailed, match="does not fit"):
+            send(asked)
+    assert toy.jobs == [] and "submit" not in toy.asked
 
 
 def test_a_job_that_is_refused_before_is_not_made_but_what_was_noted_is_told(

@@ -129,6 +129,8 @@ def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
         "on the devices of TPU-v5e 2x2 the program ends: "
         "ValueError: dimension 0 of size 6 should be divisible by 4 (train.py:31)"
     )
+    (problem,), _ = compiling.judge(Run(1, 3.0, tail=traceback), TPU, "v5e:4x4")
+    assert problem.message.startswith("on the devices of TPU-v5e 4x4 the program ends: ")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ _NOT_COUNTED: Final = (
     "fragmentation",
 )
 _UNCOMPILED: Final = ", which the program does not use: without it a step may need more"
-_SHOWN_SECONDS: Final = 1e-5
+SHOWN_SECONDS: Final = 1e-5
 """A bound below this says nothing: a call alone takes longer."""
 _SIZES: Final = re.compile(r"total memory required for ([\w ]+?) \(([\d.]+[KMGT]?)\) exceeds")
 _LINE: Final = re.compile(r"^\s*(/[^:\n]+):(\d+):\d+ \[", re.MULTILINE)
@@ -122,9 +122,9 @@ def target_of(image: Image, topology: str = "") -> CompileTarget:
     return CompileTarget(device, named[0].name, topology, next(cudnn, ""))
 
 
-def arguments_of(folder: str) -> list[str]:
+def arguments_of(folder: str, batch: int = BATCH) -> list[str]:
     """Return the arguments of a short run, for a program that keeps to builder/contract.py."""
-    return options(folder, STEPS, BATCH, 10**6)
+    return options(folder, STEPS, batch, 10**6)
 
 
 def run(session: Session) -> Answer:
@@ -207,9 +207,9 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
         found = TypeAdapter(Found).validate_python(said or {})
     except ValidationError as error:
         raise NotThereError(f"not known: {error.errors()[0]['msg']} in its answer") from None
-    if not found.step:
-        return _not_found(run, device, found)
     where = _where(device, topology)
+    if not found.step:
+        return _not_found(run, device, where, found)
     seen = {**(said or {}), "device": device.name, "topology": topology or device.topology}
     if found.refused:
         return [_refused(found, where)], seen
@@ -220,7 +220,7 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
     least = device.seconds(found.flops, moved, frozenset(found.types))
     seen |= {"needs": found.needs, "least_seconds": least, "not_counted": list(_NOT_COUNTED)}
     defects = [*_too_large(found, device), *_no_such_type(found, device)]
-    bound = f"; a step is at least {least * 1e3:.2g} ms" if least > _SHOWN_SECONDS else ""
+    bound = f"; a step is at least {least * 1e3:.2g} ms" if least > SHOWN_SECONDS else ""
     batch = max(found.batch, found.largest_batch)
     fits = f"; a batch of {batch:,} fits" if batch else ""
     idle = f"; it uses {found.devices} of the {found.of} devices"
@@ -236,13 +236,13 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
     return defects, {"note": "" if defects else note, **seen}
 
 
-def _not_found(run: Run, device: Device, found: Found) -> Answer:
+def _not_found(run: Run, device: Device, where: str, found: Found) -> Answer:
     """Say why no step was seen. A mesh that the accelerator's devices cannot divide is a defect."""
     traceback = last_traceback(run.tail)
     if run.exit_code and _SHARDING.search(traceback.raised) and not run.timed_out:
         at = f" ({traceback.own})" if traceback.own else ""
         defect = Defect(
-            f"on the devices of {_where(device)} the program ends: {traceback.raised[:300]}{at}",
+            f"on the devices of {where} the program ends: {traceback.raised[:300]}{at}",
             "let the batch and the mesh follow the number of devices",
         )
         return [defect], {"device": device.name, "exit_code": run.exit_code}

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from builder.core.docker_sdk import refusals
-from builder.core.events import OnEvent, step
-from builder.engine import containers
+from builder.core.events import OnEvent
 from builder.engine.containers import ContainerEngine
 from builder.prove.checks import starts
 from builder.prove.checks.compile import CompileTarget
 from builder.prove.image import Image, NotThereError, Started
 from builder.prove.judge import Run, explain
 from builder.prove.receipts import Defect
-from builder.prove.session import LABEL, Limits, Sandbox
-from builder.prove.smoke import RECORDS, interruptible
+from builder.prove.session import Limits
+from builder.prove.smoke import sandbox
 from builder.prove.suite import Answer, Check
 
 _FIX: Final = "builder -v prove shows every line that it prints"
@@ -37,24 +35,19 @@ def start(
     image's own command is given a minute, and need not end. target: what its step is compiled for,
     in a second start, None for nothing; arguments: those of that start. Raises OutsideError.
     """
-    limits = Limits()
-    with refusals(name), interruptible(), step(f"start {name}", on_event):
-        containers.sweep(engine.client, LABEL)
-        image = engine.client.images.get(image_id)
-        with Sandbox(engine.client, image, limits=limits, on_event=on_event) as sandbox:
-            sandbox.fill(RECORDS)
-            shell = ["/bin/sh", "-c"] if command is not None else None
-            if command is not None:
-                arguments = [command]
-                run = sandbox.start(arguments, limits.training_seconds, entrypoint=shell)
-            elif sandbox.config.get("Entrypoint") or sandbox.config.get("Cmd"):
-                run = sandbox.start([], starts.SECONDS)
-            else:
-                return None
-            if target is None:
-                return Started(run, command, sandbox.ledger)
-            compiled = target.compile(sandbox, arguments, shell)
-            return Started(run, command, sandbox.ledger, target.topology, compiled)
+    with sandbox(engine, image_id, name, "start", on_event) as made:
+        shell = ["/bin/sh", "-c"] if command is not None else None
+        if command is not None:
+            arguments = [command]
+            run = made.start(arguments, made.limits.training_seconds, entrypoint=shell)
+        elif made.config.get("Entrypoint") or made.config.get("Cmd"):
+            run = made.start([], starts.SECONDS)
+        else:
+            return None
+        if target is None:
+            return Started(run, command, made.ledger)
+        compiled = target.compile(made, arguments, shell)
+        return Started(run, command, made.ledger, target.topology, compiled)
 
 
 def run(image: Image) -> Answer:

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from builder.core.project import tag_of
 from builder.engine import Engine
 from builder.facts import devices
 from builder.prove import smoke
@@ -19,6 +21,7 @@ from tests import commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 
+ROOT = Path(__file__).parents[3]
 Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
 
 SGD = """
@@ -85,7 +88,7 @@ train(w, x)
 def sandbox(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Sandbox]:
     """Containers of a target's image."""
     commands.builder("build", request.param, check=True)
-    image = engine.client.images.get(f"training:{request.param}")
+    image = engine.client.images.get(f"training:{tag_of(ROOT, request.param)}")
     with Sandbox(engine.client, image) as sandbox:
         sandbox.fill(smoke.RECORDS)
         yield sandbox
@@ -219,3 +222,21 @@ def test_builder_prove_compiles_for_a_slice_that_it_names(sandbox: Sandbox) -> N
     (check,) = (one for one in json.loads(done.stdout)["checks"] if one["check"] == "compile")
     assert check["status"] == "passed"
     assert check["note"].startswith("train compiles for TPU-v5e 2x4; needs ")
+
+
+@ON_TPU
+def test_a_jobs_own_batch_is_compiled_for_the_slice_that_it_names(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    assert sandbox
+    file = tmp_path / "slice.yaml"
+    machine = "project: my-project\nregion: us-central1\nmachine: ct5lp-hightpu-4t\ntopology: 2x4\n"
+    arguments = "arguments: {records: 'gs://b/records', steps: 2000, batch-size: 256}\n"
+    file.write_text(f"image: tpu-jax\n{machine}{arguments}")
+    done = commands.builder("job", "render", str(file), "--check", check=True)
+    assert "note: train compiles for TPU-v5e 2x4; needs " in done.stderr
+    file.write_text(file.read_text().replace("256", "6"))
+    done = commands.builder("job", "render", str(file), "--check")
+    assert done.returncode == 4 and done.stdout == ""
+    assert "error: slice: on the devices of TPU-v5e 2x4 the program ends: " in done.stderr
+    assert "(train.py:" in done.stderr

@@ -1,0 +1,138 @@
+"""The step of a job, compiled for what the job is paid for, before anything is sent.
+
+The image runs on this machine's engine as the check `compile` runs it, with the job's own command
+and arguments. Its data are the proof's, and it takes three steps.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder import contract
+from builder.config import targets
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.events import OnEvent, ignore
+from builder.core.settings import Settings
+from builder.engine.discovery import connect
+from builder.facts import accelerators, devices, frameworks
+from builder.facts.devices import Device
+from builder.jobs.description.job import Job
+from builder.jobs.machines import Placement
+from builder.jobs.ready import Ready
+from builder.pipeline import records
+from builder.prove import receipts, smoke, suites
+from builder.prove.checks import compile as compiling
+from builder.prove.image import NotThereError
+from builder.prove.session import JOB
+from builder.prove.suite import Answer
+
+
+def topology_of(placement: Placement) -> str:
+    """Return libtpu's name of a slice, "v5e:4x4"; "" where a job names none."""
+    series = _device(placement).topology.partition(":")[0] if placement.topology else ""
+    return f"{series}:{placement.topology}" if series else ""
+
+
+def check(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = ignore) -> str:
+    """Return what is known of the step on the slice of a TPU that a job names; "" for no slice,
+    and for an image that is none of ours.
+
+    It is compiled, unless the image's receipt holds the answer. Raises CheckFailed where it does
+    not compile or fit, and where it should be compiled and cannot be here.
+    """
+    image, topology = ready.image, topology_of(ready.placements[0])
+    if not topology or image.accelerator is None:
+        return ""
+    said = image.compiled
+    if said and said.not_there:
+        return f"its step on {topology}: {said.not_there}"
+    if said and said.seen.get("topology") == topology:
+        return str(said.seen.get("note", ""))
+    try:
+        defects, seen = compiled(root, ready, settings, on_event)
+    except NotThereError as nothing:
+        return f"its step on {topology}: {nothing}"
+    except OutsideError as error:
+        what = f"{ready.job.id}: its step has to be compiled for {topology}"
+        bring = (
+            f"builder build {image.target}" if image.target else f"docker pull {image.reference}"
+        )
+        raise CheckFailed(f"{what}: {error.message}", f"{bring}; then the same again") from error
+    if defects:
+        raise receipts.failure(ready.job.id, defects)
+    return str(seen["note"])
+
+
+def least(
+    root: Path, ready: Ready, settings: Settings, on_event: OnEvent = ignore
+) -> tuple[float, str]:
+    """Return the seconds that a job runs at least, by its steps and the rates of its devices, and
+    where they are from. Raises InputError where they are not known, OutsideError."""
+    job, steps = ready.job, _number(ready.job, contract.STEPS)
+    fix = "--for 22m says how long it runs"
+    if not steps:
+        raise InputError(f"{job.id}: its arguments name no number of steps", fix)
+    try:
+        defects, seen = compiled(root, ready, settings, on_event)
+    except NotThereError as nothing:
+        raise InputError(f"{job.id}: the time of a step is {nothing}", fix) from None
+    if "least_seconds" not in seen:
+        raise receipts.failure(job.id, defects)
+    if seen["least_seconds"] < compiling.SHOWN_SECONDS:
+        raise InputError(f"{job.id}: its step is too small for a bound of its time", fix)
+    share = sum(
+        pool.count * (1 if placement.on_tpu else placement.count)
+        for pool, placement in ready.pools
+        if placement.device and pool.role in ("chief", "worker")
+    )
+    each = float(seen["least_seconds"]) / share
+    batch = _number(job, contract.BATCH_SIZE, contract.BATCH)
+    of = f" of {batch:,} examples" if batch else ""
+    return each * steps, f"{steps:,} steps{of}, each at least {each * 1e3:.2g} ms"
+
+
+def compiled(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = ignore) -> Answer:
+    """Return what the compiler says of a job's step, on the chief's accelerators.
+
+    Raises NotThereError where nobody can find out, OutsideError without an engine, or where it
+    does not have the image.
+    """
+    placement, image = ready.placements[0], ready.image
+    device, topology = _device(placement), topology_of(placement)
+    engine, called = connect(settings, False, on_event), image.target or image.reference
+    built = "" if image.digest else records.image_ids(root).get(image.target or "", "")
+    names = filter(None, (image.digest, image.image_id, built, image.reference))
+    found = next((there for name in names if (there := engine.image(name))), None)
+    if found is None:
+        raise OutsideError(f"the engine has no image {called}", f"builder build {image.target}")
+    cudnn = targets.of(root, image.target).stack.cudnn if image.target and device.is_gpu else None
+    with smoke.sandbox(engine, found.image_id, called, "compile the step of", on_event) as sandbox:
+        labels, arguments = sandbox.config.get("Labels") or {}, list(ready.job.arguments)
+        target = compiling.CompileTarget(
+            device,
+            frameworks.of_image(labels).name,
+            topology,
+            cudnn or "",
+            _number(ready.job, contract.BATCH_SIZE, contract.BATCH) or compiling.BATCH,
+        )
+        if labels.get(suites.LABEL, receipts.TRAINER) == receipts.TRAINER:
+            arguments += compiling.arguments_of(f"{JOB}/{compiling.NAME}", target.batch)
+        run = target.compile(sandbox, arguments, ready.job.command)
+    return compiling.judge(run, device, topology)
+
+
+def _device(placement: Placement) -> Device:
+    """Return what a program sees as a device. Raises NotThereError for none."""
+    if placement.device is None:
+        raise NotThereError("not asked: the job has no accelerator")
+    name = placement.device.name
+    known = devices.devices().get(name) or devices.of(accelerators.find(name))
+    if known is None:
+        raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
+    return known
+
+
+def _number(job: Job, *names: str) -> int:
+    """Return the number that a job's arguments give to an option, by any of its names; else 0."""
+    given = contract.options(job.arguments)
+    return next((int(given[name]) for name in names if given.get(name, "").isdigit()), 0)

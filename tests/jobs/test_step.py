@@ -1,0 +1,137 @@
+"""The step of a job before the job is sent: what a receipt says of it, and what it costs at least.
+tests/frameworks/jax/test_compile.py compiles one in an image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.settings import Settings
+from builder.jobs import cost, machines, step
+from builder.jobs.ready import Ready
+from builder.prove.image import NotThereError
+from builder.prove.receipts import CheckResult, Defect
+from tests.jobs import jobfiles
+
+TPU = "image: tpu-jax\nregion: us-central1\nmachine: ct5lp-hightpu-4t\ntopology: 4x4\n"
+GPUS = "image: v100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: 2 x V100\n"
+STEPS = "arguments: {steps: 2000, batch-size: 256}\n"
+HERE = Path()
+
+
+def said(topology: str = "", not_there: str = "") -> CheckResult:
+    """What a receipt says of the step."""
+    seen: dict[str, Any] = {"topology": topology, "note": f"train compiles for {topology}"}
+    return CheckResult(
+        name="compile",
+        version=1,
+        passed=True,
+        seconds=1.0,
+        not_there=not_there,
+        seen={} if not_there else seen,
+    )
+
+
+def ready(result: CheckResult | None = None, text: str = TPU) -> Ready:
+    made = jobfiles.image("tpu-jax" if text == TPU else "v100")
+    return jobfiles.checked(jobfiles.job(text), replace(made, compiled=result))
+
+
+def compiler(monkeypatch: pytest.MonkeyPatch, answer: Any) -> list[Ready]:
+    """Let a compiler answer, or raise; return the jobs that it gets."""
+    got: list[Ready] = []
+
+    def compiled(_root: Path, job: Ready, *_: Any) -> Any:
+        got.append(job)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(step, "compiled", compiled)
+    return got
+
+
+@pytest.mark.parametrize(
+    "placement", [each for each in machines.combinations() if each.topology], ids=str
+)
+def test_every_slice_on_offer_has_libtpus_name(placement: machines.Placement) -> None:
+    assert step.topology_of(placement).endswith(f":{placement.topology}")
+
+
+def test_what_the_receipt_says_of_the_slice_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = compiler(monkeypatch, ((), {"note": "train compiles for TPU-v5e 4x4"}))
+    assert step.check(HERE, ready(said("v5e:4x4")), Settings()) == "train compiles for v5e:4x4"
+    unknown = ready(said(not_there="not known: it took longer than 120 s"))
+    assert step.check(HERE, unknown, Settings()) == (
+        "its step on v5e:4x4: not known: it took longer than 120 s"
+    )
+    others = replace(ready(), image=jobfiles.image("x", "CPU"))
+    others = replace(others, image=replace(others.image, accelerator=None))
+    assert step.check(HERE, others, Settings()) == ""
+    assert step.check(HERE, ready(text=GPUS), Settings()) == "", "no slice"
+    assert asked == []
+
+
+@pytest.mark.parametrize("result", [said("v5e:2x2"), None])
+def test_another_slice_than_the_receipts_is_compiled_and_refused(
+    monkeypatch: pytest.MonkeyPatch, result: CheckResult | None
+) -> None:
+    job = ready(result)
+    asked = compiler(monkeypatch, ((), {"note": "train compiles for TPU-v5e 4x4"}))
+    assert step.check(HERE, job, Settings()) == "train compiles for TPU-v5e 4x4"
+    assert asked == [job]
+    compiler(monkeypatch, ([Defect("train does not fit TPU-v5e 4x4", "a smaller batch")], {}))
+    with pytest.raises(CheckFailed, match=r"^cats: train does not fit TPU-v5e 4x4$"):
+        step.check(HERE, job, Settings())
+    compiler(monkeypatch, NotThereError("not known: it took longer than 120 s"))
+    assert step.check(HERE, job, Settings()).startswith("its step on v5e:4x4: not known: ")
+
+
+def test_without_an_engine_a_slice_that_nobody_asked_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def none(*_: Any) -> Any:
+        raise OutsideError("the private engine does not run", "builder engine start")
+
+    monkeypatch.setattr(step, "connect", none)
+    with pytest.raises(CheckFailed, match=r"has to be compiled for v5e:4x4: .* not run$") as caught:
+        step.check(HERE, ready(said("v5e:2x2")), Settings())
+    assert caught.value.fix == "builder build tpu-jax; then the same again"
+
+
+def test_a_job_costs_at_least_what_its_steps_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = ready(text=GPUS + STEPS)
+    compiler(monkeypatch, ((), {"least_seconds": 0.062}))
+    seconds, basis = step.least(HERE, job, Settings())
+    assert seconds == pytest.approx(0.031 * 2000), "two GPUs share a step"
+    assert basis == "2,000 steps of 256 examples, each at least 31 ms"
+    bill = cost.bill(job, seconds, basis, least=True)
+    first, *lines = cost.as_text(bill)
+    assert first == f"cats: at least 1 min 2 s ({basis})"
+    assert sum("at least USD" in line for line in lines) == 2
+    assert bill.usd == cost.bill(job, seconds, basis).usd
+    slice_ = replace(ready(), job=jobfiles.job(TPU + STEPS))
+    assert step.least(HERE, slice_, Settings())[0] == pytest.approx(0.062 * 2000), "chips share it"
+
+
+@pytest.mark.parametrize(
+    ("more", "answer", "why"),
+    [
+        ("", ((), {"least_seconds": 1.0}), "its arguments name no number of steps"),
+        (STEPS, NotThereError("not known: 120 s"), "the time of a step is not known: 120 s"),
+        (STEPS, ((), {"least_seconds": 1e-6}), "too small for a bound of its time"),
+    ],
+)
+def test_what_it_takes_is_asked_for_where_nobody_knows(
+    monkeypatch: pytest.MonkeyPatch, more: str, answer: Any, why: str
+) -> None:
+    compiler(monkeypatch, answer)
+    with pytest.raises(InputError, match=why) as caught:
+        step.least(HERE, ready(text=GPUS + more), Settings())
+    assert "--for 22m" in caught.value.fix
