@@ -119,7 +119,7 @@ def test_status_shows_what_a_running_replica_uses(
     def measured() -> bool:
         now = backend.read(busy.folder)
         seen.extend(each.uses for each in (now.replicas if now else ()) if each.uses)
-        return any(float(uses.partition(" ")[0]) > 0.2 for uses in seen)  # it never rests
+        return any(float(uses.partition(" ")[0]) > 0.02 for uses in seen)  # it never rests
 
     try:
         until(measured)
