@@ -182,6 +182,7 @@ def builder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
     def call(*words: str) -> tuple[int, str, str]:
         with monkeypatch.context() as patched, pytest.raises(SystemExit) as left:

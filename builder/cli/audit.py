@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from builder.cli.common import out, project, reporter, results, root, save, say, settings, show
-from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, TARGET, argument, flag, option
+from builder.cli.common import out, project, reporter, results, save, say, settings, show
+from builder.cli.options import ENGINE, JSON, OSV, REGISTRY, argument, flag, option
+from builder.core import files
 from builder.core.errors import InputError
 
 
@@ -103,8 +104,8 @@ def prove(
     accelerator. --push-receipt puts the receipt of an image that no check refused beside it in its
     registry (`builder verify REF --suite image`). Exit code 4: it is refused.
     """
-    from builder.pipeline import prove_any
-    from builder.pipeline import report as pages
+    from builder.pipeline import page, prove_any
+    from builder.pipeline import report as reports
     from builder.prove import any_image, waste
 
     if key and not push_receipt:
@@ -124,7 +125,7 @@ def prove(
         data = any_image.as_dict(name, judged.gpu, checks, wasted, judged.image.spent)
         results(as_json, data, lines)
     if html:
-        save(html, pages.html(pages.of_results(name, judged.image, checks, wasted)))
+        save(html, page.html(reports.page(reports.of_judgement(judged))))
     judged.require()
     if push_receipt:
         say(judged.push_receipt(chosen))
@@ -187,19 +188,47 @@ def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds"
 
 
 def report(
-    target: str = TARGET,
-    html: Path = option("The file to write.", default=...),
+    image: str = argument(
+        "A target, or an image (registry, engine, docker save, OCI layout).", default=...
+    ),
+    new: str | None = argument("Another one: what changed from the first to it.", "NEW"),
+    html: Path | None = option("Write a page, too."),
+    summary: Path | None = option(
+        "Append Markdown to this file, too; on GitHub it is a job's summary.",
+        envvar="GITHUB_STEP_SUMMARY",
+    ),
+    gpu: str | None = option("The GPU to judge an image for that is no target's."),
     osv: str | None = OSV,
+    registry: str | None = REGISTRY,
+    engine: str | None = ENGINE,
+    as_json: bool = JSON,
 ) -> None:
-    """Write one page about an image, for a colleague.
+    """Say what an image is, or what changed between two: for a person, a page, a CI run.
 
-    It has layers by bytes, proof, device code, advisories and licences. It needs no engine.
+    Proof, bytes, device code, GPUs and drivers, packages, and a target's advisories. Nothing of an
+    image runs. What this machine has built itself is read without an engine.
+
+    \b
+    Examples:
+      v100 --html v100.html            a page of the last build, for a colleague
+      HOST/REPOSITORY:v100 v100        what the last build changes of what is in use
+      HOST/REPOSITORY:OLD HOST/REPOSITORY:NEW --json
     """
-    from builder.pipeline import report as pages
+    from builder.pipeline import difference, page, report
     from builder.trust import advisories
 
-    address, today = osv or advisories.ADDRESS, datetime.now(UTC).date()
-    page = pages.of_target(root(), target, address, today)
-    save(html, pages.html(page))
-    if page.gap:
-        say(f"advisories were not looked up: {page.gap}")
+    address = "" if new else osv or advisories.ADDRESS
+    asked = report.ReportRequest(project(), settings(registry, engine, anywhere=True), gpu, address)
+    today = datetime.now(UTC).date()
+    with reporter() as progress:
+        told = [report.of(name, asked, today, progress.on_event) for name in (image, new) if name]
+    if new:
+        changed = difference.of(*told)
+        data, shown = difference.as_dict(changed), difference.page(changed)
+    else:
+        data, shown = report.as_dict(told[0]), report.page(told[0])
+    results(as_json, data, page.lines(shown))
+    if html:
+        save(html, page.html(shown))
+    if summary:
+        files.append(summary, page.markdown(shown))

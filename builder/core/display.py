@@ -61,6 +61,15 @@ def line(text: str) -> str:
     return type(text)(plain(text).replace("\n", "?"))
 
 
+def size(count: float) -> str:
+    """Return a number of bytes for people: "286 MB", "1.3 GB"."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:,.1f} {unit}" if count < 10 and unit != "bytes" else f"{count:,.0f} {unit}"
+
+
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return a line for each row, its cells below those of the other rows."""
     rows = list(rows)

@@ -39,6 +39,12 @@ def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def append(path: Path, text: str) -> None:
+    """Add a text to the end of a file in one piece, as UTF-8."""
+    with path.open("ab", buffering=0) as file:
+        file.write(text.encode())
+
+
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a new file that takes the place of `path` at the end of the block; an error discards it.
