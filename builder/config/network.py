@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from builder.core import project, web
@@ -42,6 +43,13 @@ if TYPE_CHECKING:
 PYPROJECT: Final = "pyproject.toml"
 PINNED: Final = "BUILDER_PINNED"
 """In the environment of uv: BuildNetwork.pinned, as NAME=URL."""
+LINUX: Final = {
+    "sys_platform": "linux",
+    "platform_system": "Linux",
+    "platform_machine": "x86_64",
+    "os_name": "posix",
+}
+"""The values of markers in an image."""
 SECRETS_FOLDER: Final = "/run/secrets"
 MAX_SECRET_BYTES: Final = 500 * 1024
 """BuildKit refuses a larger secret (moby/buildkit, session/secrets: MaxSecretSize)."""
@@ -319,7 +327,13 @@ def _pinned(own: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     sources = own.get("sources")
     for name, source in sources.items() if isinstance(sources, dict) else ():
         for each in source if isinstance(source, list) else [source]:
-            if isinstance(each, dict) and (url := urls.get(each.get("index"))):
+            if not isinstance(each, dict) or each.keys() & {"extra", "group"}:
+                continue  # an image has neither
+            try:
+                marker = Marker(str(each.get("marker") or "os_name == 'posix'"))
+            except ValueError as error:
+                raise _unreadable(Path(PYPROJECT), error) from None
+            if marker.evaluate(dict(LINUX)) and (url := urls.get(each.get("index"))):
                 yield canonicalize_name(name), url
                 break
 

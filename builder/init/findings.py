@@ -14,6 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from builder.config import fields
 from builder.config.image_yaml import ROOT
+from builder.config.network import LINUX
 from builder.config.stack import OWN_PYTHON
 from builder.core import confidential, project
 from builder.facts import frameworks
@@ -41,12 +42,6 @@ _LAUNCHER: Final = re.compile(
     r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|-[uBO]+|--[\w-]+=\S*)"
 )
 """What stands before the program that a command starts."""
-_LINUX: Final = {
-    "sys_platform": "linux",
-    "platform_system": "Linux",
-    "platform_machine": "x86_64",
-    "os_name": "posix",
-}
 GOT, BESIDE, IMPORTED = range(3)
 """What a wish for a framework was read from: what the image gets, what lies beside it (an extra,
 another stage), what the program imports."""
@@ -129,7 +124,7 @@ class Findings:
         name = canonicalize_name(match[1]) if match else ""
         parsed, problem = parsed_of(text)
         if parsed and parsed.marker and not said.beside:
-            linux = {**_LINUX, "python_version": self.pythons[0]}
+            linux = {**LINUX, "python_version": self.pythons[0]}
             if not parsed.marker.evaluate(linux):
                 what = f"its marker leaves out Linux, or Python {self.pythons[0]}"
                 self.leave(said.where, text, what)

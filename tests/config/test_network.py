@@ -144,7 +144,14 @@ def test_the_projects_indexes_come_before_the_users_and_after_the_environments(
     monkeypatch.chdir(tmp_path / "inside")
     table = '[[{}index]]\nname = "{}"\nurl = "https://{}/s"\n'
     text = table.format("tool.uv.", "all", "all") + table.format("tool.uv.", "one", "one")
-    pins = '[tool.uv.sources]\nTorch_Vision = { index = "one" }\nmine = { path = "." }\n'
+    pins = """[tool.uv.sources]
+Torch_Vision = [
+  { index = "all", marker = "sys_platform == 'darwin'" },
+  { index = "all", extra = "cpu" },
+  { index = "one", marker = "sys_platform == 'linux'" },
+]
+mine = { path = "." }
+"""
     (tmp_path / "pyproject.toml").write_text(f"{text}explicit = true\n{pins}")
     user = table.format("", "user", "user") + table.format("", "none", "none")
     host.write(".config/uv/uv.toml", f"{user}explicit = true\n", host.home)
