@@ -51,10 +51,12 @@ _RUNS: Final = {
 def _device_code(seen: Seen) -> str:
     driver = seen["driver"]
     needs = f", with driver {driver['driver']} or newer" if driver else ""
-    minutes = f"; to compile takes about {seen['ptx_seconds']:.0f} s" if seen["ptx_seconds"] else ""
+    compiles = (
+        f"; PTX takes about {seen['ptx_seconds']:.0f} s to compile" if seen["ptx_seconds"] else ""
+    )
     count, gpu = len(seen["libraries"]), seen["compute_capability"]
     return f"{count:,} libraries hold kernels, and a GPU of {gpu} {_RUNS[seen['status']]}" + (
-        f"{needs}{minutes}"
+        f"{needs}{compiles}"
     )
 
 

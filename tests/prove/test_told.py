@@ -29,7 +29,7 @@ SAID = [
                      "compute_capability": "7.0", "ptx_seconds": 12.2,
                      "driver": {"driver": "575", "cuda": "12.9"}},
      "2 libraries hold kernels, and a GPU of 7.0 runs all of them natively, with driver 575 or "
-     "newer; to compile takes about 12 s."),
+     "newer; PTX takes about 12 s to compile."),
     ("combinations", {"note": "27 known combinations", "told": ["x is slow"]},
      "Its versions are none of 27 known combinations that fail; worth knowing: x is slow."),
     ("environment", {"note": "4 variables"}, "None of 4 variables hides the GPU or harms a run."),
