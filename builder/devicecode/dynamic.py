@@ -19,8 +19,9 @@ from builder.devicecode.pruning.elf import Buffer
 from builder.devicecode.pruning.errors import Malformed
 
 X86_64: Final = 62
-ARM64: Final = 183
-"""`X86_64` and `ARM64`: machines (e_machine); images are for the first."""
+"""The machine (e_machine) of an image for amd64."""
+AARCH64: Final = 183
+"""That of arm64."""
 
 _ENTRY, _SYMBOL = struct.Struct("<qQ"), struct.Struct("<IBBHQQ")
 _PROGRAM, _SECTION = struct.Struct("<IIQQQQQQ"), struct.Struct("<IIQQQQIIQQ")

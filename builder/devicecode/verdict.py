@@ -26,7 +26,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any, NamedTuple
 
-from builder.devicecode.dynamic import ARM64
+from builder.devicecode.dynamic import AARCH64
 from builder.devicecode.library import Group, Library
 from builder.devicecode.pruning.fatbin import COMPILED, ELF, LINK_INPUT, LTO_IR, PTX
 from builder.devicecode.pruning.rule import ComputeCapability, choose, compute_capability, runs
@@ -197,6 +197,18 @@ class Verdict:
         return next(iter(self.spoilers), None)
 
     @property
+    def _without_cuda(self) -> str:
+        """The framework that has no device code, " (torch 2.8.0: arm64, built without CUDA)"."""
+        modules = [each.module for each in frameworks.every() if each.module]
+        mine = re.compile(rf"(^|/)({'|'.join(modules)})")
+        own = (each.library for each in self.findings if mine.search(each.library.path))
+        found = next(own, None) if self.status == Support.NO_DEVICE_CODE else None
+        if found is None:
+            return ""
+        on_arm = found.dynamic is not None and found.dynamic.machine == AARCH64
+        return f" ({found.origin}: {'arm64, ' if on_arm else ''}built without CUDA)"
+
+    @property
     def instead(self) -> str:
         """What to take in place of the spoiling library, "" if nothing is known."""
         if not self.spoiler or self.spoiler.reason:
@@ -205,9 +217,7 @@ class Verdict:
 
     def __str__(self) -> str:
         if not self.spoiler:
-            linked = (finding.library.dynamic for finding in self.findings)
-            arm64 = not self.runs and any(each and each.machine == ARM64 for each in linked)
-            return f"{self.device}: {self.status}" + ": arm64, built without CUDA" * arm64
+            return f"{self.device}: {self.status}{self._without_cuda}"
         others = len(self.spoilers) - 1
         more = f" and {others} more" if others else ""
         return (

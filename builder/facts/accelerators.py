@@ -127,7 +127,9 @@ def gpu(name: str) -> tuple[str, str]:
     try:
         known = find(name)
     except InputError as error:
-        fix = f"write its compute capability, such as 8.6; or {error.fix.removeprefix('write ')}"
+        near = difflib.get_close_matches(key, _other_gpus(), n=1)
+        fix = f"write {_other_gpus()[near[0]][0]}" if near else error.fix
+        fix = f"write its compute capability, such as 8.6; or {fix.removeprefix('write ')}"
         raise InputError(f"no GPU is called {name!r} here", fix) from None
     raise InputError(f"{known.name} is no GPU", "name a GPU, such as V100, or 7.0")
 

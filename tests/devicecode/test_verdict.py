@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import zstandard
 
 from builder.config import device_code
 from builder.devicecode import inventory
+from builder.devicecode.dynamic import AARCH64, X86_64, Dynamic
+from builder.devicecode.library import Library
 from builder.devicecode.pruning.fatbin import COMPILED
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
 from builder.facts import accelerators, cuda
@@ -57,6 +60,19 @@ def status(device: str, *libraries: bytes) -> Support:
 )
 def test_the_worst_library_decides(device: str, expected: Support) -> None:
     assert status(device, TENSORFLOW, CUDNN_9_3) == expected
+
+
+@pytest.mark.parametrize(("machine", "said"), [(AARCH64, "arm64, built"), (X86_64, "built")])
+def test_a_framework_without_device_code_is_said_to_be_built_without_cuda(
+    machine: int, said: str
+) -> None:
+    own = Library("torch/lib/libtorch_cpu.so", 9, package="torch", version="2.8.0")
+    other = replace(own, path="numpy/_core.so", package="numpy")
+    libraries = tuple(replace(each, dynamic=Dynamic(machine)) for each in (other, own))
+    assert str(Audit(libraries).verdict("9.0")) == (
+        f"9.0: no device code (torch 2.8.0: {said} without CUDA)"
+    )
+    assert str(Audit(libraries[:1]).verdict("9.0")) == "9.0: no device code"
 
 
 def test_a_verdict_names_the_library_and_what_would_run(tmp_path: Path) -> None:

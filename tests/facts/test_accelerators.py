@@ -119,3 +119,6 @@ def test_an_unknown_gpu_is_answered_with_compute_capabilities() -> None:
     with pytest.raises(InputError, match="no GPU is called 'A11'") as told:
         accelerators.gpu("A11")
     assert told.value.fix.startswith("write its compute capability, such as 8.6")
+    with pytest.raises(InputError) as told:
+        accelerators.gpu("RTX 4098")
+    assert "or RTX-4090" in told.value.fix

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from builder.devicecode.dynamic import AARCH64
 from builder.facts import accelerators
 from builder.prove.checks import certificates
 from builder.prove.image import Image
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
 
-_AARCH64: Final = 183
-"""ELF's number of arm64."""
 _SIGNALS: Final = ("", "SIGTERM", "TERM", "15")
 
 
@@ -39,7 +38,7 @@ def _another_processor(image: Image) -> Iterator[Defect]:
             "build it with docker build --platform linux/amd64",
         )
     programs = [each for layer in image.content.layers for each in layer.programs.values()]
-    if architecture == "amd64" and programs and all(each.machine == _AARCH64 for each in programs):
+    if architecture == "amd64" and programs and all(each.machine == AARCH64 for each in programs):
         yield Defect(
             "the image says amd64, and its Python is for arm64: exec format error",
             "build it from a base for linux/amd64 (FROM --platform=linux/amd64)",
