@@ -199,9 +199,8 @@ class Verdict:
     @property
     def _without_cuda(self) -> str:
         """The framework that has no device code, " (torch 2.8.0: arm64, built without CUDA)"."""
-        modules = [each.module for each in frameworks.every() if each.module]
-        mine = re.compile(rf"(^|/)({'|'.join(modules)})")
-        own = (each.library for each in self.findings if mine.search(each.library.path))
+        names = {name for each in frameworks.every() for name in each.distributions}
+        own = (each.library for each in self.findings if each.library.package in names)
         found = next(own, None) if self.status == Support.NO_DEVICE_CODE else None
         if found is None:
             return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +17,8 @@ from builder.devicecode.pruning.fatbin import COMPILED
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
 from builder.facts import accelerators, cuda
 from builder.frameworks.tensorflow import releases
-from builder.reading import images
 
-from .writer import Part, container, elf, entry, install, library, linked, lto, ptx, sass
+from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = Path(__file__).parent / "data"
@@ -253,17 +251,6 @@ def test_why_a_wheel_does_not_run_there() -> None:
     assert slow.spoiler and slow.spoiler.library.name == "libtensorflow_cc.so.2"
     assert "modules compiled from PTX when first used" in str(slow)
     assert real("tensorflow", "2.13.1", "8.9").status == Support.OLDER_MINOR
-
-
-def test_an_arm64_wheel_without_device_code_says_that_it_has_no_cuda(tmp_path: Path) -> None:
-    wheel = tmp_path / "torch-2.15.0-cp311-cp311-manylinux_2_28_aarch64.whl"
-    for machine, says in (
-        (183, "9.0: no device code: arm64, built without CUDA"),
-        (62, "9.0: no device code"),
-    ):
-        with zipfile.ZipFile(wheel, "w") as archive:
-            archive.writestr("torch/lib/libtorch_cpu.so", linked("libc10.so", machine=machine))
-        assert str(Audit(images.of_paths([wheel]).libraries).verdict("9.0")) == says
 
 
 def test_cufile_is_for_one_feature(tmp_path: Path) -> None:
