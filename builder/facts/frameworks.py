@@ -152,6 +152,8 @@ class Framework(Protocol):
     """Whether it looks for certificates in Debian's place alone."""
     one_host: ClassVar[bool] = False
     """Whether it trains on one host of a TPU alone."""
+    loader_imports: ClassVar[tuple[str, ...]] = ()
+    """The framework's own modules that its probe `loader` imports."""
     xla_program: ClassVar[str] = ""
     """A program that makes it read the flags of XLA_FLAGS; "" for a framework without XLA."""
 

@@ -19,7 +19,7 @@ from builder.engine.discovery import connect
 from builder.pipeline import records, repository, signing, verify
 from builder.prove import any_image, audit, fleet, receipts, suites, waste
 from builder.prove.checks import compile as compiling
-from builder.prove.checks import start
+from builder.prove.checks import own_loader, start
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import CheckResult
 from builder.prove.session import JOB
@@ -153,7 +153,8 @@ def _read(request: ProofRequest, name: str, gpu: Gpu | None, on_event: OnEvent) 
         started = start.start(
             engine(False), content.image_id, name, request.command, on_event, target, arguments
         )
-        return replace(image, started=started)
+        image = replace(image, started=started)
+        return replace(image, probed=own_loader.ask_all(engine(False), image, name, on_event))
     if request.command is not None or request.topology:
         fix = "docker pull or docker load it, and name it as the engine does"
         what = "--topology" if request.command is None else "--run"

@@ -91,6 +91,8 @@ class Image:
     subject: Subject | None = None
     started: Started | None = None
     """How `prove` started it; None where it did not."""
+    probed: Mapping[str, Run] = field(default_factory=dict)
+    """What the probes of its frameworks' loaders answered, by the frameworks' names."""
 
     @cached_property
     def tree(self) -> Tree:

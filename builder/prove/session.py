@@ -151,16 +151,18 @@ class Sandbox:
         request: Mapping[str, Any],
         imports: Sequence[str] = (),
         user: str = "",
+        python: str = "",
     ) -> Run:
-        """Run a probe with the Python that the image's program runs with.
+        """Run a probe with the Python that the image's program runs with, or another.
 
         program: a module of the factory, which is copied into the container (see
         builder/prove/probes/__init__.py for what such a program is held to). imports: modules that
         it imports. user: a number, where it is not the image's own.
+        python: where it is not the program's.
         """
         name, files = program_files(program, imports)
         command = ["-B", f"{PROBES}/{name}", json.dumps(request)]
-        with self.container(command, {}, [self.python], user) as container:
+        with self.container(command, {}, [python or self.python], user) as container:
             self._put(container, PROBES, files)
             return self._run(container, self.limits.probe_seconds)
 

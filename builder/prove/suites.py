@@ -27,6 +27,7 @@ from builder.prove.checks import (
     environment,
     installed,
     machine,
+    own_loader,
     permissions,
     pth,
     secrets,
@@ -73,10 +74,9 @@ IMAGE: Final = Suite(
 counts only where somebody asks for it (`builder verify --suite image`)."""
 
 
-def loader(name: str, version: int, *own: str) -> Check:
+def loader(name: str, version: int) -> Check:
     """Return the check whether a framework finds its libraries, by its probe, which is told what
-    the image was made from. version: raise it where the probe begins to ask for more. own: the
-    framework's modules that the probe imports."""
+    the image was made from. version: raise it where the probe begins to ask for more."""
 
     def run(session: Session) -> Answer:
         spec, stack = session.subject.spec, session.subject.stack
@@ -89,8 +89,7 @@ def loader(name: str, version: int, *own: str) -> Check:
             "locked": dict(session.subject.packages),
             "strict": spec.has_own_base,
         }
-        probe, shared = f"builder.frameworks.{name}.probes.loader", "builder.frameworks.libraries"
-        return probed(session.probe(probe, request, imports=(shared, *own)))
+        return probed(own_loader.ask(session, name, request))
 
     return Check("loader", version, run)
 
@@ -137,12 +136,12 @@ def imports(proven_elsewhere: Sequence[str]) -> Check:
 
 @cache
 def both(
-    name: str, modules: tuple[str, ...], version: int, *own: str, compiles: bool = False
+    name: str, modules: tuple[str, ...], version: int, compiles: bool = False
 ) -> Mapping[str, Suite]:
     """Return the suites of one of our frameworks, by `suite` of image.yaml. modules: those that its
-    check `loader` loads; version, own: of that check. compiles: whether it has a `compiler`. A
-    framework with a hook that compiles a program's step is asked for that, last."""
-    check, more = loader(name, version, *own), (compiler(name),) if compiles else ()
+    check `loader` loads; version: of that check. compiles: whether it has a `compiler`. A framework
+    with a hook that compiles a program's step is asked for that, last."""
+    check, more = loader(name, version), (compiler(name),) if compiles else ()
     last = (compiling.CHECK,) if compiling.hook(name) else ()
     return {
         receipts.TRAINER: trainer(name, check, outputs(name), more, last),

@@ -20,7 +20,7 @@ from tests.trust.signing import Pair, Repository
 
 DIGEST = b"sha256:" + b"1" * 64
 UNSEEN = CheckResult(
-    name="loader", version=4, passed=True, seconds=0, seen={"not_followed": "musl"}
+    name="loader", version=5, passed=True, seconds=0, seen={"not_followed": "musl"}
 )
 
 

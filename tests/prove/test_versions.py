@@ -28,7 +28,7 @@ TABLE = {
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "shadows": (1, "fe9c6f7d59"),
-    "loader": (4, "dfcdeaf3c6"),
+    "loader": (5, "6d1bbfbef0"),
     "installed": (2, "59d27ae242"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (2, "77130a5527"),
@@ -44,10 +44,10 @@ TABLE = {
     "stopping": (1, "8f2d5997f8"),
     "imports": (2, "52451ae2fa"),
     "starts": (3, "f92b546a42"),
-    "torch loader": (2, "83e7978718"),
+    "torch loader": (2, "0a44de6fb6"),
     "torch compiler": (1, "7f1f995530"),
     "torch outputs": (1, "83018841bf"),
-    "jax loader": (3, "fe43b6058e"),
+    "jax loader": (3, "d521ee45b8"),
     "jax outputs": (1, "3210cee5cf"),
 }
 """Check -> its version, and the hash of its code. A framework's own checks have its name before

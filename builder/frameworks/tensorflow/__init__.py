@@ -95,6 +95,8 @@ class TensorFlow(Framework):
         "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
     )
 
+    loader_imports = ("builder.frameworks.tensorflow.probes.opens",)
+
     def releases(self) -> tuple[str, ...]:
         from builder.devicecode import gpu_support
 
@@ -108,8 +110,7 @@ class TensorFlow(Framework):
     def suites(self) -> Mapping[str, Suite]:
         from builder.prove import suites
 
-        opens = "builder.frameworks.tensorflow.probes.opens"
-        return suites.both(self.name, ("tensorflow", "keras"), 3, opens)
+        return suites.both(self.name, ("tensorflow", "keras"), 3)
 
     def environment(self, packages: Iterable[str], site: str) -> Mapping[str, str]:
         """It looks for libtpu here or on the loader's path, not in the package that has it."""

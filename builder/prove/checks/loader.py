@@ -22,7 +22,7 @@ from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.library import Library
 from builder.facts.frameworks import NVIDIA, Framework
 from builder.image.plan import LOADER
-from builder.prove.checks import driver
+from builder.prove.checks import driver, own_loader
 from builder.prove.image import Image, NotThereError, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
@@ -33,7 +33,6 @@ _MODULE: Final = re.compile(
     r"|jaxlib/[\w/]+|jax_plugins/\w+/\w+|jax_\w+_plugin/\w+)\.so$"
 )
 """A module that Python imports, or a plugin that it opens."""
-_SITE: Final = re.compile(r"^(?P<prefix>.*)/lib/python(?P<python>3[\d.]*)/(site|dist)-packages/")
 _OTHER_PYTHON: Final = re.compile(r"\.cpython-3(\d+)-")
 _OF_CUDA: Final = re.compile(r"lib(cu|nv|nccl)")
 """Libraries that only the folders of their wheels, and CUDA's own, hold."""
@@ -56,9 +55,13 @@ def run(image: Image) -> Answer:
     loaded = len(modules) - len({defect.message.partition(" ")[0] for defect in defects})
     if image.gpu:
         defects += [*follower.opened(), *follower.driver(), *follower.copies()]
-    seen = {"note": f"{loaded} modules load, by ld.so's way"}
-    if follower.not_followed:
-        seen["not_followed"] = "; ".join(sorted(follower.not_followed))
+    asked, unanswered = own_loader.judge(image)
+    if all(isinstance(defect, Finding) for defect in defects):
+        defects += asked  # else it would say the same in other words
+    said = f"; asked inside: {', '.join(image.probed)}" if image.probed else ""
+    seen = {"note": f"{loaded} modules load, by ld.so's way{said}"}
+    if not_followed := sorted({*follower.not_followed, *unanswered}):
+        seen["not_followed"] = "; ".join(not_followed)
     return defects, seen
 
 
@@ -76,7 +79,7 @@ def taken(
         deque(defects, maxlen=0)
     nothing = Process(follower.files, "")
     for path in follower.libraries.keys() - apart:
-        process = follower.python(path) if _SITE.match(path) else nothing
+        process = follower.python(path) if own_loader.SITE.match(path) else nothing
         process.copy(follower.anywhere).open(path)
     follower.files.objects |= programs
     for path, program in programs.items():
@@ -126,11 +129,9 @@ class _Follower:
 
     def python(self, path: str) -> Process:
         """Return a process of the Python that imports a module of this path."""
-        site = _SITE.match(path)
-        prefix, version = (site["prefix"], site["python"]) if site else ("/usr", "3")
-        names = [f"{prefix}/bin/python{version}", f"{prefix}/bin/python3"]
-        names += [f"/usr/local/bin/python{version}", f"/usr/bin/python{version}"]
-        names += [name for name in self.files.objects if name.endswith(f"/bin/python{version}")]
+        names = own_loader.interpreters(path)
+        word = f"/bin/{posixpath.basename(names[0])}"
+        names += [name for name in self.files.objects if name.endswith(word)]
         program = next((name for name in names if self.files.read(name)), names[0])
         if program not in self.programs:
             self.programs[program] = Process(self.files, program)
@@ -141,7 +142,7 @@ class _Follower:
 
     def _beside(self, module: str) -> str:
         """Return the folder of packages that a module lies in."""
-        site = _SITE.match(module)
+        site = own_loader.SITE.match(module)
         return site[0] if site else posixpath.dirname(module) + "/"
 
     def _preloaded(self, module: str, name: str) -> str | None:
@@ -176,7 +177,7 @@ class _Follower:
                 self.known.add(fault.path)
                 yield Defect(*self.wrong(fault, path))
         for path in sorted({module.path for module in modules} - {path for _, path in own}):
-            tag, site = _OTHER_PYTHON.search(path), _SITE.match(path)
+            tag, site = _OTHER_PYTHON.search(path), own_loader.SITE.match(path)
             if tag and site and "." in site["python"] and site["python"] != f"3.{tag[1]}":
                 continue  # Python does not see it
             process = self.python(path).copy(self.anywhere)
@@ -278,7 +279,7 @@ class _Follower:
         fits = set[str]()
         for path, library in self.libraries.items():
             linked = library.dynamic and own & set(library.dynamic.needed)
-            if not linked or not _SITE.match(path) or _MODULE.search(path):
+            if not linked or not own_loader.SITE.match(path) or _MODULE.search(path):
                 continue
             process = self._after_frameworks(path)
             found = list(self._nowhere(process, process.open(path)))
@@ -409,4 +410,4 @@ class _Opening:
         return self.process.loaded.get(self.files.resolve(paths[0]) or "")
 
 
-CHECK = Check.of("loader", 4, run)
+CHECK = Check.of("loader", 5, run)

@@ -169,3 +169,11 @@ def test_a_tpu_without_its_library_or_with_another_one(site: Path) -> None:
     assert elsewhere.startswith("TPU_LIBRARY_PATH leads JAX to /lib/libtpu.so, not to the locked")
     (site / "libtpu/__init__.py").write_text(LIBTPU.replace("0.0.50.1", "0.0.21"))
     assert asked(site, **request) == ["libtpu is 0.0.21, the lock says 0.0.50.1"]
+
+
+def test_in_an_image_without_a_lock_the_plugin_that_is_there_is_asked(site: Path) -> None:
+    assert asked(site, cuda="", locked={}) == []
+    (site / "nvidia/cufft/lib/libcufft.so.11").unlink()
+    assert asked(site, cuda="", locked={}) == ["JAX opened no libcufft"]
+    shutil.rmtree(site / "jax_plugins")
+    assert "JAX has no plugin for CUDA 12 (none)" in asked(site, cuda="", locked={})[0]

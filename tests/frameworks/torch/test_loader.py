@@ -38,11 +38,15 @@ REQUEST = {
 NEEDED = ("cudnn", "nccl", "cuda_nvrtc", "cublas")
 
 
-def asked(*folders: Path, program: Path = Path()) -> list[str]:
+UNLOCKED = {"release": "", "cuda": "", "cudnn": "", "locked": {}}
+"""What is asked of an image that has no lock."""
+
+
+def asked(*folders: Path, program: Path = Path(), **request: object) -> list[str]:
     """Return the problems of the probe with these folders on Python's path."""
     environ = {"PYTHONPATH": ":".join(map(str, folders))}
     probe = "builder.frameworks.torch.probes.loader"
-    answer = run(REQUEST, environ, probe, at=str(program))
+    answer = run(REQUEST | request, environ, probe, at=str(program))
     assert all(problem["fix"] for problem in answer["problems"])
     return [problem["message"] for problem in answer["problems"]]
 
@@ -117,3 +121,12 @@ def test_two_of_them_and_none_of_them(tmp_path: Path) -> None:
     assert beside[0].startswith("two copies of PyTorch"), "`python -m` looks there first"
     (none,) = asked(tmp_path / "c")
     assert none.endswith("finds no package torch")
+
+
+def test_in_an_image_without_a_lock_no_version_is_wrong(tmp_path: Path) -> None:
+    site = installed(tmp_path, TORCH.replace("2.10.0+cu128", "2.15.0").replace("12.8", "13.2"))
+    assert len(asked(site)) == 2
+    assert asked(site, **UNLOCKED) == []
+    shutil.rmtree(site / "nvidia/cudnn")
+    (site / "torch/__init__.py").write_text("raise OSError('libcudnn.so.9: cannot open')")
+    assert asked(site, **UNLOCKED) == ["PyTorch does not import: libcudnn.so.9: cannot open"]

@@ -1,7 +1,7 @@
 """Would JAX find its accelerator's libraries here? It is imported, and its plugin is asked.
 
 Request: {"accelerator": "gpu" | "tpu" | "cpu", "cuda": "12.9", "capability": "7.0",
-          "locked": {package: version}}
+          "locked": {package: version}}; cuda is "" in an image that has no lock
 JAX trains on the CPU, and says so in one line of its log, where its plugin or a library is missing.
 So the plugin is started as far as it comes without a GPU, each library that it opened is asked for
 its version, and ptxas compiles for the GPU.
@@ -32,9 +32,10 @@ OPENED = (
 
 
 def start_plugin(request: Json, wrong: Wrong) -> bool:
-    """Start the plugin of the locked CUDA; return whether there is one."""
-    major = str(request["cuda"]).partition(".")[0]
+    """Start the plugin of the locked CUDA, or the first; return whether there is one."""
     names = [os.path.basename(path) for path in plugin_folders()]
+    first = names[0].replace("xla_cuda", "") if names else "12"
+    major = str(request["cuda"]).partition(".")[0] or first
     if f"xla_cuda{major}" not in names:
         has = f"only {' and '.join(names)}" if names else "none"
         wrong(

@@ -1,7 +1,7 @@
 """Would PyTorch find its libraries here? It is imported, and its libraries are asked.
 
 Request: {"release": "2.10.0", "cuda": "12.8", "cudnn": "9.10.2.21", "capability": "7.0",
-          "locked": {package: version}}
+          "locked": {package: version}}; a version is "" in an image that has no lock
 PyTorch links what TensorFlow opens by name: a missing library ends the import, and the loader's
 message names it. A wrong one is imported, so each is asked for its version; what cuDNN opens later
 is opened here, and NVRTC compiles a kernel for the GPU. Needs no GPU.
@@ -36,7 +36,7 @@ def check_versions(torch: Any, request: Json, wrong: Wrong) -> Json:
         ("CUDA", compiled, request["cuda"]),
         ("cuDNN", cudnn, ".".join(request["cudnn"].split(".")[:3])),
     ):
-        if has != wanted:
+        if wanted and has != wanted:
             wrong(
                 f"PyTorch in {torch.__file__}: {name} {has}, the lock says {wanted}",
                 libraries.LOCKED,
