@@ -94,7 +94,10 @@ class Files:
         )
 
     def _fits(self, path: str, program: Loaded) -> bool:
-        if self.resolve(path) not in self.tree.files:
+        folder, name = posixpath.split(path)
+        # most folders have no such file: this asks once for each of them
+        at = posixpath.join(self.resolve(folder) or "/", name)
+        if at not in self.tree.files or self.resolve(at) not in self.tree.files:
             return False
         there = self.read(path)
         return not (there and program.dynamic) or there.machine == program.dynamic.machine

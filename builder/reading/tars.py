@@ -93,7 +93,7 @@ def members(
         if unpacked_digest is not None:
             plain = Digested(plain, unpacked_digest)
         options: Any = {"tarinfo": Member, "errors": errors}
-        with tarfile.open(fileobj=plain, mode="r|", **options) as archive:
+        with tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK, **options) as archive:
             yield _bounded(archive)
         while plain.read(_BLOCK) or counted.read(_BLOCK):
             pass

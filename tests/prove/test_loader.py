@@ -116,6 +116,15 @@ FAULTS: dict[str, tuple[Libraries, dict[str, str], str]] = {
         "torchvision/_C.so does not fit what it is loaded with: nothing that it loads defines "
         "at_old_sum; it is linked to torch 2.8.0",
     ),
+    "a library of torchtext's of another PyTorch, which its module loads first": (
+        {f"{SITE}/torchtext/_torchtext.so": linked(
+            "libtorchtext.so", "libtorch_cuda.so", runpath="$ORIGIN/lib", undefined=("at_sum",)),
+         f"{SITE}/torchtext/lib/libtorchtext.so": linked(
+            "libtorch_cuda.so", soname="libtorchtext.so", undefined=("at_old_sum",)),
+         **record("torchtext", "0.18.0", "torchtext/_torchtext.so")}, {},
+        "torchtext/lib/libtorchtext.so does not fit what it is loaded with: nothing that it loads "
+        "defines at_old_sum; it is linked to torch 2.8.0",
+    ),
 }  # fmt: skip
 
 

@@ -285,7 +285,8 @@ class _Follower:
             found = list(self._nowhere(process, process.open(path)))
             if not self._framework_of(path, process) or process.missing:
                 continue
-            fits |= set() if found else {_NUMBERS.sub("", path)}
+            is_broken = path in {fault.path for each in faults.values() for fault in each}
+            fits |= set() if found or is_broken else {_NUMBERS.sub("", path)}
             for fault in found:
                 faults.setdefault(library.origin, []).append(fault)
         for each in faults.values():
