@@ -342,11 +342,6 @@ class Config:
     rand_augment: int = _input(
         0, "changes a picture, of the same fourteen, all of one strength; 0: none", most=10
     )
-    augment_on: Literal["auto", "device", "host"] = _input(
-        "auto",
-        "where pictures are cropped, resized, flipped and changed; auto: on a GPU or a TPU, if the "
-        "records say how large their pictures are",
-    )
     cache: Literal["none", "memory"] = _input(
         "none", "memory: keep decoded pictures, so that each is decoded once"
     )

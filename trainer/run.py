@@ -15,7 +15,7 @@ import tensorflow as tf
 from trainer import evaluate
 from trainer.config import Config, UsageError, sized
 from trainer.event_lines import say
-from trainer.input import device, splits, targets
+from trainer.input import splits, targets
 from trainer.job import checkpoints, markers, provenance, storage
 from trainer.job.checkpoints import Position
 from trainer.job.lease import Lease
@@ -208,9 +208,7 @@ def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
     """Return what trains and what evaluates, with the model built."""
     place, strategy, held_out = run.place, run.strategy, run.validation
     classes, policy = len(run.names), run.policy
-    kind = "" if place.parameter_servers else _accelerator(run.facts)
-    config = device.settled(run.config, run.train, kind)
-    labels = None
+    config, labels = run.config, None
     balanced = "balanced" in (config.sampling, config.class_weights)
     if balanced or config.target == targets.VALUES:
         labels = storage.patiently(lambda: splits.labels(run.train, classes))
@@ -219,7 +217,9 @@ def _on_the_devices(run: Run) -> tuple[inner.Trainer, inner.Evaluation]:
             strategy, config, classes, policy, len(place.tasks["worker"]), labels
         )
         return servers, parameter_servers.Copy(servers, held_out)
-    trainer = inner.Trainer(strategy, config, classes, policy, place.workers, labels)
+    trainer = inner.Trainer(
+        strategy, config, classes, policy, place.workers, labels, _accelerator(run.facts)
+    )
     return trainer, inner.Evaluation(strategy, trainer.model, config, classes, held_out)
 
 

@@ -46,16 +46,14 @@ class Cache:
         text = f"--cache memory: keeps up to {self._left / 1e6:,.1f} MB of decoded pictures"
         say("cache", text, bytes=self._left)
 
-    def pixels(
-        self, content: bytes, ratio: int = 1, out: np.ndarray | None = None, name: bytes = b""
-    ) -> np.ndarray:
+    def pixels(self, content: bytes, ratio: int = 1, name: bytes = b"") -> np.ndarray:
         """Return what pictures.pixels does. A picture at a smaller scale is not kept."""
         if ratio > 1:
-            return pictures.pixels(content, ratio, None, name)
+            return pictures.pixels(content, ratio, name)
         key = len(content), hash(content)
         image = self._kept.get(key)
         if image is None:
-            image = pictures.pixels(content, ratio, out, name)
+            image = pictures.pixels(content, ratio, name)
             self._keep(key, image)
         return image
 
@@ -69,7 +67,7 @@ class Cache:
                 say("cache", f"{text}; the others are decoded each time", "WARNING")
                 return
             self._left -= image.size
-            self._kept[key] = image.copy()  # It may be a part of its batch.
+            self._kept[key] = image
 
 
 @lru_cache(maxsize=1)

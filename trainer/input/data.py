@@ -55,14 +55,15 @@ def training(
     consumed: int,
     repeats: parts.Repeats | None = None,
     graph: bool = False,
+    on_device: bool = False,
 ) -> tf.data.Dataset:
     """Return endless batches of one worker: (uint8 images, targets), as targets.read has them, or
     mixed (uint8 images, float32 [n, classes] shares of the classes).
 
     `batch_size` is a replica's; `consumed` counts the examples that all workers together have
-    already trained on. With --augment-on device, the batches are what device.augmented makes these
-    of; with `graph`, too, and TensorFlow alone makes them, so that another process can. Raises
-    UsageError where this worker has no records.
+    already trained on. With `on_device`, the batches are what device.augmented makes these of; with
+    `graph`, too, and TensorFlow alone makes them, so that another process can. Raises UsageError
+    where this worker has no records.
     """
     worker, workers = context.input_pipeline_id, context.num_input_pipelines
     if not mixing.none(config) and batch_size < 2:
@@ -85,7 +86,7 @@ def training(
     if graph:
         batches = _in_graph(examples, batch_size, config)
     else:
-        batches = _decoded(examples.batch(batch_size, drop_remainder=True), shards, config)
+        batches = _decoded(examples.batch(batch_size, drop_remainder=True), config, on_device)
     if not mixing.none(config):
 
         def mixed(batch: Any, numbers: tf.Tensor) -> tuple[Any, tf.Tensor]:
@@ -101,23 +102,19 @@ def training(
     return batches.prefetch(tf.data.AUTOTUNE)
 
 
-def _decoded(
-    batches: tf.data.Dataset, shards: tuple[Shard, ...], config: Config
-) -> tf.data.Dataset:
+def _decoded(batches: tf.data.Dataset, config: Config, on_device: bool) -> tf.data.Dataset:
     """Return (images, labels) of batches of (content, name, label, draws)."""
-    canvas = device.canvas(shards, config.image_size) if config.augment_on == "device" else 0
     kept = cache.kept().pixels if config.cache == "memory" else pictures.pixels
-    decoder = pictures.Decoder(config, canvas, kept)
+    decoder = pictures.Decoder(config, kept)
 
     def made(
         contents: tf.Tensor, names: tf.Tensor, labels: tf.Tensor, draws: tf.Tensor
     ) -> tuple[Any, tf.Tensor]:
-        images, seen = decoder.batch(contents, draws, names)
+        images = decoder.batch(contents, draws, names)
         numbers = augment.changing(draws, config)
-        if not canvas:
+        if not on_device:
             return augment.changed(images, draws, numbers, config), labels
-        keys = (device.WHOLE, device.SEEN, device.DRAWS, device.CHANGES)
-        return dict(zip(keys, (images, seen, draws, numbers), strict=True)), labels
+        return {device.IMAGES: images, device.DRAWS: draws, device.CHANGES: numbers}, labels
 
     return batches.map(made, num_parallel_calls=2, deterministic=True)
 
@@ -125,15 +122,20 @@ def _decoded(
 def _in_graph(examples: tf.data.Dataset, batch_size: int, config: Config) -> tf.data.Dataset:
     """Return (what device.augmented takes, labels) of (content, name, label, draws)."""
 
+    size = config.image_size
+
     def made(
         content: tf.Tensor, _: tf.Tensor, label: tf.Tensor, draws: tf.Tensor
     ) -> tuple[Any, tf.Tensor]:
         window = None
         if not augment.whole(config):
             window = lambda size: augment.window(size, draws, config)  # noqa: E731
-        image = decoding.decode(content, config.image_size, window)
+        image = decoding.decode(content, size, window)
+        mirrored, upended, turns = tf.unstack(augment.placing(draws[None], config)[0])
+        image = tf.image.rot90(image[:: 1 - 2 * upended, :: 1 - 2 * mirrored], turns)
+        image = tf.ensure_shape(image, [size, size, 3])
         numbers = augment.changing(draws[None], config)[0]
-        return {device.WHOLE: image, device.DRAWS: draws, device.CHANGES: numbers}, label
+        return {device.IMAGES: image, device.DRAWS: draws, device.CHANGES: numbers}, label
 
     batches = examples.map(made, num_parallel_calls=_UNDER_WAY, deterministic=True)
     return batches.batch(batch_size, drop_remainder=True)

@@ -52,9 +52,10 @@ class Trainer:
         policy: str,
         workers: int = 1,
         labels: Mapping[str, np.ndarray] | None = None,
+        accelerator: str = "",
     ):
         """`labels`: of the training records, by file; --class-weights, --sampling and a model of
-        values need them. Raises UsageError."""
+        values need them. `accelerator`: GPU, TPU or "". Raises UsageError."""
         if config.batch_size % strategy.num_replicas_in_sync:
             raise UsageError(
                 f"--batch-size {config.batch_size} does not divide by the "
@@ -80,6 +81,7 @@ class Trainer:
         self.policy = policy
         self.replicas = strategy.num_replicas_in_sync
         self.workers = workers
+        self.on_device = device.useful(config, accelerator)
         self.readers = workers
         """Among how many processes the records are divided: an epoch's order depends on it."""
         with strategy.scope():
@@ -138,6 +140,7 @@ class Trainer:
             consumed=consumed,
             repeats=self.repeats,
             graph=self.graph,
+            on_device=self.on_device,
         )
 
     def train(self, batches: Any, count: int) -> dict[str, np.ndarray]:

@@ -35,7 +35,6 @@ _WORKS: dict[str, tuple[Any, ...]] = {
     "ema": (0.0,),
     "weight_decay": (0.0,),
     "xla": (False,),
-    "augment_on": ("auto", "host"),
     "precision": ("float32", "mixed_bfloat16"),
 }
 """The values that an option may have here. With mixed_float16, the scale of the loss follows the

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from trainer.input import data, device
+from trainer.input import data
 from trainer.model import networks
 from trainer.observe.observer import Observer, Run
 from trainer.observe.page import Mistakes
@@ -57,8 +57,7 @@ def trained_on(run: Run) -> tf.Tensor:
         (few,), tf.distribute.InputContext(), run.config, len(run.names), batch_size=PICTURES,
         consumed=0,
     )  # fmt: skip
-    images, labels = next(iter(dataset))
-    return device.augmented(images, labels, run.config, len(run.names))[0]
+    return next(iter(dataset))[0]
 
 
 def activations(network: Any, pictures: np.ndarray) -> dict[str, np.ndarray]:

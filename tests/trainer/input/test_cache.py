@@ -70,7 +70,7 @@ def test_a_picture_of_any_format_is_decoded_once(
         return pixels(content, *options)
 
     monkeypatch.setattr(pictures, "pixels", counted)
-    decoder = pictures.Decoder(options(image_size=8, crop=0.5), 0, cache.kept().pixels)
+    decoder = pictures.Decoder(options(image_size=8, crop=0.5), cache.kept().pixels)
     for _ in range(3):
         decoder.batch(tf.constant([file.getvalue()]), tf.fill([1, augment.DRAWS], 0.5))
     assert len(decoded) == 1

@@ -33,12 +33,20 @@ def test_a_jpeg_is_decoded_to_the_same_bits(
     assert pictures.size(content) == (97, 141)
 
 
-def test_a_jpeg_is_decoded_where_it_shall_lie() -> None:
-    content, canvas = encoded("jpeg"), np.zeros((141, 141, 3), np.uint8)
-    image = pictures.pixels(content, 1, canvas)
-    assert np.may_share_memory(image, canvas)
-    np.testing.assert_array_equal(canvas[:97], pictures.pixels(content))
-    assert not canvas[97:].any()
+@pytest.mark.parametrize("kind", ["jpeg", "png"])
+@pytest.mark.parametrize("side", [141, 64, 60, 50])
+def test_flips_and_turns_move_pixels_and_change_none(kind: str, side: int) -> None:
+    """Also where a row of the square is no whole number of words."""
+    draws = np.random.default_rng(0).random((24, augment.DRAWS), np.float32)
+    contents = tf.fill([24], encoded(kind, size=(141, 141)))
+    plain = pictures.Decoder(options(image_size=side)).batch(contents, draws).numpy()
+    config = options(image_size=side, flip="both", turn=True)
+    placing = augment.placing(tf.constant(draws), config).numpy()
+    assert len(np.unique(placing, axis=0)) > 10
+    moved = pictures.Decoder(config).batch(contents, tf.constant(draws)).numpy()
+    for image, whole, (mirrored, upended, turns) in zip(moved, plain, placing, strict=True):
+        flipped = whole[:: -1 if upended else 1, :: -1 if mirrored else 1]
+        np.testing.assert_array_equal(image, np.rot90(flipped, turns))
 
 
 @pytest.mark.parametrize("kind", ["png", "gif", "bmp", "webp"])
@@ -94,7 +102,7 @@ def test_what_becomes_much_smaller_is_averaged_as_pillow_does_it(kind: str) -> N
     theirs = np.asarray(noise.resize((64, 64), Image.Resampling.BILINEAR), float)
     graph = tf.function(decoding.decode)(tf.constant(file.getvalue()), 64).numpy()
     decoder = pictures.Decoder(options(image_size=64))
-    [host], _ = decoder.batch(tf.constant([file.getvalue()]), tf.zeros([1, augment.DRAWS]))
+    [host] = decoder.batch(tf.constant([file.getvalue()]), tf.zeros([1, augment.DRAWS]))
     for seen in (graph, host.numpy()):
         assert np.abs(seen - theirs).mean() < 1
 
