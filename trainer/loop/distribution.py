@@ -281,16 +281,18 @@ def outside(error: BaseException, stepped: bool) -> bool:
     """Return whether something outside the program, another process or a device, ended a step.
 
     A peer that is gone has types of its own, or a text of _PEERS. A failed GPU, NCCL, and a peer
-    that is starting again may have neither. So once a step was made (`stepped`), any error of the
-    runtime counts: the program itself would have failed at the first step.
+    that is starting again may have neither. So an error of the runtime counts that another process
+    sent, and any once a step was made (`stepped`): the program itself would have failed at the
+    first step.
     """
     import tensorflow as tf
 
     errors = tf.errors
     peers = (errors.UnavailableError, errors.AbortedError, errors.CancelledError)
     runtime = (errors.InternalError, errors.UnknownError, errors.FailedPreconditionError)
-    kinds = (*peers, errors.DeadlineExceededError, *(runtime if stepped else ()))
     text = str(error)
+    stepped = stepped or "from remote target /job:" in text
+    kinds = (*peers, errors.DeadlineExceededError, *(runtime if stepped else ()))
     told = isinstance(error, errors.OpError) and any(peer in text for peer in _PEERS)
     return isinstance(error, kinds) or (told and "/job:" in text)
 
