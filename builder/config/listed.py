@@ -11,8 +11,6 @@ from urllib.parse import unquote
 from builder.config.network import BuildNetwork, without_login
 from builder.core.errors import OutsideError
 
-DEFAULT: Final = "https://pypi.org/simple"
-"""The index of uv and pip where none is configured."""
 LARGEST: Final = 64_000_000
 """Bytes of a page."""
 _TIMEOUT: Final = 10.0
@@ -24,14 +22,15 @@ _PLATFORM: Final = re.compile(r"^(many)?linux.*x86_64$|^any$")
 @cache
 def wheels(name: str, host: BuildNetwork) -> tuple[str, tuple[tuple[str, ...], ...]]:
     """Return the first index that has a package, as uv asks them, and the parts of the names of its
-    wheels for Linux on x86-64; "" and none where no index answers: uv says why."""
+    wheels for Linux on x86-64; "" and none where no index is configured, or none answers: uv says
+    why."""
     from urllib3.exceptions import HTTPError
 
     with (
         contextlib.suppress(HTTPError, OutsideError),
         host.client(connect=_TIMEOUT, read=_TIMEOUT) as client,
     ):
-        for index in host.indexes(name) if host.index else (*host.indexes(name), DEFAULT):
+        for index in host.indexes(name):
             url = f"{index.rstrip('/')}/{name}/"
             page = client.answer("GET", url, most=LARGEST, headers={"Accept": _FORMS}, follow=True)
             if page.status == 200:
