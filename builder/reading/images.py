@@ -156,7 +156,7 @@ def of_archive(path: Path) -> ImageContent:
     archive of it. Raises InputError for what is no image, or lacks a layer."""
 
     try:
-        texts = _texts(saved(path))
+        texts = _texts(saved(path, skips=True))
         configuration = manifests.configuration_in(texts[described(str(path), texts)[0]])
         content = of_saved(manifests.diff_ids(configuration), partial(saved, path))
     except tars.BROKEN as error:
@@ -192,9 +192,10 @@ def _of_path(path: Path) -> ImageContent:
         return ImageContent(inventory.of_wheel(file, package, version, path.name))
 
 
-def archived(archive: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Give the files in an archive of an image. Raises one of tars.BROKEN."""
-    with tars.members(archive) as members:
+def archived(archive: IO[bytes], skips: bool = False) -> Iterator[tuple[str, IO[bytes]]]:
+    """Give the files in an archive of an image. skips: see `tars.members`. Raises one of
+    tars.BROKEN."""
+    with tars.members(archive, skips=skips) as members:
         for member, content in members:
             if content:
                 yield member.name.removeprefix("./"), content
@@ -251,11 +252,12 @@ def _streamed(
         raise refusal(error, tempfile.gettempdir()) or error from error
 
 
-def saved(path: Path) -> Blobs:
-    """Yield the files of a layout, or in an archive. Raises one of tars.BROKEN."""
+def saved(path: Path, skips: bool = False) -> Blobs:
+    """Yield the files of a layout, or in an archive. skips: see `tars.members`. Raises one of
+    tars.BROKEN."""
     if not path.is_dir():
         with path.open("rb") as archive:
-            yield from archived(archive)
+            yield from archived(archive, skips)
         return
     for entry in sorted(path.rglob("*")):
         if entry.is_file():

@@ -76,23 +76,34 @@ class Digest(Protocol):
 
 @contextlib.contextmanager
 def members(
-    packed: IO[bytes], unpacked_digest: Digest | None = None, errors: str = "backslashreplace"
+    packed: IO[bytes],
+    unpacked_digest: Digest | None = None,
+    errors: str = "backslashreplace",
+    skips: bool = False,
 ) -> Iterator[Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]]:
     """Give the members of an archive: plain, or compressed with gzip or zstd.
 
     With each member comes its content, None for what is no regular file. A content has to be read
     before the next member is asked for. unpacked_digest: gets every byte before compression.
     errors: how a name that is no UTF-8 is read, by default as text that can be printed and kept as
-    JSON. At the end of the block `packed` is read to its end. Raises one of BROKEN.
+    JSON. At the end of the block `packed` is read to its end. skips: leave out what nobody reads of
+    a plain file, which is opened at its begin. Raises one of BROKEN.
     """
     import zstandard
 
+    options: Any = {"tarinfo": Member, "errors": errors}
+    if skips:
+        is_plain = not packing(packed.read(4))
+        packed.seek(0)
+        if is_plain:
+            with tarfile.open(fileobj=packed, mode="r:", **options) as archive:
+                yield _bounded(archive)
+            return
     counted = _Counted(packed)
     plain: Any = _Bounded(unpacked(counted), counted)
     try:
         if unpacked_digest is not None:
             plain = Digested(plain, unpacked_digest)
-        options: Any = {"tarinfo": Member, "errors": errors}
         with tarfile.open(fileobj=plain, mode="r|", bufsize=_BLOCK, **options) as archive:
             yield _bounded(archive)
         while plain.read(_BLOCK) or counted.read(_BLOCK):
