@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -32,14 +32,14 @@ class KnownBad:
     frameworks: tuple[str, ...]
     releases: Versions
     libraries: Mapping[str, Versions]
-    capabilities: Versions
     fails: bool
     seen: str
     known: str
     instead: str
-    says: tuple[str, ...]
-    warns: tuple[str, ...]
     source: str
+    capabilities: Versions = ()
+    says: tuple[str, ...] = ()
+    warns: tuple[str, ...] = ()
 
     @property
     def fix(self) -> str:
@@ -76,39 +76,9 @@ def find(
     """
     installed = {name: version for name, version in packages.items() if _version(version)}
     releases, libraries = _releases(installed), {**(also or {}), **_libraries(installed)}
-    found = (_found(row, releases, libraries, capability) for row in rows())
-    known = (*filter(None, found), *_linked(releases, installed))
-    return tuple(sorted(known, key=lambda each: not each.row.fails))
-
-
-def _linked(releases: Mapping[str, str], packages: Mapping[str, str]) -> Iterator[FoundBad]:
-    """Yield the extensions that are linked to symbols which the release of a framework has not."""
-    for link in links():
-        release, version = releases.get(link.framework), packages.get(link.package)
-        if not release or not version or Version(version).public != link.version:
-            continue
-        minor, title = frameworks.minor(release), frameworks.of(link.framework).title
-        lacks = next((symbol for symbol, minors in link.lacks.items() if minor in minors), "")
-        others = (e for e in links() if e.package == link.package and minor in e.fits)
-        instead = [f"{title} {' or '.join(link.fits)}"] if link.fits else []
-        instead += [f"{other.package} {other.version}" for other in others]
-        what = f"{link.package} does" if link.fails else f"libraries of {link.package} do"
-        row = KnownBad(
-            name=f"{link.package}-{link.version}",
-            frameworks=(link.framework,),
-            releases=(),
-            libraries={},
-            capabilities=(),
-            fails=link.fails,
-            seen=f"{what} not load, because it is linked to {lacks}",
-            known=f"{title} {minor} has no such symbol",
-            instead=", or ".join((*instead, f"leave {link.package} out")),
-            says=(),
-            warns=(),
-            source="builder/facts/linked.md",
-        )
-        if lacks:
-            yield FoundBad(row, {title: release, link.package: version})
+    every = (*rows(), *_linked())
+    found = (_found(row, releases, {**installed, **libraries}, capability) for row in every)
+    return tuple(sorted(filter(None, found), key=lambda each: not each.row.fails))
 
 
 def _found(
@@ -158,32 +128,36 @@ def _libraries(packages: Mapping[str, str]) -> dict[str, str]:
     return {short[wheel[1]]: version for wheel, version in wheels if wheel and wheel[1] in short}
 
 
-@dataclass(frozen=True)
-class Link:
-    """What a release of a package is linked to, by the symbols in its wheel."""
-
-    package: str
-    version: str
-    framework: str
-    fits: tuple[str, ...]
-    """The minor releases of the framework that have all that it needs."""
-    lacks: Mapping[str, tuple[str, ...]]
-    """A symbol that it needs -> the minor releases that have it not."""
-    fails: bool = True
-    """Whether its import ends where its libraries do not load; some go on without them."""
-
-
-@cache
-def links() -> tuple[Link, ...]:
-    """Return what tools/linked has read."""
-    rows = json.loads((DATA / "linked.json").read_text(encoding="utf-8"))
-    return tuple(Link(**row) for row in rows)
-
-
 @cache
 def rows() -> tuple[KnownBad, ...]:
     """Return the table."""
     return tuple(map(_row, read_table(DATA / "known_bad.yaml")["rows"]))
+
+
+@cache
+def _linked() -> tuple[KnownBad, ...]:
+    """Return the extensions that tools/linked has read, each beside the releases that it misses
+    the same symbol of."""
+    links = json.loads((DATA / "linked.json").read_text(encoding="utf-8"))
+    return tuple(_of_link(each, *lacks) for each in links for lacks in each["lacks"].items())
+
+
+def _of_link(link: Mapping[str, Any], symbol: str, minors: Iterable[str]) -> KnownBad:
+    package = link["package"]
+    fits = f"{frameworks.of(link['framework']).title} {' or '.join(link['fits'])}"
+    # some catch that a library does not load, and go on
+    what = f"{package} does" if link["fails"] else f"libraries of {package} do"
+    return KnownBad(
+        name=package,
+        frameworks=(link["framework"],),
+        releases=_versions(f"=={minor}.*" for minor in minors),
+        libraries={package: _versions([f"=={link['version']}"])},
+        fails=link["fails"],
+        seen=f"{what} not load, because nothing defines {symbol}",
+        known=f"its wheel fits {fits}",
+        instead=f"{fits}, or leave {package} out",
+        source="builder/facts/linked.md",
+    )
 
 
 def _row(row: Mapping[str, Any]) -> KnownBad:
