@@ -16,8 +16,6 @@ from tests.pages import Command, commands, run, shell
 from tests.registry.server import RegistryServer
 
 PAGE = ROOT / "docs/from-the-post.md"
-ENGINE = r"builder (image|job local|verify)|ls build/|.* --pushed$|cat > jobs/first"
-"""What takes an engine."""
 BOARD = "builder tensorboard"
 
 pytestmark = pytest.mark.tensorflow
@@ -50,16 +48,6 @@ def look(repository: Path, command: str) -> None:
         finally:
             board.terminate()
             board.wait(60)
-
-
-def test_every_command_that_needs_no_engine(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "trainer", tmp_path / "trainer")
-    shutil.copytree(ROOT / "images", tmp_path / "images")
-    (tmp_path / "jobs").mkdir()
-    (tmp_path / "builder.toml").touch()
-    chosen = [one for one in commands(PAGE, HOST="h.example.com") if not re.match(ENGINE, one.text)]
-    assert len(chosen) >= 11
-    follow(tmp_path, chosen)
 
 
 @pytest.mark.engine

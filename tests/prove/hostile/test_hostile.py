@@ -15,6 +15,7 @@ from builder import cli
 from builder.cli.group import app
 from builder.core.display import Lines
 from builder.core.errors import FactoryError, InputError
+from builder.reading import tars
 
 from . import COMMANDS, IMAGES, MOVES
 
@@ -28,6 +29,7 @@ def _bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise TimeoutError("it hangs")
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(tars, "FREE", 1 << 26)  # a bomb is read up to there
     before = signal.signal(signal.SIGALRM, hung)
     signal.alarm(HANGS)
     yield
