@@ -40,7 +40,8 @@ def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
 
 
 def append(path: Path, text: str) -> None:
-    """Add a text to the end of a file in one piece, as UTF-8."""
+    """Add a text to the end of a file in one piece, as UTF-8; its folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         file.write(text.encode())
 

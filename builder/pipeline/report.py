@@ -87,9 +87,9 @@ class ImageReport:
 
     @cached_property
     def waste(self) -> Sequence[waste.Waste]:
-        """What could be saved, where others made it."""
-        capability = self.image.gpu.capability if self.image.gpu else None
-        return () if self.image.is_ours else waste.of_image(self.image.content, capability)
+        """What could be saved."""
+        gpu = self.image.gpu
+        return waste.of_image(self.image.content, gpu.capability if gpu else None)
 
     @cached_property
     def layers(self) -> Mapping[str, Mapping[str, int]]:
@@ -267,7 +267,7 @@ def _of_bytes(report: ImageReport) -> Iterator[Section]:
     layers = [layer_bar(report, diff_id) for diff_id in report.layers]
     yield Section("Where the bytes lie, by layer", "Unpacked, the lowest layer first.", bars=layers)
     libraries = report.image.content.libraries
-    drawn = list(spread.largest(libraries))[:_DRAWN]
+    drawn = sorted(libraries, key=lambda each: (-each.size, each.path))[:_DRAWN]
     more = len(libraries) - len(drawn)
     yield Section(
         "The largest libraries",

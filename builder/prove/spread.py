@@ -6,7 +6,7 @@ Sizes are unpacked bytes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from builder.devicecode.library import Library
@@ -93,8 +93,3 @@ def pruned(libraries: Iterable[Library]) -> Mapping[str, Mapping[str, int]]:
             row = sizes.setdefault(library.origin, Counter())
             row.update({DEVICE_CODE: library.device_code, PRUNED: gone})
     return dict(sorted(sizes.items(), key=lambda item: -item[1][PRUNED]))
-
-
-def largest(libraries: Iterable[Library]) -> Iterator[Library]:
-    """Yield the libraries, the largest first."""
-    return iter(sorted(libraries, key=lambda library: (-library.size, library.path)))

@@ -90,3 +90,10 @@ def test_what_is_nested_too_deeply_is_no_data_and_no_bug_of_ours(tmp_path: Path)
     for text in (deep, '"x"', "[]"):
         record.write_text(text)
         assert records.read(tmp_path, "v100") is None
+
+
+def test_what_is_appended_comes_behind_what_others_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "summary.md"
+    files.append(path, "é\n")
+    files.append(path, "b\n")
+    assert path.read_text("utf-8") == "é\nb\n"

@@ -15,7 +15,9 @@ from builder.audit import report
 from builder.audit.audited import Audited, gpu_named
 from builder.cli.common import results
 from builder.devicecode.verdict import Audit
-from builder.pipeline import report as pages
+from builder.pipeline import difference
+from builder.pipeline import page as paging
+from builder.pipeline import report as reports
 from builder.prove import any_image, suites, waste
 from builder.prove.image import Image
 from builder.reading import layers
@@ -107,9 +109,15 @@ def names(number: int) -> None:
     audited = Audited(word(), Audit(content.libraries), (gpu,), secrets=secrets)
     proven = _shown(any_image.lines(checks), waste.lines(wasted), any_image.github_lines(checks))
     table = _shown(report.table([audited]), report.github_lines([audited]))  # rows begin with names
-    page = pages.html(pages.of_results(word(), image, checks, wasted))
+    told = reports.of_image(word(), image, checks)
+    nothing = reports.of_image(word(), Image(ImageContent(())), ())
+    pages = (reports.page(told), difference.page(difference.of(nothing, told)))
+    page = "".join(map(paging.html, pages))
+    written = "".join(map(paging.markdown, pages))
+    lines = _shown(*map(paging.lines, pages))
     anywhere = (COMMANDS, MOVES)
-    for text, rules in ((proven, (*anywhere, FORGED)), (table, anywhere), (page, anywhere)):
+    every = ((proven, (*anywhere, FORGED)), *((x, anywhere) for x in (table, page, written, lines)))
+    for text, rules in every:
         for rule in rules:
             found = rule.search(text)
             assert not found, repr(text[max(0, found.start() - 80) :][:200])

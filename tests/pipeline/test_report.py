@@ -279,6 +279,15 @@ def test_what_was_not_looked_up_is_never_nothing_and_other_files_have_no_page(
     assert "not built yet" in builder("report", "cpu")[2]
 
 
+def test_a_target_whose_layers_are_not_here_is_read_on_the_engine(
+    built: Path, builder: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(content_store.of_this_machine().folder / "blobs")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")
+    code, out, err = builder("report", "cpu", "--engine", "machine")
+    assert (code, out) == (3, "") and "127.0.0.1:9" in err
+
+
 # --- what changed ---------------------------------------------------------------------------------
 
 
