@@ -271,10 +271,11 @@ def _listening(address: str) -> Iterator[None]:
 
 _PEERS = (
     *("unknown device", "remote_handle", "Primary device is not remote", "registered in binary"),
-    *("worker was restarted", "incarnation", "CoordinationService"),
+    *("worker was restarted", "incarnation", "CoordinationService", "Could not start gRPC server"),
 )
-"""What errors of other types say where a peer is gone or was started again (TensorFlow's
-cluster_coordinator.py, _is_worker_failure; eager_service_impl.cc; collective_param_resolver)."""
+"""What errors of other types say where a peer is gone or was started again, or the process before
+still has the port (TensorFlow's cluster_coordinator.py, _is_worker_failure; eager_service_impl.cc;
+collective_param_resolver_distributed.cc; grpc_server_lib.cc)."""
 
 
 def outside(error: BaseException, stepped: bool) -> bool:
@@ -294,7 +295,7 @@ def outside(error: BaseException, stepped: bool) -> bool:
     stepped = stepped or "from remote target /job:" in text
     kinds = (*peers, errors.DeadlineExceededError, *(runtime if stepped else ()))
     told = isinstance(error, errors.OpError) and any(peer in text for peer in _PEERS)
-    return isinstance(error, kinds) or (told and "/job:" in text)
+    return isinstance(error, kinds) or told
 
 
 def compute_capabilities() -> list[tuple[int, int]]:

@@ -4,6 +4,7 @@ All ranks run this loop and make the same decisions at the same step. What only 
 signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
+import contextlib
 import functools
 import math
 import time
@@ -268,9 +269,15 @@ class Controller:
         return preempted, spoiled, failed, late
 
     def _together(self, values: list[float]) -> list[float]:
-        """Return the sum of each value over all ranks, which wait for each other here."""
+        """Return the sum of each value over all ranks, which wait for each other here. Raises
+        Interrupted: a sum does not fail by itself."""
         with self.stalls.during(f"step {self.position.step}"):
-            return self.trainer.vote(values)
+            try:
+                return self.trainer.vote(values)
+            except tf.errors.OpError as error:
+                if distribution.outside(error, stepped=True):
+                    raise Interrupted(error) from error
+                raise
 
     def _collect(self, wait: bool = False) -> None:
         """Report the checkpoints that are safely written by now."""
@@ -341,11 +348,8 @@ class Controller:
     def _part(self) -> None:
         """Vote once more before an exit: a rank may come out of a vote and exit before another has
         its result. Who is gone by then came through the vote before."""
-        try:
+        with contextlib.suppress(Interrupted):
             self._together([0.0])
-        except Exception as error:
-            if not distribution.outside(error, stepped=True):
-                raise
 
     def _inline(self) -> bool:
         """Evaluate between two steps. Returns whether to stop early."""

@@ -218,6 +218,7 @@ def test_what_ends_a_step_from_outside_is_told_by_its_type_and_by_the_steps_befo
         ("FailedPreconditionError", "Device /job:worker/replica:0/task:1/device:CPU:0 current "
          "incarnation doesn't match with one in the group"),
         ("InternalError", "/job:worker/task:1: calling /tensorflow.CoordinationService/Heartbeat"),
+        ("UnknownError", "Could not start gRPC server"),
         ("UnknownError", "Graph execution error: from remote target /job:worker/replica:0/task:1"),
     ],
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """Which evaluation is the best, and how the ranks of a run part, without other ranks."""
 
+import functools
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -7,8 +8,10 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from trainer import verdict
 from trainer.job.preemption import Preempted
 from trainer.loop import outer
+from trainer.loop.distribution import Cluster
 from trainer.loop.judge import Judge
 
 pytestmark = pytest.mark.tensorflow
@@ -21,7 +24,8 @@ GONE = tf.errors.UnavailableError(None, None, "Collective ops is aborted by: Soc
     [
         ((None, None), Preempted),
         ((None, GONE), Preempted),  # A rank that exits first is no loss for the others.
-        ((GONE,), tf.errors.UnavailableError),  # One that is lost before all is saved is one.
+        ((GONE,), outer.Interrupted),  # One that is lost before all is saved is one.
+        ((tf.errors.InternalError(None, None, "NCCL"),), outer.Interrupted),
         ((None, KeyError("a fault")), KeyError),
     ],
 )
@@ -30,20 +34,43 @@ def test_a_farewell_is_told_from_a_loss(
 ) -> None:
     given = iter(votes)
 
-    def together(_: list[float]) -> None:
+    def vote(_: list[float]) -> None:
         if error := next(given):
             raise error
 
     run: Any = SimpleNamespace(
-        _together=together,
+        trainer=SimpleNamespace(vote=vote),
+        stalls=outer.StallMonitor({}),
         _collect=lambda wait: None,
         _trouble=None,
         end=lambda _: None,
         position=SimpleNamespace(step=7),
     )
-    run._part = lambda: outer.Controller._part(run)
+    run._part = functools.partial(outer.Controller._part, run)
+    run._together = functools.partial(outer.Controller._together, run)
     with pytest.raises(ends):
         outer.Controller._leave(run)
+
+
+def test_a_rank_that_is_lost_while_the_chief_finishes_is_no_fault_of_the_program() -> None:
+    """Not in Controller.run: the others wait in `settle` for the SavedModel."""
+
+    def lost(_: list[float]) -> None:
+        raise tf.errors.InternalError(None, None, "Connection reset by peer")
+
+    run: Any = SimpleNamespace(
+        trainer=SimpleNamespace(vote=lost),
+        stalls=outer.StallMonitor({}),
+        _trouble=None,
+        position=SimpleNamespace(step=7),
+    )
+    run._together = functools.partial(outer.Controller._together, run)
+    with pytest.raises(outer.Interrupted) as caught:
+        outer.Controller.settle(run)
+    place = Cluster(workers=2, tasks={"worker": ("127.0.0.1:1", "127.0.0.1:2")}, role="worker")
+    code, text = verdict.of(caught.value, None, place)
+    assert code == 143
+    assert "all have to be started again: Connection reset by peer" in text
 
 
 def judged(judge: Judge, *values: float) -> list[bool]:
