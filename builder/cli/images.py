@@ -206,6 +206,7 @@ def list_targets(as_json: bool = options.JSON) -> None:
     """List the targets; say which are built and proven."""
     from builder.pipeline import proof
 
+    settings()  # a mistake in builder.toml is told here, too
     rows = proof.overview(root())
     lines = (
         (

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.cli.common import chosen, out, project, reporter, results, root, say, show
+from builder.cli.common import chosen, out, project, reporter, results, root, say, settings, show
 from builder.cli.options import AGAINST, JSON, OSV, TARGET, TARGETS, flag, option
 from builder.core import files
 from builder.core.errors import CheckFailed
@@ -137,6 +137,7 @@ def render(
     """Write the Dockerfiles and cloudbuild.yaml."""
     from builder.image import dockerfile
 
+    settings()  # a mistake in builder.toml is told here, too
     rendered = dockerfile.load_all(root(), chosen(targets, not targets))
     texts = dockerfile.texts(root(), rendered)
     if not targets:
@@ -206,7 +207,8 @@ def check(
     if problems:
         raise CheckFailed("not everything agrees", "see the lines above")
     count = len(image_yaml.targets(root()))
-    say(f"{count} targets: the tables agree, and the wheels carry what the tables say")
+    these = f"{count} target" + "s" * (count != 1)
+    say(f"{these}: the tables agree, and the wheels carry what the tables say")
 
 
 def _check_advisories(osv: str | None, as_json: bool) -> None:

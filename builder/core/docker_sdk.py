@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -63,7 +64,10 @@ def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[Non
         raise OutsideError(f"the engine has no image {image}", fix) from None
     except APIError as error:
         reason = error.explanation or error
-        raise OutsideError(f"the engine refused: {reason}", "see `builder doctor`") from error
+        fix = "see `builder doctor`"
+        if re.search(r"\bcrun\b.*cgroup", str(reason)):  # of both versions, as Podman 4.3 meets it
+            fix = 'write runtime = "runc" under [engine] in /etc/containers/containers.conf'
+        raise OutsideError(f"the engine refused: {reason}", fix) from error
     except requests.exceptions.RequestException as error:
         raise OutsideError(
             f"the engine does not answer: {error}", "see `builder engine status`"

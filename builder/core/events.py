@@ -100,7 +100,10 @@ def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
     try:
         yield running
     except BaseException as error:
-        running.error = running.error or str(error) or type(error).__name__
+        stopped = isinstance(error, KeyboardInterrupt)
+        running.error = (
+            running.error or str(error) or ("stopped" if stopped else type(error).__name__)
+        )
         raise
     finally:
         done = StepDone(name, running.seconds, running.cached, running.detail, running.error)

@@ -227,6 +227,14 @@ exit code 4
 """)
 
 
+@pytest.mark.parametrize("command", [["check"], ["render", "--check"], ["list"]])
+def test_a_broken_builder_toml_is_told_whatever_is_asked(
+    here: Path, builder: Run, command: list[str]
+) -> None:
+    (here / "builder.toml").write_text("registry = [\n")
+    assert "builder.toml:1: not TOML" in shown(builder(*command))
+
+
 def test_schema(here: Path, builder: Run) -> None:
     assert shown(builder("schema")) == snapshot("| wrote images/schema.json\n")
 

@@ -19,7 +19,11 @@ def test_a_step_tells_what_came_out() -> None:
     ]
     assert isinstance(done, StepDone) and 0 <= done.seconds < 60
     assert done == StepDone("v100: build", done.seconds, True, "2 layers", None)
-    for error, message in ((ValueError("no layer"), "no layer"), (SystemExit(), "SystemExit")):
+    for error, message in (
+        (ValueError("no layer"), "no layer"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(), "stopped"),
+    ):
         with pytest.raises(type(error)), step("build", events.append):
             raise error
         assert isinstance(done := events[-1], StepDone) and done.error == message

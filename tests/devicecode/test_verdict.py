@@ -64,7 +64,7 @@ def test_the_worst_library_decides(device: str, expected: Support) -> None:
 def test_a_framework_without_device_code_is_said_to_be_built_without_cuda(
     machine: int, said: str
 ) -> None:
-    own = Library("torch/lib/libtorch_cpu.so", 9, package="torch", version="2.8.0")
+    own = Library("torch/_C.so", 9, package="torch", version="2.8.0")
     other = replace(own, path="numpy/_core.so", package="numpy")
     libraries = tuple(replace(each, dynamic=Dynamic(machine)) for each in (other, own))
     assert str(Audit(libraries).verdict("9.0")) == (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docker.errors import APIError
 
 from builder.core import docker_sdk
 from builder.core.docker_sdk import NoEngine
@@ -131,3 +132,13 @@ def test_an_engine_without_root_is_found_by_its_socket(
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert docker_sdk.machine_host() == (f"unix://{tmp_path / name}", "default")
+
+
+def test_a_refusal_of_crun_over_cgroups_names_the_other_runtime() -> None:
+    for said, fix in (
+        ("crun: cgroup: unsupported mix of versions: OCI runtime error", 'runtime = "runc"'),
+        ("crun: executable file not found", "builder doctor"),
+    ):
+        with pytest.raises(OutsideError) as caught, docker_sdk.refusals("training:cpu"):
+            raise APIError(said)
+        assert fix in caught.value.fix

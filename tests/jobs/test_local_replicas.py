@@ -15,7 +15,7 @@ from builder import contract
 from builder.core.errors import InputError
 from builder.jobs.backends.local import prepare as here
 from builder.jobs.backends.local.replicas import SHARES_A_GPU, LocalJob, Replica, Trial, replicas
-from builder.jobs.backends.local.run import described
+from builder.jobs.backends.local.run import described, most_telling
 from builder.jobs.machines import Pool
 from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
@@ -180,6 +180,16 @@ def test_trials_that_run_at_once_keep_off_each_others_gpus(
         (only,) = made(*map(str, range(gpus)), pools=pools, trial=trial)
         assert only.gpus == mine
         assert (SHARES_A_GPU.items() <= only.environment.items()) == shared
+
+
+def test_an_exception_is_told_and_not_the_line_after_it() -> None:
+    last = ""
+    for line in ("step 3", "torch.OutOfMemoryError: CUDA out of memory.", "", "srun: task 0 ended"):
+        last = most_telling(last, line)
+    assert last == "torch.OutOfMemoryError: CUDA out of memory."
+    assert most_telling(last, "KeyError: 'a'") == "KeyError: 'a'"
+    assert most_telling(last, "x.ChildFailedError:") == last
+    assert most_telling(last, '{"event": "step", "message": "step 4"}') == "step 4"
 
 
 def test_exit_codes_in_words() -> None:

@@ -19,6 +19,7 @@ import contextlib
 import functools
 import os
 import queue
+import re
 import signal
 import threading
 import time
@@ -61,6 +62,7 @@ RESTARTS = 5
 NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetches another"
 MEASURED = 5.0
 """Seconds between two writes of what replicas use."""
+_EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception)(: \S|$)")
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -258,7 +260,7 @@ class _Cluster:
 
     def _printed(self, replica: _Running, text: str) -> None:
         self.on_line(backend.line(replica.log, replica.name, text))
-        replica.last = contract.words(text) or replica.last
+        replica.last = most_telling(replica.last, text)
 
     def _ended(self, replica: _Running, attempt: int) -> None:
         """Handle the end of a replica's container, unless it has another one meanwhile."""
@@ -444,6 +446,14 @@ def _has_succeeded(container: Container) -> bool:
         state = container.attrs["State"]
         return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
     return False
+
+
+def most_telling(before: str, text: str) -> str:
+    """Return which of two lines says more about an end: an exception stays over plain lines after
+    it, such as a launcher's; else the later one."""
+    words = contract.words(text)
+    stays = _EXCEPTION.match(before) and not contract.fields(text) and not _EXCEPTION.match(words)
+    return before if stays else words or before
 
 
 def described(code: int, out_of_memory: bool = False) -> str:
