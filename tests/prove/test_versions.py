@@ -24,7 +24,7 @@ TABLE = {
     "device-code": (3, "36e6416f8c"),
     "combinations": (1, "05ffef183b"),
     "environment": (6, "7ba6838564"),
-    "machine": (5, "a5ef0459a7"),
+    "machine": (5, "cc1b0013d8"),
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "shadows": (1, "fe9c6f7d59"),
