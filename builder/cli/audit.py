@@ -189,7 +189,7 @@ def _compile(sources: Sequence[str], gpus: Sequence[str], which: Literal["kinds"
 
 def report(
     image: str = argument(
-        "A target, or an image (registry, engine, docker save, OCI layout).", default=...
+        "A target, or an image (registry, engine, docker save, OCI layout).", "IMAGE", default=...
     ),
     new: str | None = argument("Another one: what changed from the first to it.", "NEW"),
     html: Path | None = option("Write a page, too."),

@@ -171,4 +171,6 @@ def _look(answer: str) -> str:
     """Return the class of an answer's colour."""
     if answer.startswith(_GOOD):
         return "good"
+    if answer.startswith("PTX"):
+        return "slow"
     return "none" if answer.startswith(_NONE) else "bad"

@@ -19,7 +19,7 @@ from builder.prove.receipts import CheckResult, Defect
 _NODE: Final = re.compile(r"\s*([\w.-]+)\s*:\s*(\d{3,4})(?:\.\d+)*\s*")
 
 NO_CODE: Final = "no code"
-TOO_OLD: Final = "too old"
+TOO_OLD: Final = "driver too old"
 
 
 class Node(NamedTuple):

@@ -144,7 +144,7 @@ def test_gpus_and_drivers_are_a_matrix_with_a_column_where_an_answer_changes() -
     )
     matrix = fleet.matrix(image)
     assert matrix.drivers == ("driver before 525", "driver 525 and newer")
-    assert matrix.gpus["V100 (7.0)"] == ("too old", "native")
+    assert matrix.gpus["V100 (7.0)"] == ("driver too old", "native")
     assert matrix.answer("V100 (7.0)") == "native, driver 525 and newer"
     assert matrix.answer("P4 (6.1)") == "no code"
     assert fleet.matrix(read(layer({}))).gpus == {}
