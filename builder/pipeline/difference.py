@@ -118,7 +118,7 @@ def _kernels(report: ImageReport) -> dict[str, int]:
 
 
 def _settings(report: ImageReport) -> dict[str, str]:
-    """Return what the configuration says, by name; a secret among its variables is not told."""
+    """Return what the configuration says, by name, $NAME for a variable; a secret is not told."""
     config = report.image.config
     named = {name: config.get(name) for name in ("User", "Entrypoint", "Cmd", "WorkingDir")}
     said = {
@@ -128,7 +128,7 @@ def _settings(report: ImageReport) -> dict[str, str]:
     }
     for name, text in report.image.environment.items():
         kind = secret_in(f"{name}={text}".encode(), True, variables=True)
-        said[name] = f"*** ({kind})" if kind else text
+        said[f"${name}"] = f"*** ({kind})" if kind else text
     return said
 
 

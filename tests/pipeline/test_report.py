@@ -340,9 +340,9 @@ GPUs
   RTX-PRO-6000 (12.0)  PTX, any driver  no code
 
 Settings
-  NCCL_DEBUG  -     INFO
-  TOKEN       -     *** (a token (github-pat))
-  User        1000  -
+  $NCCL_DEBUG  -     INFO
+  $TOKEN       -     *** (a token (github-pat))
+  User         1000  -
 
 Bytes
   Unpacked.
@@ -403,8 +403,8 @@ Libraries (1)
 
 | name | before | now |
 | --- | --- | --- |
-| NCCL\\_DEBUG | - | INFO |
-| TOKEN | - | \\*\\*\\* (a token (github-pat)) |
+| \\$NCCL\\_DEBUG | - | INFO |
+| \\$TOKEN | - | \\*\\*\\* (a token (github-pat)) |
 | User | 1000 | - |
 
 ### Bytes
@@ -468,8 +468,8 @@ GPUs
 | RTX-PRO-6000 (12.0) | PTX, any driver | no code
 Settings
 | name | before | now
-| NCCL_DEBUG | - | INFO
-| TOKEN | - | *** (a token (github-pat))
+| $NCCL_DEBUG | - | INFO
+| $TOKEN | - | *** (a token (github-pat))
 | User | 1000 | -
 Bytes
 Unpacked.
@@ -517,8 +517,8 @@ Libraries (1)
                 "/opt/venv/lib/python3.11/site-packages/torch/lib/libtorch_cuda.so": [48648, 130648]
             },
             "settings": {
-                "NCCL_DEBUG": [None, "INFO"],
-                "TOKEN": [None, "*** (a token (github-pat))"],
+                "$NCCL_DEBUG": [None, "INFO"],
+                "$TOKEN": [None, "*** (a token (github-pat))"],
                 "User": ["1000", None],
             },
         }
