@@ -17,9 +17,9 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine.discovery import connect
 from builder.pipeline import records, repository, signing, verify
-from builder.prove import any_image, audit, fleet, receipts, suites, waste
+from builder.prove import any_image, audit, fleet, own_loader, receipts, suites, waste
 from builder.prove.checks import compile as compiling
-from builder.prove.checks import own_loader, start
+from builder.prove.checks import start
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import CheckResult
 from builder.prove.session import JOB

@@ -16,7 +16,7 @@ from builder.config.image_yaml import ImageSpec
 from builder.core.errors import CheckFailed
 from builder.facts import frameworks
 from builder.image.plan import APP
-from builder.prove import receipts
+from builder.prove import own_loader, receipts
 from builder.prove.checks import (
     certificates,
     combinations,
@@ -27,7 +27,6 @@ from builder.prove.checks import (
     environment,
     installed,
     machine,
-    own_loader,
     permissions,
     pth,
     secrets,

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from builder.frameworks import libraries
-from builder.prove.checks import loader, own_loader
+from builder.prove import own_loader
+from builder.prove.checks import loader
 from builder.prove.image import Image
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect, Finding

@@ -16,7 +16,7 @@ from builder.prove.checks import compile, loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
-    r"builder\.(prove\.(checks|judge|probes|waste)|frameworks\.(hook|libraries|parts|pjrt|written|\w+\.(probes|opened)))\b"
+    r"builder\.(prove\.(checks|judge|own_loader|probes|waste)|frameworks\.(hook|libraries|parts|pjrt|written|\w+\.(probes|opened)))\b"
 )
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
@@ -28,7 +28,7 @@ TABLE = {
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "shadows": (1, "fe9c6f7d59"),
-    "loader": (5, "c15d666154"),
+    "loader": (5, "832b23d133"),
     "installed": (2, "59d27ae242"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (2, "77130a5527"),

@@ -22,7 +22,8 @@ from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.library import Library
 from builder.facts.frameworks import NVIDIA, Framework
 from builder.image.plan import LOADER
-from builder.prove.checks import driver, own_loader
+from builder.prove import own_loader
+from builder.prove.checks import driver
 from builder.prove.image import Image, NotThereError, listed
 from builder.prove.receipts import Defect, Finding
 from builder.prove.suite import Answer, Check
