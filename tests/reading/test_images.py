@@ -14,7 +14,7 @@ import pytest
 import zstandard
 
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.reading import images
+from builder.reading import images, tars
 from builder.reading.images import Blobs, ImageContent
 from builder.reading.layers import LayerCache
 from builder.registry import parse
@@ -263,3 +263,20 @@ def test_a_full_disk_says_nothing_of_a_layer(
     assert "TMPDIR" in raised.value.fix
     assert not cache.folder.exists()
     assert is_the_image(of_registry(server))
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "packed"])
+def test_what_nobody_reads_of_a_plain_archive_is_skipped(packed: Callable[[bytes], bytes]) -> None:
+    class Counted(io.BytesIO):
+        taken = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            block = super().read(size)
+            self.taken += len(block)
+            return block
+
+    file = Counted(packed(tar({"layer.tar": bytes(range(256)) * 20_000, "manifest.json": b"[]"})))
+    with tars.members(file, skips=True) as members:
+        small = [content.read() for member, content in members if content and member.size < 9]
+    assert small == [b"[]"]
+    assert packed is gzip.compress or file.taken < 100_000
