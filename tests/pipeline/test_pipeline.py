@@ -17,7 +17,6 @@ import pytest
 
 from builder.core.events import ignore
 from builder.core.project import tag_of
-from builder.core.settings import Settings
 from builder.engine import Engine, private
 from builder.image import program
 from builder.pipeline.make import prepare
@@ -58,8 +57,27 @@ def image(root: Path, *arguments: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def made(project: Path) -> dict[str, object]:
-    return image(project)
+def where(registry: RegistryServer) -> str:
+    return f"{registry.host}/team/training"
+
+
+@pytest.fixture(scope="module")
+def layers(project: Path, engine: Engine, where: str) -> tuple[str, ...]:
+    """The layers of an image that is built and not proven; the registry has its base."""
+    builder(project, "build", TARGET, check=True)
+    base = ("--base-only", "--to-registry", "--registry", where)
+    builder(project, "build", TARGET, *base, check=True)
+    built = engine.image(f"training:{tag_of(project, TARGET)}")
+    assert built
+    return built.layers
+
+
+@pytest.fixture(scope="module")
+def made(project: Path, layers: tuple[str, ...], where: str) -> dict[str, object]:
+    """The image with one more line in its trainer: built, proven and pushed."""
+    with (project / "trainer" / "task.py").open("a") as file:
+        file.write("\n# one more line\n")
+    return image(project, "--push", "--registry", where)
 
 
 def test_an_image_is_built_proven_and_described(made: dict[str, object], project: Path) -> None:
@@ -87,33 +105,23 @@ def test_two_runs_at_once_build_it_once(project: Path, made: dict[str, object]) 
 
 
 def test_one_line_of_the_trainer_is_one_small_layer(
-    project: Path, made: dict[str, object], engine: Engine, registry: RegistryServer
+    project: Path, layers: tuple[str, ...], made: dict[str, object], engine: Engine, where: str
 ) -> None:
-    where = Settings(registry=f"{registry.host}/team/training")
-    before = engine.image(str(made["image_id"])) or engine.image(
-        f"training:{tag_of(project, TARGET)}"
-    )
-    assert before
-    builder(project, "push", TARGET, "--registry", str(where.registry), check=True)
-    with (project / "trainer" / "task.py").open("a") as file:
-        file.write("\n# one more line\n")
-    after = image(project, "--push", "--registry", str(where.registry))
-    now = engine.image(str(after["reference"]))
+    now = engine.image(str(made["reference"]))
     assert now
-    assert now.layers[:-1] == before.layers[:-1]
-    assert after["base_origin"] == "engine"
-    pushed = builder(project, "push", TARGET, "--registry", str(where.registry), "--json")
+    assert now.layers[:-1] == layers[:-1] and now.layers != layers
+    assert made["base_origin"] == "engine"
+    pushed = builder(project, "push", TARGET, "--registry", where, "--json")
     assert json.loads(pushed.stdout)[0]["sent"] == 0, "the second push of the same image"
-    log = [line for line in str(after["stderr"]).splitlines() if " sent in " in line]
+    log = [line for line in str(made["stderr"]).splitlines() if " sent in " in line]
     assert len(log) == 1
     assert " kB sent in " in log[0], log
 
 
 @pytest.mark.root
 def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
-    project: Path, registry: RegistryServer, tmp_path: Path
+    project: Path, where: str, tmp_path: Path
 ) -> None:
-    where = f"{registry.host}/team/training"
     image(project)
     pushed = json.loads(builder(project, "push", "--registry", where, "--json", check=True).stdout)
     digest = pushed[0]["digest"]
@@ -166,13 +174,13 @@ def test_a_trainer_that_fails_is_caught_before_the_push(
 
 
 def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
-    project: Path, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+    project: Path, registry: RegistryServer, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "trainer" / "direct.py").write_text("# straight to the registry\n")
     (built,) = json.loads(builder(project, "build", TARGET, "--json", check=True).stdout)
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
     monkeypatch.setenv("BUILDER_ENGINE", "machine")
-    direct = ("--to-registry", "--registry", f"{registry.host}/team/training")
+    direct = ("--to-registry", "--registry", where)
     builder(project, "build", TARGET, "--base-only", *direct, check=True)
     (sent,) = json.loads(builder(project, "build", TARGET, *direct, "--json", check=True).stdout)
     assert ":unproven-" in sent["reference"]
