@@ -141,7 +141,7 @@ def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
 def test_operations_are_made_by_one_thread_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made by several at once, they ended a process by SIGSEGV, once in some fifty starts."""
+    """Made by several at once, they ended a process by SIGSEGV, once in some ten starts."""
     one, made, parse = threading.Lock(), tf.data.TFRecordDataset, splits.parse
 
     def alone(call: Callable[..., object], *given: object) -> object:
