@@ -44,6 +44,8 @@ _PROGRESS = re.compile(
     r"|(?:\b|_)loss['\"]?[ :=]+\d",
     re.IGNORECASE,
 )
+_FINITE = re.compile(r"\bloss['\"]?[ :=]+\d")
+"""A loss that is a number again takes back that it was none."""
 _TRAINED = (contract.STEP, contract.CHECKPOINT, contract.EVALUATED)
 _STARTED = re.compile(
     r"\bstarted\b.*\bcontainer\b|\btriggered\s?scale-?up\b|\bsuccessfully assigned\b"
@@ -175,8 +177,13 @@ def _live(run: JobLog, matches: Sequence[Match]) -> list[Match]:
 
     started = max((n for n, line in enumerate(run.lines) if _STARTED.search(line.text)), default=-1)
 
+    finite = {line.replica: n for n, line in enumerate(run.lines) if _FINITE.search(line.text)}
+
     def outlived(match: Match) -> bool:
-        last = trained[run.lines[match.index].replica]
+        where = run.lines[match.index].replica
+        if match.ending.name == "nan-loss" and finite.get(where, -1) > match.index:
+            return True
+        last = trained[where]
         if match.ending.early and max(started, last[-1] if last else -1) > match.index:
             return True
         return len(last) == OUTLIVED and last[0] > match.index

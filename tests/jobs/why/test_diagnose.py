@@ -50,6 +50,12 @@ def test_what_the_run_outlived_is_no_ending() -> None:
     assert why((SERVICE, "Resources are insufficient in region: x"), *steps).ending == "unknown"
 
 
+def test_a_loss_that_is_a_number_again_takes_back_that_it_was_none() -> None:
+    assert why("step 0: loss is nan", "step 9: loss: 0.41").ending == "unknown"
+    assert why("step 0: loss is nan", "step 9: accuracy: 0.41").ending == "nan-loss"
+    assert why("step 0: loss is nan", ("worker-0", "step 9: loss: 0.41")).ending == "nan-loss"
+
+
 def test_an_ending_wins_over_its_own_trace() -> None:
     line = "NCCL WARN Call to posix_fallocate failed : No space left on device"
     assert why(line).ending == "shm"
