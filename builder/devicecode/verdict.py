@@ -200,12 +200,11 @@ class Verdict:
     def _without_cuda(self) -> str:
         """The framework that has no device code, " (torch 2.8.0: arm64, built without CUDA)"."""
         names = {name for each in frameworks.every() for name in each.distributions}
-        own = (each.library for each in self.findings if each.library.package in names)
-        found = next(own, None) if self.status == Support.NO_DEVICE_CODE else None
-        if found is None:
-            return ""
-        on_arm = found.dynamic is not None and found.dynamic.machine == AARCH64
-        return f" ({found.origin}: {'arm64, ' if on_arm else ''}built without CUDA)"
+        for own in (each.library for each in self.findings if not self.status):
+            if own.package in names:
+                on_arm = own.dynamic is not None and own.dynamic.machine == AARCH64
+                return f" ({own.origin}: {'arm64, ' if on_arm else ''}built without CUDA)"
+        return ""
 
     @property
     def instead(self) -> str:
