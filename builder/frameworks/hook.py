@@ -28,10 +28,12 @@ TRIES, SEARCH, MOST = 4, 20.0, 2**16
 seconds at most, and none with more examples: a larger one is of no use to anybody."""
 
 REFUSES = re.compile(
-    "RESOURCE_EXHAUSTED|UNIMPLEMENTED|INVALID_ARGUMENT|MLIR translation rule .* not found"
+    "RESOURCE_EXHAUSTED|UNIMPLEMENTED|INVALID_ARGUMENT(?!: Failed to serialize)"
+    "|MLIR translation rule .* not found|INTERNAL: Mosaic failed to compile"
+    "|(The|Unimplemented primitive in) Pallas TPU lowering"
 )
 """How the words begin by which XLA, libtpu or JAX refuses a program. Anything else may be a gap of
-ours: Pallas, for one, wants to see the GPU."""
+ours: Pallas for a GPU, for one, wants to see it."""
 
 KINDS = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 

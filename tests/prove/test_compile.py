@@ -59,6 +59,8 @@ def test_what_fits_is_said_in_one_line() -> None:
     assert line.endswith(
         "; by a compiler, which the program does not use: without it a step may need more"
     )
+    (line,) = said({"shapes": 3})
+    assert line.endswith("; XLA compiles it again for each of the 3 shapes that it got")
     (line,) = said({"of": 4, "room": TPU.memory}, TPU)
     assert line.startswith("train compiles for TPU-v5e 2x2; needs 5.0 of 15.8 GiB a device; ")
     assert line.endswith("; it uses 1 of the 4 devices")
@@ -95,6 +97,7 @@ def test_a_refusal_names_the_programs_own_line() -> None:
         "UNIMPLEMENTED: Unsupported algorithm on the current device(s): ALG_DOT_BF16_BF16_F32\n\t\n"
         "Suspected Python Code Location:\n"
         "  /opt/venv/lib/python3.13/site-packages/flax/nn.py:7:1 [dense]\n"
+        "  /smoke/probes/hook/sitecustomize.py:150:1 [trace]\n"
         "  /app/train.py:16:10 [loss]\n  /app/train.py:20:17 [step]"
     )
     (line,) = said({"refused": words})

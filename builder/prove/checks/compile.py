@@ -25,7 +25,7 @@ from builder.prove.checks.starts import last_traceback
 from builder.prove.image import ACCELERATOR, Image, NotThereError
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect, Finding
-from builder.prove.session import JOB, PART, Sandbox, Session, options
+from builder.prove.session import HOOK, JOB, PART, Sandbox, Session, options
 from builder.prove.suite import Answer, Check
 
 NAME: Final = "compile"
@@ -181,6 +181,8 @@ class Found:
     batch: NonNegativeInt = 0
     largest_batch: NonNegativeInt = 0
     """Examples of a step that fits, 0 where they are not known."""
+    shapes: NonNegativeInt = 1
+    """How many different shapes it was called with."""
     uncompiled: bool = False
     """The program itself does not let XLA compile it."""
     compiler: Annotated[str, Field(max_length=200)] = ""
@@ -224,11 +226,13 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
     batch = max(found.batch, found.largest_batch)
     fits = f"; a batch of {batch:,} fits" if batch else ""
     idle = f"; it uses {found.devices} of the {found.of} devices"
+    again = f"; XLA compiles it again for each of the {found.shapes} shapes that it got"
     does = f"{found.step} {'fits' if found.counted else 'compiles for'} {where}"
     note = (
         f"{does}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
         f"{'' if device.is_gpu else ' a device'}{bound}{fits}"
         f"{idle if found.devices < found.of else ''}"
+        f"{again if found.shapes > 1 else ''}"
         f"{_replaced(found, device)}"
         f"{f'; by {found.compiler}' if found.compiler else ''}"
         f"{_UNCOMPILED if found.uncompiled else ''}"
@@ -315,9 +319,10 @@ def _where(device: Device, topology: str = "") -> str:
 
 
 def _program_line(words: str) -> str:
-    """Return the innermost line that a compiler names and that is of no package: "train.py:6: ", ""
-    for none."""
-    lines = (match for match in _LINE.finditer(words) if "-packages/" not in match[1])
+    """Return the innermost line that a compiler names and that is of no package and not of the
+    hook: "train.py:6: ", "" for none."""
+    others = ("-packages/", f"{HOOK}/")
+    lines = (each for each in _LINE.finditer(words) if not any(part in each[1] for part in others))
     return next((f"{PurePosixPath(match[1]).name}:{match[2]}: " for match in lines), "")
 
 
@@ -329,4 +334,4 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
 
 
-CHECK = Check(NAME, 1, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)
+CHECK = Check(NAME, 2, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)

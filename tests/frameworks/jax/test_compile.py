@@ -4,6 +4,7 @@ topologies, by XLA and ptxas for descriptions of GPUs. What a compiler refuses i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,55 +19,25 @@ from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
 from builder.prove.session import JOB, Sandbox
 from tests import commands
+from tests.frameworks.jax.broken import BEGIN, TABLE, Broken
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 
 ROOT = Path(__file__).parents[3]
 Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
 
-SGD = """
-import sys
-import jax, jax.numpy as jnp
-from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-
-def step(w, x):
-    return w - 0.1 * jax.grad(lambda w: loss(w, x))(w)
-
-def train(w, x, function=None):
-    function = function or jax.jit(step)
-    for _ in range(3):
-        w = function(w, x)
-    w.block_until_ready()
-
-"""
-TYPE = """
-def loss(w, x):
-    return lax.dot_general(
-        x, w, (((1,), (0,)), ((), ())), precision=lax.DotAlgorithmPreset.BF16_BF16_F32
-    ).sum()
-train(jnp.ones((256, 256)), jnp.ones((48, 256)))
-"""
-TOO_LARGE = """
-def loss(w, x):
-    return jnp.sin(jnp.sin(x.T @ x) @ w).sum()
-from training_image_compile import take
-take(jax.jit(step), (jax.ShapeDtypeStruct((131072, 8), "float32"),
-                     jax.ShapeDtypeStruct((48, 131072), "float32")))
-"""
-SHARDING = """
-def loss(w, x):
-    return (x @ w).sum()
-mesh = Mesh(jax.devices(), "batch")
-rows = jax.device_put(jnp.ones((6, 256)), NamedSharding(mesh, PartitionSpec("batch")))
-train(jnp.ones((256, 256)), rows)
-"""
 LARGER = """
 def loss(w, x):
     return jnp.sin(x @ w).sum()
 from training_image_compile import take
-take(jax.jit(step), (jax.ShapeDtypeStruct((4096, 65536), "float32"),
-                     jax.ShapeDtypeStruct((48, 4096), "float32")))
+take(jax.jit(step), (Shape((4096, 65536), "float32"), Shape((48, 4096), "float32")))
+"""
+CHANGES = """
+def loss(w, x):
+    return (x @ w).sum()
+function = jax.jit(step)
+for length in (3, 4, 5):
+    function(jnp.ones((256, 256)), jnp.ones((length, 256)))
 """
 NO_STEP = "print(jnp.ones(3).sum())"
 SEVERAL = """
@@ -104,7 +75,8 @@ def compiled(sandbox: Sandbox) -> Compile:
         batch = compiling.BATCH if search else 0
         target = compiling.CompileTarget(chosen, "jax", topology, "9.10.2", batch)
         folder = f"{JOB}/{len(sandbox.log)}"  # a new one for each run
-        entrypoint = ["python", "-c", SGD + program] if program else None
+        named = f"exec(compile({BEGIN + program!r}, '/app/train.py', 'exec'))"
+        entrypoint = ["python", "-c", named] if program else None
         done = target.compile(sandbox, compiling.arguments_of(folder), entrypoint)
         problems, seen = compiling.judge(done, chosen, topology)
         return [problem.message for problem in problems], seen
@@ -147,11 +119,23 @@ def test_the_digits_compile_for_a_gpu(compiled: Compile, device: str) -> None:
     assert seen["types"] == ["float32"] and seen["flops"] > 1e6
 
 
+@pytest.mark.parametrize(
+    ("sandbox", "broken"),
+    [("tpu-jax" if each.on[1] else "v100-jax", each) for each in TABLE],
+    indirect=["sandbox"],
+    ids=[f"{each.on[0]}-{each.name}" for each in TABLE],
+)
+def test_a_program_that_cannot_run_there_is_refused(compiled: Compile, broken: Broken) -> None:
+    (problem,), _ = compiled(broken.on[0], broken.program, broken.on[1])
+    assert re.search(broken.says, problem), problem
+    if broken.works:
+        assert compiled(broken.works[0], broken.program, broken.works[1])[0] == []
+
+
 @ON_TPU
-def test_libtpu_refuses_what_does_not_fit(compiled: Compile) -> None:
-    (problem,), _ = compiled("TPU-v5e", TOO_LARGE)
-    assert problem.startswith("step does not fit TPU-v5e 2x2: HLO temporaries need ")
-    assert problem.endswith(" of 15.75GiB")
+def test_a_step_that_changes_its_shape_is_told(compiled: Compile) -> None:
+    _, seen = compiled("TPU-v5e", CHANGES)
+    assert "; XLA compiles it again for each of the 3 shapes that it got" in seen["note"]
 
 
 @ON_GPU
@@ -174,32 +158,6 @@ def test_the_largest_batch_that_fits_is_compiled_and_a_little_more_is_not(
     assert 10 < times < 65536 // compiling.BATCH
     assert compiled("T4", LARGER.replace("(48,", f"({48 * times},"))[0] == []
     assert compiled("T4", LARGER.replace("(48,", f"({48 * times * 2},"))[0] != []
-
-
-@ON_GPU
-def test_our_arithmetic_refuses_what_xla_compiles(compiled: Compile) -> None:
-    (problem,), seen = compiled("V100", TOO_LARGE)
-    assert "step does not fit V100: it needs" in problem
-    assert "of 15.8 GiB, of which a program gets 11.8" in problem
-    assert seen["needs"] > seen["room"]
-
-
-@ON_GPU
-def test_a_type_that_the_card_has_not_is_refused_at_the_programs_own_line(
-    compiled: Compile,
-) -> None:
-    (problem,), _ = compiled("V100", TYPE)
-    assert "does not compile for V100: " in problem and "ALG_DOT_BF16_BF16_F32" in problem
-    problems, _ = compiled("H100", TYPE)
-    assert problems == []
-
-
-@ON_TPU
-def test_a_batch_that_four_chips_cannot_divide(compiled: Compile) -> None:
-    (problem,), _ = compiled("TPU-v5e", SHARDING)
-    assert "on the devices of TPU-v5e 2x2 the program ends: " in problem
-    assert "divisible" in problem
-    assert compiled("TPU-v5e", SHARDING, "v5e:1x1")[0] == []
 
 
 @ON_TPU

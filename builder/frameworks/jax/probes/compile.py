@@ -45,6 +45,7 @@ class Watched:
         functools.update_wrapper(self, jitted)
         self.jitted, self.work = jitted, work
         self.calls = 0
+        self.shapes: set[str] = set()
         self.traced: Any = None
         self.given: Any = ((), {})
 
@@ -74,8 +75,12 @@ class Watched:
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((arguments, named))):
             return
         self.calls += 1
+        shapes = jax.tree.map(shape_of, (arguments, named))
+        self.shapes.add(
+            str([leaf.shape for leaf in jax.tree.leaves(shapes) if hasattr(leaf, "shape")])
+        )
         if self.traced is None:
-            self.given = jax.tree.map(shape_of, (arguments, named))
+            self.given = shapes
             self.traced = self.jitted.trace(*arguments, **named)
             self.work.seen.append(self)
 
@@ -132,7 +137,7 @@ class Work:
             return False
         try:
             if step := the_step(self.seen, self.request["platform"]):
-                result = self.compiled(step)
+                result = {**self.compiled(step), "shapes": len(step.shapes)}
                 hook.answer(result)
                 if "arguments" in result:
                     self.enlarge(step, result)
