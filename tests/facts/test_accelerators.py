@@ -106,6 +106,11 @@ def test_a_gpu_is_known_by_what_people_call_it(written: str, name: str, capabili
     assert accelerators.on_arm64(name) == (name in ("GB10", "GB200", "GB300", "GH200", "Thor"))
 
 
+def test_a_gpu_that_images_are_made_for_is_none_of_the_others() -> None:
+    known = {accelerators._key(name) for name in accelerators.accelerators()}
+    assert known & accelerators._other_gpus().keys() == set(), "take it out of `gpus`"
+
+
 def test_an_a10_is_no_a100() -> None:
     with pytest.raises(
         InputError, match=r"no image is made for A10 \(compute capability 8.6\)"

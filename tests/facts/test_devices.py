@@ -15,6 +15,9 @@ def test_every_row_names_an_accelerator_and_its_sources() -> None:
         assert {device.source, device.rates_source} <= set(sources), name
         assert device.memory > 7 * devices.GIB and device.flops and device.bandwidth > 1e11, name
         assert device.is_gpu == bool(device.cores and device.clock and device.cache), name
+        if device.is_gpu:
+            limits = devices._table()["capabilities"]
+            assert device.capability in limits, f"{name}: {device.capability} has no limits"
 
 
 def test_an_image_for_several_devices_is_judged_by_the_smallest() -> None:

@@ -82,7 +82,7 @@ def test_every_check_of_every_suite_has_a_sentence() -> None:
     for name in frameworks.OWN:
         every += frameworks.of(name).suites().values()
     names = {each.name for suite in every for each in suite.checks}
-    assert names == {name for name, _, _ in SAID}
+    assert names == {name for name, _, _ in SAID}, "its sentence: builder/prove/told.py"
 
 
 def test_why_nothing_was_seen_or_it_was_refused_is_the_sentence() -> None:

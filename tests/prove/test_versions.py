@@ -133,8 +133,8 @@ def test_a_check_that_asks_for_more_has_a_higher_version(name: str) -> None:
     check = next(iter(asked()[name]))
     now = (check.version, code_of(name, check))
     assert now == TABLE.get(name), (
-        f"the code of {name} has changed: raise its version if it asks for more, and every image "
-        f"is proven again; then write into TABLE: {name!r}: {now}"
+        f"the code of {name} is new or has changed. If it asks for more, raise its version: every "
+        f"image is proven again. Then write into TABLE: {name!r}: {now}"
     )
 
 
