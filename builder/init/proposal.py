@@ -127,13 +127,14 @@ def _name_imports(root: Path, framework: Framework, findings: Findings) -> None:
     for name in image_yaml.targets(project.factory()):
         with contextlib.suppress(InputError):
             lock = lockfile.read(project.factory(), name)
-            brought |= lock.packages.keys() if lock.framework == framework.name else set()
+            for file, pins in lock.wheels.items() if lock.framework == framework.name else ():
+                brought |= {pin.name for pin in pins} if file != lockfile.EXTRA else set()
     asked = " ".join(findings.requirements).replace("-", "_")  # pyyaml has yaml
     imported = imports.packages(root, findings.program)
     known = {name.replace("-", "_") for name in brought}
     others = [name for name in imported if name.lower() not in known and name.lower() not in asked]
     if others:
-        why = "no file asks for what is called so: add the packages that have them, where they lack"
+        why = "no file asks for what is called so: add the packages with them to `requirements`"
         findings.leave(findings.program[1], f"imports {', '.join(others)}", why)
 
 

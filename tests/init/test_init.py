@@ -224,14 +224,14 @@ def test_a_script_at_the_root_is_a_program(tmp_path: Path) -> None:
 
 def test_what_the_program_imports_and_no_file_asks_for_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import os, tiktoken, yaml\nimport torch\nfrom model import x\nfrom PIL import Image\n"
-        "def f():\n    import wandb\n"
+        "import numpy, os, tiktoken, yaml\nimport torch\nfrom model import x\n"
+        "from PIL import Image\ndef f():\n    import wandb\n"
     )
     (tmp_path / "model.py").write_text("from . import y\nimport einops.layers\n")
     (tmp_path / "requirements.txt").write_text("einops\npyyaml\n")
     left = init.propose(tmp_path, "t4").findings.left
     (line,) = [line for line in left if "no file asks for" in line]
-    assert line.startswith("train: imports PIL, tiktoken: ")
+    assert line.startswith("train: imports PIL, numpy, tiktoken: ")
     (tmp_path / "train.py").write_text("import keras, numpy, tensorflow\n")  # it brings them
     assert "no file asks for" not in str(init.propose(tmp_path, "cpu").findings.left)
 
