@@ -6,6 +6,7 @@ a test says (`Cluster.does`). Words, columns and codes are those of Slurm 24.05 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -42,7 +43,9 @@ class Cluster:
         """Say what the replicas of the jobs to come do: print `hello`, and end with a code or stay
         until a signal. of: the one that ends, others stay. state: Slurm's word for a failure."""
         says = {"code": code, "stays": stays, "of": of, "state": state}
-        (self.folder / "does").write_text(json.dumps(says))
+        new = self.folder / "does.new"  # a step may read it now
+        new.write_text(json.dumps(says))
+        new.rename(self.folder / "does")
 
     def is_(self, fault: str) -> None:
         """Let the cluster be `full`, `forgetful` (of ended jobs), without `accounts`, or lose its
@@ -93,15 +96,17 @@ def job_file(number: str) -> Path:
 
 
 def change(number: str, **values: Any) -> Values:
-    """Change what is known of a job, unless it has ended, and return it."""
+    """Change what is known of a job, unless it has ended, and return it; one process at a time."""
     path = job_file(number)
-    job: Values = json.loads(path.read_text()) if path.exists() else {"id": number}
-    if job.get("state") in ENDED:
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job: Values = json.loads(path.read_text()) if path.exists() else {"id": number}
+        if job.get("state") in ENDED:
+            return job
+        job |= values
+        path.with_suffix(".new").write_text(json.dumps(job))
+        path.with_suffix(".new").rename(path)
         return job
-    job |= values
-    path.with_suffix(".new").write_text(json.dumps(job))
-    path.with_suffix(".new").rename(path)
-    return job
 
 
 def split(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
