@@ -144,10 +144,14 @@ def test_a_base_that_the_cache_lost_is_sent_by_the_engine(
     loading.load(engine, assembled, store, name)
     try:
         shutil.rmtree(store.folder / "blobs")
-        pushed(repository, engine, image, base=base)
+        if engine.containerd_store:
+            pushed(repository, engine, image, base=base)
+        else:  # it would send another manifest
+            with pytest.raises(OutsideError, match="neither this machine's cache nor"):
+                pushed(repository, engine, image, base=base)
     finally:
         engine.client.images.remove(name)
-    assert repository.head(base) == assembled.digest
+    assert repository.head(base) == (assembled.digest if engine.containerd_store else None)
 
 
 def test_a_key_signs_once_and_one_that_does_not_open_ends_a_push_before_it_sends(
