@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from importlib import util
 from typing import Any, Final
 
-from builder.core.docker_sdk import refusals
-from builder.core.events import OnEvent, step
+from builder.core.events import OnEvent
 from builder.engine.containers import ContainerEngine
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
 from builder.prove.image import Image
 from builder.prove.judge import Run
-from builder.prove.ledger import Ledger
 from builder.prove.receipts import Defect, Finding
 from builder.prove.session import Sandbox
-from builder.prove.smoke import RECORDS, interruptible
+from builder.prove.smoke import sandbox
 from builder.prove.suite import probed
 
 SITE: Final = re.compile(r"^(?P<prefix>.*)/lib/python(?P<python>3[\d.]*)/(site|dist)-packages/")
@@ -38,10 +36,10 @@ def interpreters(module: str) -> list[str]:
     return [*own, f"/usr/local/bin/python{version}", f"/usr/bin/python{version}"]
 
 
-def ask(sandbox: Sandbox, framework: str, request: Mapping[str, Any], python: str = "") -> Run:
+def ask(made: Sandbox, framework: str, request: Mapping[str, Any], python: str = "") -> Run:
     """Ask a framework's probe in a container. python: as `Sandbox.probe` takes it."""
     imports = ("builder.frameworks.libraries", *frameworks.of(framework).loader_imports)
-    return sandbox.probe(_probe(framework), request, imports, python=python)
+    return made.probe(_probe(framework), request, imports, python=python)
 
 
 def ask_all(engine: ContainerEngine, image: Image, name: str, on_event: OnEvent) -> dict[str, Run]:
@@ -54,14 +52,9 @@ def ask_all(engine: ContainerEngine, image: Image, name: str, on_event: OnEvent)
         **{"accelerator": "gpu", "capability": str(image.gpu.capability), "strict": False},
         **{"release": "", "cuda": "", "cudnn": "", "locked": {}},
     }
-    with refusals(name), interruptible(), step(f"ask the loader of {name}", on_event):
-        there = engine.client.images.get(image.content.image_id)
-        ledger = image.started.ledger if image.started else Ledger()
-        with Sandbox(engine.client, there, on_event=on_event, ledger=ledger) as sandbox:
-            sandbox.fill(RECORDS)
-            return {
-                each.name: ask(sandbox, each.name, request, _python(image, each)) for each in asked
-            }
+    image_id, ledger = image.content.image_id, image.started.ledger if image.started else None
+    with sandbox(engine, image_id, name, "ask the loader of", on_event, ledger) as made:
+        return {each.name: ask(made, each.name, request, _python(image, each)) for each in asked}
 
 
 def judge(image: Image) -> tuple[list[Defect], list[str]]:

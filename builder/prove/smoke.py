@@ -21,6 +21,7 @@ from builder.engine import containers
 from builder.engine.containers import ContainerEngine
 from builder.prove import receipts
 from builder.prove.image import Subject
+from builder.prove.ledger import Ledger
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import LABEL, Limits, Sandbox, Session, Workload
 from builder.prove.suite import Check, Suite
@@ -81,14 +82,20 @@ def smoke(
 
 @contextlib.contextmanager
 def sandbox(
-    engine: ContainerEngine, image_id: str, name: str, what: str, on_event: OnEvent = ignore
+    engine: ContainerEngine,
+    image_id: str,
+    name: str,
+    what: str,
+    on_event: OnEvent = ignore,
+    ledger: Ledger | None = None,
 ) -> Iterator[Sandbox]:
     """Yield the containers of an image, with the records. what: is done with it, for the progress
-    that is shown. Raises OutsideError."""
+    that is shown. ledger: one that goes on. Raises OutsideError."""
     with refusals(name), interruptible(), step(f"{what} {name}", on_event):
         containers.sweep(engine.client, LABEL)
         image = engine.client.images.get(image_id)
-        with Sandbox(engine.client, image, on_event=on_event) as made:
+        ledger = ledger or Ledger()
+        with Sandbox(engine.client, image, on_event=on_event, ledger=ledger) as made:
             made.fill(RECORDS)
             yield made
 

@@ -76,10 +76,6 @@ def test_the_python_beside_a_framework_is_asked(monkeypatch: pytest.MonkeyPatch)
     asked = list[Any]()
 
     class Sandbox:
-        def __init__(self, *_: object, **__: object) -> None: ...
-
-        def fill(self, _: object) -> None: ...
-
         def probe(self, program: str, request: Any, imports: Any, python: str) -> Run:
             asked.append((program, request["capability"], request["locked"], python))
             return answered()
@@ -88,7 +84,7 @@ def test_the_python_beside_a_framework_is_asked(monkeypatch: pytest.MonkeyPatch)
     def opened(*_: object, **__: object) -> Iterator[Sandbox]:
         yield Sandbox()
 
-    monkeypatch.setattr(own_loader, "Sandbox", opened)
+    monkeypatch.setattr(own_loader, "sandbox", opened)
     engine: Any = SimpleNamespace(client=SimpleNamespace(images=SimpleNamespace(get=str)))
     probe = "builder.frameworks.torch.probes.loader"
 

@@ -28,7 +28,7 @@ TABLE = {
     "driver": (1, "c6eb6cbb29"),
     "permissions": (3, "7b61daa91b"),
     "shadows": (1, "fe9c6f7d59"),
-    "loader": (5, "832b23d133"),
+    "loader": (5, "073adbb59c"),
     "installed": (2, "59d27ae242"),
     "certificates": (2, "cdd939e4ac"),
     "entry-point": (2, "77130a5527"),
