@@ -128,7 +128,8 @@ def convert(
     from builder.jobs.convert import convert as converted
 
     rest = list(words or ())
-    if config is not None and re.match("gcloud$|xpk|python|-", config.name):
+    command = r"(.*/)?(gcloud|xpk(\.py)?|python[\d.]*)|-.*"
+    if config is not None and re.fullmatch(command, str(config)):
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     targets = images.targets(root())
     job = converted(

@@ -188,7 +188,11 @@ def _read(
     if not isinstance(value, dict) or not (value or flags):
         raise InputError(f"{where}: no trainingInput", "name the file that gcloud's --config took")
     values, places = dict[str, Any](), dict[str, str]()
-    for each in elsewhere.fields(value, where, accelerator):
+    try:
+        found = tuple(elsewhere.fields(value, where, accelerator))
+    except (AttributeError, LookupError, TypeError, ValueError):  # a text for a mapping, and such
+        raise InputError(f"{where}: no job is written so", _BY_HAND) from None
+    for each in found:
         if each.value is not None:
             steps = [int(step) if step.isdigit() else step for step in each.was.split(".")]
             values[each.path] = each.value

@@ -413,3 +413,20 @@ def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
     result = convert(None, local.split(), image="x/y", targets=TARGETS)
     counts = {role: count for role, (count, _, _) in pools(result).items()}
     assert counts == {"chief": 1, "worker": 3, "ps": 2} and result.left_out == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "jobSpec: 3",
+        "workerPoolSpecs: [{containerSpec: {env: [A]}}]",
+        "{apiVersion: v1, kind: Job, spec: {template: {spec: {containers: {a: b}}}}}",
+        "{apiVersion: v1, kind: JobSet, spec: {replicatedJobs: [{replicas: two}]}}",
+        "{run: python t.py, envs: [A]}",
+    ],
+)
+def test_a_file_that_no_service_reads_is_no_fault_of_the_factory(text: str, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"job\.yaml: no job is written so") as caught:
+        convert(tmp_path / "job.yaml", (), targets=TARGETS)
+    assert "docs/jobs.md" in caught.value.fix

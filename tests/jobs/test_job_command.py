@@ -147,6 +147,9 @@ def test_convert_writes_a_job_that_renders_and_schema_what_check_asks_for(
     words = ("gcloud", "x", "--config", "config.yaml", "--colour", "red", "--", "--epochs", "3")
     code, out, err = run("job", "convert", "--", *words)
     assert code == 0 and "--epochs" in out and "not taken over: --colour: not known" in err
+    (here / "python-job.yaml").write_text(POST)  # a file, although a program is called so
+    code, out, _ = run("job", "convert", "python-job.yaml", *output[:2])
+    assert code == 0 and "machine: n1-standard-8" in out
 
 
 def test_cost_of_a_job(run: Run) -> None:
