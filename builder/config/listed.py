@@ -26,6 +26,8 @@ def wheels(name: str, host: BuildNetwork) -> tuple[str, tuple[tuple[str, ...], .
     why."""
     from urllib3.exceptions import HTTPError
 
+    if not host.indexes(name):
+        return "", ()
     with (
         contextlib.suppress(HTTPError, OutsideError),
         host.client(connect=_TIMEOUT, read=_TIMEOUT) as client,
@@ -48,8 +50,6 @@ def _is_for_linux(file: tuple[str, ...]) -> bool:
 def builds(name: str, host: BuildNetwork) -> frozenset[str]:
     """Return the versions of a package that the index in use lists, where some are builds for one
     CUDA, by their labels; else none."""
-    if not host.indexes(name):
-        return frozenset()
     versions = frozenset(file[1] for file in wheels(name, host)[1] if not _variant(file))
     return versions if any("+cu" in version for version in versions) else frozenset()
 

@@ -100,10 +100,8 @@ def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
     try:
         yield running
     except BaseException as error:
-        stopped = isinstance(error, KeyboardInterrupt)
-        running.error = (
-            running.error or str(error) or ("stopped" if stopped else type(error).__name__)
-        )
+        kind = "stopped" if isinstance(error, KeyboardInterrupt) else type(error).__name__
+        running.error = running.error or str(error) or kind
         raise
     finally:
         done = StepDone(name, running.seconds, running.cached, running.detail, running.error)

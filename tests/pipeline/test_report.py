@@ -652,7 +652,7 @@ def test_a_long_table_is_cut_with_its_number_and_an_empty_column_vanishes() -> N
 
 def test_the_page_of_an_image_of_others_says_what_prove_says(tmp_path: Path, builder: Run) -> None:
     cache = {
-        "/root/.cache/pip/a": (bytes(3_000_000), 0o644, 0),
+        "/home/a/.cache/pip/a": (bytes(3_000_000), 0o644, 0),
         **plain(f"{SITE}/a-1.dist-info/RECORD"),
     }
     history, config = ("RUN p",), {"Cmd": ["none"]}
@@ -663,5 +663,5 @@ def test_the_page_of_an_image_of_others_says_what_prove_says(tmp_path: Path, bui
     assert "refused" in text.splitlines()[2]
     assert "entry-point | refused\n| The image starts none, which is not there in PATH" in text
     assert "permissions | the image runs as root" in text
-    assert "3.0 MB | pip's cache, 1 files | /root/.cache/pip/a | RUN p" in text
+    assert "3.0 MB | pip's cache, 1 files | /home/a/.cache/pip/a | RUN p" in text
     assert "Python packages (1)" in text and "a | 1" in text
