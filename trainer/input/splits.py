@@ -160,7 +160,7 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
         with _TRACING:
             records = tf.data.TFRecordDataset(shard.path).batch(1024).map(several)
             iterator = records.as_numpy_iterator()
-        return np.concatenate([*iterator])
+        return np.concatenate([*iterator] or [np.zeros(0, np.int64)])
 
     filled = [shard for shard in shards if shard.records]
     with ThreadPoolExecutor(8) as pool:
