@@ -21,6 +21,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import islice, takewhile
 from textwrap import wrap
 from typing import Any, Literal
 
@@ -64,12 +65,13 @@ _DONE = re.compile(
 """What programs print when they are done."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
-    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)"
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
 )
 _COMPLAINT = re.compile(
     r"\b(?:error|fatal|fail(?:ed|s|ure)?|exception|abort\w*|panic|denied|forbidden|killed|cannot|can't"
     r"|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*|rejected|invalid"
-    r"|unsupported|evicted|timed out|exhausted|terminated|interrupted)\b",
+    r"|unsupported|evicted|timed out|exhausted|terminated|interrupted|nan"
+    r"|overflow|ran out of)\b",
     re.IGNORECASE,
 )
 _MILD = re.compile(
@@ -79,6 +81,18 @@ _MILD = re.compile(
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
+_FOLLOWS = re.compile(
+    r"\bCaught \w+ in (?:DataLoader|replica)|\b(?:ChildFailed|CalledProcess|ExecuteUserScript|Algorithm)"
+    r"Error\b|\bexit(?:ed with |_?)code *[:=]? *1\b|non-zero (?:exit )?(?:status|code)|^\s*_queue\.Empty",
+    re.IGNORECASE,
+)
+"""What only tells that something failed before."""
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
+_LIBRARY = re.compile(r"(?:site|dist)-packages|/lib(?:64)?/python\d|^<")
+_MISTAKE = re.compile(
+    r"\b(?:Value|Key|Type|Attribute|Index|Assertion|Name|Import|ModuleNotFound|ZeroDivision)Error\b"
+)
+"""Exceptions that the same program meets again with the same input."""
 
 
 @dataclass(frozen=True)
@@ -246,23 +260,33 @@ def _of_kind(run: JobLog) -> Diagnosis | None:
     """Return what the errors say whose words no ending has: exceptions, then complaints."""
     for error in (_EXCEPTION, _COMPLAINT):
         matches = [
-            Match(ending, index, words.start())
-            for index, line in enumerate(run.lines)
-            if (words := error.search(line.text)) and not _MILD.search(line.text)
-            for ending in table.of_kind(
-                _said(run, index, words.start() if error is _EXCEPTION else 0)
-            )
+            Match(ending, index, column)
+            for index, column in _errors(run, error)
+            for ending in table.of_kind(_said(run, index, column if error is _EXCEPTION else 0))
         ]
         if first := _first(_live(run, matches)):
             return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
     return None
 
 
+def _errors(run: JobLog, error: re.Pattern[str]) -> Iterator[tuple[int, int]]:
+    """Yield line and column of each error that is no trace of another and that is not survived."""
+    for index, line in enumerate(run.lines):
+        words = error.search(line.text)
+        if words and not _MILD.search(line.text) and not _FOLLOWS.search(line.text):
+            yield index, words.start()
+
+
 def _said(run: JobLog, index: int, start: int) -> str:
-    """Return the words of an error from a column on; some exceptions go on in the next line."""
-    words = run.lines[index].text[start:]
-    more = run.lines[index + 1 : index + 2] if words.endswith(("Error:", "Exception:")) else ()
-    return " ".join((words, *(line.text for line in more)))
+    """Return the words of an error from a column on. Some exceptions go on in the next line; those
+    that say little stand with the line of the program that raised them: `KeyError: 'a' <- cfg['a']`.
+    """
+    words = run.lines[index].text[start:].strip()
+    if words.endswith(("Error:", "Exception:")):
+        return " ".join((words, *(line.text for line in run.lines[index + 1 : index + 2])))
+    if index and re.match(r"KeyError: |AssertionError:?$", words):
+        return f"{words} <- {run.lines[index - 1].text.strip()}"
+    return words
 
 
 def _of_warnings(run: JobLog, live: Sequence[Match]) -> Diagnosis | None:
@@ -280,21 +304,37 @@ def _unknown(run: JobLog) -> Diagnosis:
         do = "Find out whether the program was started: look at its image and its command."
     elif run.exit_code:
         happened = "The job failed. Why is not known: no line is in the table of known endings."
-    evidence = (*_code(run), *_last_words(run))
-    return Diagnosis("unknown", "unknown", happened, do, "unknown", evidence)
+    words = _last_words(run)
+    again: Again = "no" if any(_MISTAKE.search(line.text) for line in words) else "unknown"
+    return Diagnosis("unknown", "unknown", happened, do, again, (*_code(run), *words))
 
 
 def _last_words(run: JobLog) -> tuple[Evidence, ...]:
-    """Return the line that says most about the end: our trainer's error, the last exception, the
-    last complaint, the last line."""
+    """Return the lines that say most about the end: our trainer's error; the first and the last
+    exception that the run did not outlive, each with the line of the program; a complaint; the last
+    line."""
     lines = list(enumerate(run.lines))
+    exceptions = [index for index, _ in _errors(run, _EXCEPTION)]
     choices = (
-        [index for index, line in lines if line.event == "error"],
-        [index for index, line in lines if _EXCEPTION.search(line.text)],
-        [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)],
-        range(len(run.lines)),
+        [index for index, line in lines if line.event == "error"][-1:],
+        _ends(_outliving(run, exceptions) or exceptions),
+        _ends(_outliving(run, [index for index, _ in _errors(run, _COMPLAINT)])),
+        [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)][-1:],
+        range(len(run.lines))[-1:],
     )
-    return next(((_of_line(run, indices[-1]),) for indices in choices if indices), ())
+    chosen = next((indices for indices in choices if indices), ())
+    return tuple(line for index in chosen for line in _with_frame(run, index))
+
+
+def _ends(indices: Sequence[int]) -> list[int]:
+    """Return the first and the last of these lines."""
+    return sorted({*indices[:1], *indices[-1:]})
+
+
+def _outliving(run: JobLog, indices: Iterable[int]) -> list[int]:
+    """Return the lines of errors after which no training went on."""
+    any_error = Ending("", "")
+    return [match.index for match in _live(run, [Match(any_error, index, 0) for index in indices])]
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -303,6 +343,18 @@ def _last_words(run: JobLog) -> tuple[Evidence, ...]:
 def _diagnosis(ending: Ending, certainty: Certainty, evidence: tuple[Evidence, ...]) -> Diagnosis:
     answer = (ending.happened, ending.do, ending.again)
     return Diagnosis(ending.name, certainty, *answer, evidence, source=ending.source)
+
+
+def _with_frame(run: JobLog, index: int) -> Iterator[Evidence]:
+    """Yield the line of an error, and before it the deepest line of the program's own code in the
+    traceback that it ends."""
+    traceback = takewhile(
+        lambda line: line.text.startswith((" ", "\t")), reversed(run.lines[:index])
+    )
+    frames = ((_FRAME.match(line.text), line) for line in traceback)
+    own = (line for frame, line in frames if frame and not _LIBRARY.search(frame["file"]))
+    yield from (Evidence(excerpt(line.text, 0), line.where) for line in islice(own, 1))
+    yield _of_line(run, index)
 
 
 def _evidence(run: JobLog, match: Match) -> Evidence:
@@ -346,8 +398,9 @@ def as_text(name: str, diagnosis: Diagnosis) -> Iterator[str]:
         yield f"  {line.where}: {line.text}"
     if diagnosis.do:
         yield from wrap("To do: " + " ".join(diagnosis.do.split()), WIDTH)
-    if diagnosis.source:
+    if diagnosis.again in _AGAIN and (diagnosis.source or diagnosis.ending == "unknown"):
         yield _AGAIN[diagnosis.again]
+    if diagnosis.source:
         yield f"More: {diagnosis.source}"
     if diagnosis.seen:
         yield "Also in the log:"

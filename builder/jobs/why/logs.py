@@ -161,7 +161,12 @@ def _by_replica(lines: tuple[Line, ...]) -> tuple[Line, ...]:
     for prefix in filter(None, prefixes):
         names.setdefault(str(prefix.lastgroup), set()).add(prefix[str(prefix.lastgroup)])
     return tuple(
-        Line(line.text[prefix.end() :], line.where, prefix[prefix.lastgroup], line.event)
+        replace(
+            line,
+            text=line.text[prefix.end() :],
+            where=f"{line.where}, {prefix[prefix.lastgroup]}",
+            replica=prefix[prefix.lastgroup],
+        )
         if prefix and prefix.lastgroup and len(names[prefix.lastgroup]) > 1
         else line
         for line, prefix in zip(lines, prefixes, strict=True)
