@@ -59,7 +59,7 @@ _DONE = re.compile(
     r"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
     r"|\b(?:finished|done|completed) training(?: in [\d.]+ \w+)?[.!]*\s*$"
     r"|'train_runtime':|\bloss for final step\b|\bmodel saved\b|\bsaved model\b"
-    r"|\bassets written to\b",
+    r"|\bassets written to\b|\bepochs completed in\b|\boptimizer stripped from\b",
     re.IGNORECASE,
 )
 """What programs print when they are done."""
@@ -75,15 +75,16 @@ _COMPLAINT = re.compile(
     re.IGNORECASE,
 )
 _MILD = re.compile(
-    r"\b(?:warn|info|debug|retry\w*|error caught was)\b|warning:"
+    r"\b(?:warn|info|debug|(?<!\.)retry\w*|error caught was)\b|warning:"
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
 _FOLLOWS = re.compile(
-    r"\bCaught \w+ in (?:DataLoader|replica)|\b(?:ChildFailed|CalledProcess|ExecuteUserScript|Algorithm)"
-    r"Error\b|\bexit(?:ed with |_?)code *[:=]? *1\b|non-zero (?:exit )?(?:status|code)|^\s*_queue\.Empty",
+    r"\bCaught \w+ in (?:DataLoader|replica)|^\s*_queue\.Empty"
+    r"|\b(?:ChildFailed|CalledProcess|ExecuteUserScript|Algorithm)Error\b"
+    r"|\bexit(?:ed with |_?)code *[:=]? *1\b|non-zero (?:exit )?(?:status|code)",
     re.IGNORECASE,
 )
 """What only tells that something failed before."""
@@ -279,8 +280,7 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> Iterator[tuple[int, int]]:
 
 def _said(run: JobLog, index: int, start: int) -> str:
     """Return the words of an error from a column on. Some exceptions go on in the next line; those
-    that say little stand with the line of the program that raised them: `KeyError: 'a' <- cfg['a']`.
-    """
+    that say little stand with the line that raised them: `KeyError: 'a' <- cfg['a']`."""
     words = run.lines[index].text[start:].strip()
     if words.endswith(("Error:", "Exception:")):
         return " ".join((words, *(line.text for line in run.lines[index + 1 : index + 2])))

@@ -142,7 +142,7 @@ def test_the_trainers_own_line_names_the_cause_behind_its_code() -> None:
 
 def test_an_unknown_ending_shows_the_last_words() -> None:
     diagnosis = why("a", "KeyError: 'label'", "cleaning up", exit_code=1, state="failed")
-    assert {diagnosis.ending, diagnosis.certainty, diagnosis.again} == {"unknown"}
+    assert {diagnosis.ending, diagnosis.certainty} == {"unknown"} and diagnosis.again == "no"
     assert [each.text for each in diagnosis.evidence] == ["exit code 1", "KeyError: 'label'"]
     assert why("ok", "Job failed.", "bye").evidence[-1].text == "Job failed."
     words = "it all went wrong"
