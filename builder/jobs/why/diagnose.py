@@ -12,7 +12,8 @@ The rule where several endings have their lines:
 7. Where no line has the words of an ending, the kind of the error counts (`kind` in the table).
 8. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
-What is in no table is unknown, and shown with the program's last words.
+What is in no table is unknown, and shown with the first and the last error that is no trace of
+another, and the program's own line.
 """
 
 from __future__ import annotations
@@ -270,12 +271,15 @@ def _of_kind(run: JobLog) -> Diagnosis | None:
     return None
 
 
-def _errors(run: JobLog, error: re.Pattern[str]) -> Iterator[tuple[int, int]]:
-    """Yield line and column of each error that is no trace of another and that is not survived."""
+def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
+    """Return line and column of each error that is no trace of another and that is not survived; of
+    those that differ only in numbers, the first and the last."""
+    shapes = defaultdict[str, list[tuple[int, int]]](list)
     for index, line in enumerate(run.lines):
         words = error.search(line.text)
         if words and not _MILD.search(line.text) and not _FOLLOWS.search(line.text):
-            yield index, words.start()
+            shapes[re.sub(r"\d+", "0", line.text)][1:] = [(index, words.start())]
+    return sorted(found for every in shapes.values() for found in every)
 
 
 def _said(run: JobLog, index: int, start: int) -> str:

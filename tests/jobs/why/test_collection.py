@@ -100,7 +100,9 @@ def test_replicas_in_one_file_are_told_apart(line: str) -> None:
         (1, "OOM when allocating tensor with shape[64] by allocator GPU_0_bfc"),
     ]
     text = "\n".join(line.format(n=n, text=words_) for n, words_ in words)
-    assert told(text).ending == "disk-full"
+    answer = told(text)
+    assert answer.ending == "disk-full"
+    assert re.fullmatch(r"train\.log:1, .*0.*", answer.evidence[0].where)
     alone = "\n".join(words_ for _, words_ in words)
     assert told(alone).ending == "device-memory"
 

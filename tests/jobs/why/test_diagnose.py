@@ -150,6 +150,45 @@ def test_an_unknown_ending_shows_the_last_words() -> None:
     assert "no lines" in why().happened and why().evidence == ()
 
 
+def test_an_unknown_ending_shows_the_first_and_the_last_error_that_is_no_trace_of_another() -> None:
+    first, last = "MyError: the reel is out of tune", "OtherError: the show cannot go on"
+    traces = [
+        "MyError: Caught MyError in DataLoader worker process 0.",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py",
+        "subprocess.CalledProcessError: Command 'train' returned non-zero exit status 1.",
+    ]
+    shown = [line.text for line in why(first, OWN, last, *traces).evidence]
+    assert shown == [first, last]
+    steps = [f"step {n} of 10: loss 0.1" for n in range(1, 4)]
+    assert [line.text for line in why(first, *steps, last).evidence] == [last]
+
+
+def test_an_unknown_exception_stands_with_the_deepest_line_of_the_program_itself() -> None:
+    own = 'File "/job/train.py", line 12, in step'
+    library = 'File "/usr/lib/python3/dist-packages/torch/nn.py", line 9, in call'
+    lines = (
+        "Traceback (most recent call last):",
+        f"  {own}",
+        "    fit()",
+        f"  {library}",
+        "    x()",
+    )
+    assert [line.text for line in why(*lines, OWN).evidence] == [own, OWN]
+    assert [line.text for line in why(own, OWN).evidence] == [OWN]  # of no traceback
+
+
+def test_an_exception_that_says_little_is_read_with_the_line_that_raised_it() -> None:
+    assert why("    name = config['name']", "KeyError: 'name'").ending == "arguments"
+    assert why("    name = labels['name']", "KeyError: 'name'").ending == "unknown"
+    assert why("    assert mode in ('a', 'b')", "AssertionError").ending == "arguments"
+    assert why("    assert ready", "AssertionError").ending == "unknown"
+
+
+def test_whether_an_unknown_exception_may_end_well_again() -> None:
+    assert why("KeyError: 'label'").again == "no"
+    assert why("WeatherError: it rains").again == "unknown"
+
+
 def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
     diagnosis = why(NO_GPU, "step 1", state="succeeded", exit_code=0)
     assert diagnosis.ending == "ended-well"
