@@ -40,7 +40,6 @@ NAMES: Final = 50
 METRICS: Final = "metrics.k8s.io/v1beta1"
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
-_UNSEEN: Final = (403, 404)
 _NO_RIGHT: Final = 'cannot create resource "pods"'
 """RBAC's words. Source: kubernetes, apiserver, responsewriters/errors.go."""
 _QUOTA: Final = "exceeded quota"
@@ -82,7 +81,6 @@ class Kubernetes:
 
     @property
     def namespace(self) -> str:
-        """Return where the jobs are: the namespace that is named, else the context's."""
         return self.cluster.namespace or self.client.namespace
 
     # --- submitting -------------------------------------------------------------------------------
@@ -165,8 +163,7 @@ class Kubernetes:
         return self._listed(NAME_LABEL + (f"={name}" if name else ""), limit)
 
     def find(self, name: str) -> JobStatus:
-        """Return the job that a person means: by NAMESPACE/NAME, by the JobSet's name, or by the
-        name of a description, which means its newest job. Raises OutsideError."""
+        """Whole names are NAMESPACE/NAME."""
         if "/" in name:
             return self.get(name)
         if newest := self.list(name, limit=1):
@@ -276,7 +273,7 @@ class Kubernetes:
         try:
             return self.client.items(path, **query) if query else [self.client.get(path)]
         except ClusterRefused as error:
-            if error.code not in _UNSEEN:
+            if error.code not in (403, 404):
                 raise
             return []
 

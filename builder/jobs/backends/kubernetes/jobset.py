@@ -127,22 +127,17 @@ def _annotations(
 
 
 def _job(role: Role) -> dict[str, Any]:
-    count = role.pool.count * role.placement.hosts
+    count, plan = role.pool.count * role.placement.hosts, role.ready.job.scheduling
+    # seconds from its creation, so that it waits in them for machines; or from its queue's word on
+    deadline = plan.timeout + (0 if role.cluster.queue else plan.max_wait or 0)
     return {
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
-        "activeDeadlineSeconds": _deadline(role),
+        "activeDeadlineSeconds": deadline,
         **_failures(role.ready, role.pool),
         "template": pod.template(role),
     }
-
-
-def _deadline(role: Role) -> int:
-    """Return the seconds after which a Job ends. They count from its creation, or from when its
-    queue lets it start: without one, what a job waits for machines is part of them."""
-    plan = role.ready.job.scheduling
-    return plan.timeout + (0 if role.cluster.queue else plan.max_wait or 0)
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -184,8 +184,7 @@ class VertexAI:
             return self._listed(wanted)[:limit]
 
     def find(self, name: str) -> JobStatus:
-        """Return the job of the service's whole name or number, of a display name, or of the name
-        of a description, which means its newest job. Raises OutsideError."""
+        """An id is the service's number."""
         if _NAME.fullmatch(name):
             return self.get(name)
         if name.isdigit():
