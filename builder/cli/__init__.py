@@ -79,7 +79,6 @@ CHECKS: Final = (["lock", "--check"], ["render", "--check"])
 
 
 def page() -> str:
-    """Return what `builder --help` shows."""
     width = max(map(len, COMMANDS))
     rows = (f"  {name:<{width}}  {summary(place)}" for name, place in COMMANDS.items())
     return "\n".join([HELP, "Commands:", *rows, ""])

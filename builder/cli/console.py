@@ -69,7 +69,6 @@ class Reporter:
             self.progress.stop()
 
     def line(self, text: str) -> None:
-        """Write one line of text that stays on the screen."""
         if self.quiet:
             return
         if self.progress is not None:
@@ -79,7 +78,6 @@ class Reporter:
             sys.stderr.flush()
 
     def on_event(self, event: Event) -> None:
-        """Show one event."""
         match event:
             case StepStarted(name):
                 self._start(name)

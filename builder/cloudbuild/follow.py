@@ -92,8 +92,6 @@ def _now(clients: Clients, build: Build) -> Build:
 
 @dataclass
 class _Log:
-    """How far the log of a build was read."""
-
     entries: googleapi.LogEntries
     note: str
     """Why it is not read any more, "" where it is."""
