@@ -316,8 +316,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of uv.lock, poetry.lock or pdm.lock: of what other files ask for, they are
-    taken."""
+    """Yield the versions of a lock, which count for what other files ask for."""
     packages = _table(text, file, tomllib.loads).value.get("package")
     for package in packages if isinstance(packages, list) else ():
         if isinstance(package, dict):
