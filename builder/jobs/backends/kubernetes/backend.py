@@ -105,8 +105,7 @@ class Kubernetes:
         return Ready(job, image, "", placements, None, tuple(notes))
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
-        """Let the API server check the JobSet and a pod of each role without creating them. Raises
-        OutsideError."""
+        """Let the API server check the JobSet and a pod of each role; nothing is created."""
         body = jobset.jobset(ready, self._resolved, run, attempt)
         try:
             self.client.create(self._path(), body, dryRun="All")
@@ -118,8 +117,7 @@ class Kubernetes:
         return body
 
     def _try_pod(self, one: Object) -> None:
-        """Let the API server check a pod, which only controllers create else. Nothing is asked of
-        who may not create pods. Raises OutsideError."""
+        """Let the API server check a pod, if this user may create any. Raises OutsideError."""
         path = self.client.path("v1", "pods", namespace=self.namespace)
         try:
             self.client.create(path, one, dryRun="All")
@@ -185,8 +183,7 @@ class Kubernetes:
         return status.read(*mine, self._around(*mine))
 
     def cancel(self, job: JobStatus) -> JobStatus:
-        """Delete the JobSet, which ends its pods with SIGTERM. A job that has ended is left
-        alone."""
+        """Delete the JobSet, which ends its pods with SIGTERM."""
         now = refreshed(self, job)
         if now.active:
             self.client.delete(self._path(job.name), propagationPolicy="Foreground")
@@ -310,8 +307,7 @@ def _check_environment(job: Job) -> None:
 def _notes(
     job: Job, image: JobImage, placements: tuple[Placement, ...], cluster: KubernetesSettings
 ) -> list[str]:
-    """Return notes about what the description says and a JobSet does not, and about what the
-    cluster has to bring."""
+    """Return what the description says and a JobSet does not, and what the cluster has to bring."""
     plan, any_node = job.scheduling, cluster.nodes != "gke"
     unused = {
         **{name: getattr(job, name) for name in ("network", "tensorboard")},

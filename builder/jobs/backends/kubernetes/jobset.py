@@ -62,8 +62,7 @@ def folder(ready: Ready, cluster: KubernetesSettings, run: int = 1) -> str:
 def jobset(
     ready: Ready, cluster: KubernetesSettings, run: int = 1, attempt: int = 1
 ) -> dict[str, Any]:
-    """Return the JobSet of an attempt of a run: its name has the attempt's number from the second
-    on, and all attempts of a run write to one folder."""
+    """Return the JobSet of an attempt; all attempts of a run write to one folder."""
     labels = {
         KEY_LABEL: key(ready, cluster),
         NAME_LABEL: ready.job.id,

@@ -40,8 +40,7 @@ LAST: Final = 60.0
 
 @dataclass
 class ClusterLog(LogReader):
-    """The lines of one JobSet. Of a pod whose node does not answer, that is said once; the others'
-    lines come."""
+    """Of a pod whose node does not answer, that is said once; the others' lines come."""
 
     client: ClusterClient
     namespace: str

@@ -223,8 +223,7 @@ def _failure(job: Object) -> Object:
 
 
 def _culprit(jobs: Iterable[Object], pods: Sequence[PodStatus]) -> PodStatus | None:
-    """Return the pod with which the failure began: the last failed pod of the Job that failed
-    first."""
+    """Return the pod with which a failure began: the last to fail of the Job that failed first."""
     failed = [job for job in jobs if _failure(job)]
     for job in sorted(failed, key=lambda job: str(_failure(job).get("lastTransitionTime", ""))):
         ended = [pod for pod in pods if pod.job == job["metadata"]["name"] and pod.failed]

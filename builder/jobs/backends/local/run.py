@@ -182,8 +182,7 @@ class _Running:
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only the thread of `run` changes it: others put what is to be done
-    into the queue."""
+    """One run's state machine. Only the thread of `run` changes it: others use the queue."""
 
     client: docker.DockerClient
     image: str

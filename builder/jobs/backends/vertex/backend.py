@@ -135,8 +135,7 @@ class VertexAI:
         return Ready(job, image, region, placements, project, tuple(notes))
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:  # noqa: ARG002
-        """Raise InputError without a project or a region: the service checks a job when it is
-        created."""
+        """Raise InputError without a project or a region; the service checks what it creates."""
         self.known()
         return messages.body(ready, run)
 
@@ -258,8 +257,7 @@ def _check_registry(image: JobImage) -> None:
 
 
 def _check_environment(job: Job, image: JobImage, project: str | None) -> None:
-    """Raise InputError for a secret that the job would hold, or that cannot be read from Secret
-    Manager when it starts."""
+    """Raise InputError for a secret that the job would hold, or that no start could read."""
     for name, secret in job.secrets.items():
         if not re.fullmatch(r"[A-Za-z0-9_-]+", secret.secret):
             what = f"{name}: {secret.secret} is no name in Secret Manager"

@@ -141,8 +141,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
 
 
 def _command(ready: Ready) -> list[str]:
-    """Return what replaces the image's ENTRYPOINT: what the job says, after a start that reads its
-    secrets where it names some."""
+    """Return what replaces the ENTRYPOINT: the job's command, after a start that reads secrets."""
     job, image = ready.job, ready.image
     if not job.secrets:
         return list(job.command or ())
@@ -158,8 +157,7 @@ def _command(ready: Ready) -> list[str]:
 
 
 def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
-    """Return the job's variables, and what the replica's machine carries and the image, if there is
-    room for them."""
+    """Return the job's variables; what the machine carries, and the image, if there is room."""
     variables = ready.job.variables
     every = {**ready.image.promised(placement), **variables}
     return every if len(every) <= ENVIRONMENT_LIMIT else variables
