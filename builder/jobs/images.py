@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from builder.config.targets import TargetFiles
     from builder.pipeline.asked import Asked
     from builder.pipeline.verify import Verification
+    from builder.prove.receipts import Receipt
 
 Notes = tuple[str, ...]
 _REGISTRY = 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml'
@@ -59,9 +60,7 @@ def target_of(root: Path, name: str) -> str:
 
 def local_image(root: Path, job: Job, settings: Settings) -> tuple[JobImage, Notes]:
     """Return the job's image by its tag, as this project describes it, and notes; nobody is asked.
-
-    Raises InputError for a name that is neither a target nor a reference.
-    """
+    Raises InputError for a name that is neither a target nor a reference."""
     name = job.image
     if name in image_yaml.targets(root):
         here = f"{LOCAL_REPOSITORY}:{project.tag_of(root, name)}"
@@ -145,10 +144,8 @@ def _moved(wanted: Asked) -> Notes:
 def packaged_image(
     root: Path, job: Job, settings: Settings, program: str, on_event: OnEvent = ignore
 ) -> JobImage:
-    """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target.
-
-    Raises InputError for a job whose image is no target, CheckFailed, OutsideError.
-    """
+    """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target. Raises
+    InputError for a job whose image is no target, CheckFailed, OutsideError."""
     from builder.pipeline import package, verify
     from builder.pipeline.push import push_target
 
@@ -161,15 +158,9 @@ def packaged_image(
     pushed = push_target(files, settings, engine, on_event=on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)
-    return replace(
-        _of_target(root, target, pushed.reference, settings),
-        digest=pushed.digest,
-        accelerator=built.receipt.accelerator,
-        proven=True,
-        image_id=built.receipt.image_id,
-        compiled=built.receipt.result("compile"),
-        entrypoint=("python", "-m", python.module),
-    )
+    image = _of_target(root, target, pushed.reference, settings)
+    image = replace(image, digest=pushed.digest, entrypoint=("python", "-m", python.module))
+    return _proven(image, built.receipt, built.receipt.image_id)
 
 
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> JobImage:
@@ -210,14 +201,17 @@ def _verified(image: JobImage, verified: Verification) -> JobImage:
     if image.target is None and isinstance(seen, dict) and str(seen.get("driver", "")).isdigit():
         driver = OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))
         image = replace(image, driver=driver)
+    image = replace(image, reference=verified.reference, digest=verified.digest)
+    return _proven(image, verified.receipt, verified.image_id)
+
+
+def _proven(image: JobImage, receipt: Receipt, image_id: str) -> JobImage:
     return replace(
         image,
-        reference=verified.reference,
-        digest=verified.digest,
-        accelerator=verified.receipt.accelerator,
+        accelerator=receipt.accelerator,
         proven=True,
-        image_id=verified.image_id,
-        compiled=verified.receipt.result("compile"),
+        image_id=image_id,
+        compiled=receipt.result("compile"),
     )
 
 

@@ -75,9 +75,7 @@ def _with_program(
     request: JobRequest, program: str, job: Job, backend: RemoteBackend, on_event: OnEvent
 ) -> Ready:
     """Return the job whose image is made of a program, which passes its folder, as AI Platform did.
-
-    Making it takes minutes, so the job is checked before with what is known of the image.
-    """
+    Making it takes minutes, so the job is checked before with what is known of the image."""
     root, settings, targets = request.root, request.settings, images.targets(request.root)
     job = job.model_copy(update={"pass_job_dir": True})
     backend.check(job, images.local_image(root, job, settings)[0], targets)
@@ -135,10 +133,8 @@ def submit(
 def examine(
     request: JobRequest | None, root: Path, flags: Flags, on_event: OnEvent = ignore
 ) -> tuple[DoctorFinding, ...]:
-    """Return what `builder doctor` finds of a backend, and with a request of its job there.
-
-    What a backend refuses is a finding. Raises InputError.
-    """
+    """Return what `builder doctor` finds of a backend, and with a request of its job there. What a
+    backend refuses is a finding. Raises InputError."""
     if request is None:
         backend, ready = choose.remote(root, None, flags), None
     else:

@@ -139,9 +139,6 @@ def _job(role: Role) -> dict[str, Any]:
     }
 
 
-# --- failures -------------------------------------------------------------------------------------
-
-
 def _failures(ready: Ready, pool: Pool) -> dict[str, Any]:
     """Return how often a Job's pods start again, and after which ends.
 

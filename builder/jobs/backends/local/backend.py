@@ -115,9 +115,6 @@ class LocalLog(LogReader):
         return whole.decode(errors="replace").split("\n") if newline else []
 
 
-# --- the folder of a job --------------------------------------------------------------------------
-
-
 def folder_of(root: Path, name: str) -> Path:
     """Return the folder of a local job, by its name, its file, or the folder itself."""
     if Path(name).is_dir() and (Path(name) / LOCAL).is_dir():
@@ -156,10 +153,8 @@ def write(job: LocalJob, state: str, started: datetime, error: str, **more: Any)
 
 
 def read(folder: Path) -> JobStatus | None:
-    """Return the status in a job's folder; None where there is none that can be read.
-
-    A job whose runner was killed is lost.
-    """
+    """Return the status in a job's folder; None where there is none that can be read. A job whose
+    runner was killed is lost."""
     try:
         status = _STATUS.validate_json((folder / LOCAL / STATE).read_bytes())
     except (OSError, ValueError):

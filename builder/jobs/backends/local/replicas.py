@@ -117,9 +117,6 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
     )
 
 
-# --- environment ----------------------------------------------------------------------------------
-
-
 def _environment(
     job: LocalJob, role: str, index: int, hosts: Mapping[tuple[str, int], str]
 ) -> dict[str, str]:
@@ -147,9 +144,6 @@ def _environment(
     return variables
 
 
-# --- arguments and folders ------------------------------------------------------------------------
-
-
 def _arguments(job: LocalJob) -> tuple[str, ...]:
     words = [_local(word, job) for word in job.arguments]
     if job.records is not None:
@@ -172,9 +166,6 @@ def _local(text: str, job: LocalJob) -> str:
     """Return a text with the job's gs:// folder as its folder in the container."""
     folder = re.escape(job.base.rstrip("/"))
     return re.sub(rf"{folder}(?=[/,;\s]|$)", JOB, text) if folder else text
-
-
-# --- GPUs -----------------------------------------------------------------------------------------
 
 
 def _shares(

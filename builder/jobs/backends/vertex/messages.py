@@ -37,10 +37,8 @@ _RESERVATIONS = {"none": "NO_RESERVATION", "any": "ANY_RESERVATION"}
 
 
 def key(ready: Ready) -> str:
-    """Return a hash of all that the job asks for: image, machines, arguments, region, project.
-
-    Runs of the same job have the same key; another label holds the run's number.
-    """
+    """Return a hash of all that the job asks for: image, machines, arguments, region, project. Runs
+    of the same job have the same key; another label holds the run's number."""
     return key_of([ready.project, ready.region, _body(ready, ready.job.id, {})])
 
 
@@ -54,9 +52,6 @@ def body(ready: Ready, run: int = 1) -> Values:
     name = display_name(ready, run)
     labels = {KEY_LABEL: key(ready), NAME_LABEL: ready.job.id, RUN_LABEL: str(run)}
     return _body(ready, name, labels, name)
-
-
-# --- the job --------------------------------------------------------------------------------------
 
 
 def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None = None) -> Values:
@@ -161,9 +156,6 @@ def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
     variables = ready.job.variables
     every = {**ready.image.promised(placement), **variables}
     return every if len(every) <= ENVIRONMENT_LIMIT else variables
-
-
-# --- the study ------------------------------------------------------------------------------------
 
 
 def _study(study: Study) -> Values:
