@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import Lock
-from builder.core import yamlfile
+from builder.facts import read_table
 from builder.registry import Reference
 
 PREFIX: Final = "training-image-factory"
@@ -72,24 +72,16 @@ def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:
         if image.pruned
         else (),
     )
-    components = list(locked(lock))
-    components.append(
-        Component(
-            type=ComponentType.APPLICATION,
-            name=image.program,
-            bom_ref=f"program:{image.program}",
-        )
-    )
+    reference = f"program:{image.program}"
+    program = Component(type=ComponentType.APPLICATION, name=image.program, bom_ref=reference)
+    components = [*locked(lock), program]
+    factory = Component(type=ComponentType.APPLICATION, name=PREFIX, version=image.made_by)
     bom = Bom(
         serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(purl)),
         components=components,
         metadata=BomMetaData(
             timestamp=datetime.fromisoformat(image.made_at),
-            tools=ToolRepository(
-                components=[
-                    Component(type=ComponentType.APPLICATION, name=PREFIX, version=image.made_by)
-                ]
-            ),
+            tools=ToolRepository(components=[factory]),
             component=described,
         ),
     )
@@ -146,7 +138,4 @@ def _component(lock_file: str, purl: PackageURL, sha256: str) -> Component:
 
 @cache
 def _licences() -> Mapping[str, str]:
-    path = Path(__file__).with_name("licences.yaml")
-    content = yamlfile.parse(path.read_text(encoding="utf-8"), path.name).value
-    assert isinstance(content, dict)
-    return {name: str(text) for name, text in content.items()}
+    return read_table(Path(__file__).with_name("licences.yaml"))
