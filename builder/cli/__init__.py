@@ -99,9 +99,6 @@ def summary(place: str) -> str:
     return sentence.removesuffix('"""').partition(". ")[0].removesuffix(".") + "."
 
 
-# --- errors ---------------------------------------------------------------------------------------
-
-
 def main() -> NoReturn:
     """Run the command line. An error becomes two lines and an exit code."""
     gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage

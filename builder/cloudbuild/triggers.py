@@ -23,8 +23,6 @@ from builder.core.project import MARKER
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
 
-Action = Literal["create", "update", "unchanged"]
-
 NAME_LIMIT = 64
 """The longest name of a trigger, by the API's reference."""
 _ITS_OWN = ("id", "createTime", "resourceName")
@@ -48,7 +46,7 @@ _MESSAGES = {
 @dataclass(frozen=True)
 class Planned:
     name: str
-    action: Action
+    action: Literal["create", "update", "unchanged"]
     diff: tuple[str, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     """The new trigger, under the API's JSON names."""
@@ -205,10 +203,8 @@ def _at(value: Mapping[str, Any], path: str) -> Any:
 
 
 def carry_out(clients: Clients, changes: Sequence[Planned], on_done: Callable[[str], None]) -> None:
-    """Create and change. on_done: gets a line for each.
-
-    Raises OutsideError at the first change that is refused. Those before it are done.
-    """
+    """Create and change. on_done: gets a line for each. Raises OutsideError at the first change
+    that is refused. Those before it are done."""
     for change in changes:
         if change.action != "unchanged":
             with explaining(f"trigger {change.name}"):
