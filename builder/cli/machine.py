@@ -115,9 +115,7 @@ def engine_start() -> None:
 
 
 @engine_app.command("stop")
-def engine_stop(
-    remove: bool = flag("--remove", "Also remove its images and caches."),
-) -> None:
+def engine_stop(remove: bool = flag("--remove", "Also remove its images and caches.")) -> None:
     """Stop the private engine."""
     from builder.engine import private
 

@@ -48,10 +48,7 @@ _POD_FIX: Final = "mend what it names, or take another namespace: --namespace"
 _POD_FIXES: Final = (
     ("must specify", "write kubernetes: {{requests: {{cpu: ..., memory: ...}}}} in the job's file"),
     ("PriorityClass", "kubectl get priorityclasses shows those that there are"),
-    (
-        "service account",
-        "kubectl create sa NAME -n {namespace}, or name another account",
-    ),
+    ("service account", "kubectl create sa NAME -n {namespace}, or name another account"),
     (_QUOTA, "end other jobs, or ask for a larger quota of the namespace"),
 )
 """What mends a refusal of an admission plugin, by its words (kubernetes, plugin/pkg/admission)."""

@@ -14,15 +14,7 @@ from builder.jobs.backends.kubernetes import pod, section
 from builder.jobs.backends.kubernetes.pod import CONTAINER, JobIdentity, Role
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.machines import Pool
-from builder.jobs.ready import (
-    KEY_LABEL,
-    KEY_LENGTH,
-    NAME_LABEL,
-    RUN_LABEL,
-    Ready,
-    given,
-    key_of,
-)
+from builder.jobs.ready import KEY_LABEL, KEY_LENGTH, NAME_LABEL, RUN_LABEL, Ready, given, key_of
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 ATTEMPT_LABEL: Final = "builder-attempt"

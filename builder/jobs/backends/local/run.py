@@ -119,11 +119,7 @@ def only_run(folder: Path) -> Iterator[None]:
 
 
 def run(
-    engine: ContainerEngine,
-    job: LocalJob,
-    *,
-    stop: Stop | None = None,
-    on_line: OnLine = ignore,
+    engine: ContainerEngine, job: LocalJob, *, stop: Stop | None = None, on_line: OnLine = ignore
 ) -> JobStatus:
     """Run a job to its end. Returns how it ended, even where it failed.
 

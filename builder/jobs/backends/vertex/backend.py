@@ -49,10 +49,7 @@ def connect(root: Path, job: Job | None, flags: Flags, name: str | None) -> Vert
 
 
 def load(
-    root: Path,
-    job: Job | None,
-    flags: Flags,
-    environ: Mapping[str, str] | None = None,
+    root: Path, job: Job | None, flags: Flags, environ: Mapping[str, str] | None = None
 ) -> JobSettings:
     """Return where a job goes: a flag wins over the job's file, the file over the environment
     (BUILDER_JOB_PROJECT ...), and these over the table [job] of builder.toml. The project of

@@ -15,15 +15,7 @@ from builder.jobs.backends.vertex import section
 from builder.jobs.description.study import Parameter, Study
 from builder.jobs.description.values import ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement, Pool
-from builder.jobs.ready import (
-    KEY_LABEL,
-    NAME_LABEL,
-    RUN_LABEL,
-    Ready,
-    arguments,
-    given,
-    key_of,
-)
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, RUN_LABEL, Ready, arguments, given, key_of
 
 Values = dict[str, Any]
 
