@@ -89,7 +89,7 @@ class Replica:
 
 
 def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Replica, ...]:
-    """identity: letters and digits of the host names; gpus: the ids of this machine's."""
+    """Return every replica. identity: of the host names; gpus: the ids of this machine's."""
     hosts = {
         (pool.role, index): f"cmle-training-workerpool{pool.position}-{identity}-{index}"
         for pool in job.pools
