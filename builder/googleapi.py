@@ -191,8 +191,10 @@ def credentials(endpoint: str | None = None) -> tuple[Any, str | None]:
 
 
 def session(credentials: Any) -> requests.Session:
-    """Return an HTTPS session with credentials. Anonymous credentials are those of an emulator,
-    which is reached without any proxy."""
+    """Return an HTTPS session with credentials.
+
+    Anonymous credentials are those of an emulator, which is reached without any proxy.
+    """
     import requests
     from google.auth.credentials import AnonymousCredentials
     from google.auth.transport.requests import AuthorizedSession

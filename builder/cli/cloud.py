@@ -121,8 +121,10 @@ def _follow(
     as_json: bool,
     source: Any,
 ) -> None:
-    """Follow builds to their end, on stderr: one by its log, several in a table. Raises if one of
-    them did not succeed."""
+    """Follow builds to their end, on stderr: one by its log, several in a table.
+
+    Raises if one of them did not succeed.
+    """
     from builder.cloudbuild import follow, outcome
 
     def result(rows: dict[str, dict[str, Any]]) -> None:

@@ -100,8 +100,10 @@ def settings(
 
 
 def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
-    """Return the targets of this call; none named is the only one that there is. Raises
-    InputError."""
+    """Return the targets of this call; none named is the only one that there is.
+
+    Raises InputError.
+    """
     from builder.config import image_yaml
 
     known = image_yaml.targets(root())

@@ -96,8 +96,10 @@ class SendingOptions(BackendOptions):
 
 
 def expanded(command: Callable[..., T]) -> Callable[..., T]:
-    """Return the command with the options of its BackendOptions, and after them its own. Two
-    options of one command may not share a name: ValueError."""
+    """Return the command with the options of its BackendOptions, and after them its own.
+
+    Two options of one command may not share a name: ValueError.
+    """
     hints, named = get_type_hints(command), inspect.Parameter.KEYWORD_ONLY
     kinds: dict[str, type[BackendOptions]] = {
         name: hint for name, hint in hints.items() if hint in (BackendOptions, SendingOptions)

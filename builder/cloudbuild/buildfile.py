@@ -55,8 +55,10 @@ def used(build: Build, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def assignments(options: Iterable[str]) -> dict[str, str]:
-    """Return the values of `--substitutions _A=1,_B=2`, read as gcloud does. `^:^_A=1,2:_B=3`
-    chooses another separator. Raises InputError."""
+    """Return the values of `--substitutions _A=1,_B=2`, read as gcloud does.
+
+    `^:^_A=1,2:_B=3` chooses another separator. Raises InputError.
+    """
     values: dict[str, str] = {}
     for text in options:
         custom = re.match(r"\^([^^]+)\^", text)

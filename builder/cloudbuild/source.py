@@ -77,8 +77,10 @@ def _add(tar: tarfile.TarFile, folder: Path, name: str) -> None:
 
 
 def entries(folder: Path, spec: GitIgnoreSpec | None = None) -> list[str]:
-    """Return the paths of the source, sorted; that of a folder ends with a slash. Raises InputError
-    for rules that cannot be read, and for a link back to a folder above it."""
+    """Return the paths of the source, sorted; that of a folder ends with a slash.
+
+    Raises InputError for rules that cannot be read, and for a link back to a folder above it.
+    """
     return sorted(_walk(folder, "", spec or _spec(folder), (os.path.realpath(folder),)))
 
 

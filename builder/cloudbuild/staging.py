@@ -78,8 +78,10 @@ def _upload(clients: Clients, file: BinaryIO) -> StagedSource:
 
 
 def _bucket(clients: Clients, name: str) -> Any:
-    """Return the bucket. A missing one is made, as gcloud does. Raises OutsideError for a default
-    bucket of another project: anybody can take such a name."""
+    """Return the bucket. A missing one is made, as gcloud does.
+
+    Raises OutsideError for a default bucket of another project: anybody can take such a name.
+    """
     from google.api_core.exceptions import Conflict, Forbidden, NotFound
 
     storage, region = clients.storage, clients.settings.region

@@ -36,8 +36,10 @@ class Submission:
 
 
 def commit(folder: Path) -> dict[str, str]:
-    """Return the names of the commit that a trigger sets, and a call may set. {} without a
-    repository, and for a tree that differs from its commit."""
+    """Return the names of the commit that a trigger sets, and a call may set.
+
+    {} without a repository, and for a tree that differs from its commit.
+    """
     if git.ask(folder, "status", "--porcelain", "--", ".") != "":
         return {}
     sha = (git.ask(folder, "rev-parse", "HEAD") or "").strip()
@@ -82,8 +84,10 @@ def prepared(
     tags: Sequence[str] = (),
     source: StagedSource | None = None,
 ) -> Build:
-    """Return the build with the additions of the call and of the settings. The argument does not
-    change."""
+    """Return the build with the additions of the call and of the settings.
+
+    The argument does not change.
+    """
     from google.cloud.devtools import cloudbuild_v1 as api
 
     new = api.Build(build)

@@ -203,8 +203,10 @@ def _at(value: Mapping[str, Any], path: str) -> Any:
 
 
 def carry_out(clients: Clients, changes: Sequence[Planned], on_done: Callable[[str], None]) -> None:
-    """Create and change. on_done: gets a line for each. Raises OutsideError at the first change
-    that is refused. Those before it are done."""
+    """Create and change. on_done: gets a line for each.
+
+    Raises OutsideError at the first change that is refused. Those before it are done.
+    """
     for change in changes:
         if change.action != "unchanged":
             with explaining(f"trigger {change.name}"):

@@ -218,8 +218,10 @@ def _failed(engine: Engine, request: BuildRequest, printed: str) -> OutsideError
 
 
 def _step_failed(request: BuildRequest, reason: str, printed: str) -> OutsideError:
-    """Return the error of a step, from what buildx repeats at the end of a build. It repeats the
-    last lines of the step below its name, and its line in the Dockerfile."""
+    """Return the error of a step, from what buildx repeats at the end of a build.
+
+    It repeats the last lines of the step below its name, and its line in the Dockerfile.
+    """
     line = re.search(r"(?m)^\s*(\d+) \| >>> ", printed)
     tail = re.search(r"(?ms)^-{6}\n > (.*?):\n(.*?)^-{6}$", printed)
     place = f"{request.dockerfile}:{line[1]}" if line else str(request.dockerfile)

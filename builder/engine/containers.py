@@ -59,8 +59,10 @@ def owner(pid: int) -> str:
 
 
 def is_gone(label: str) -> bool:
-    """Return whether an owner was a process of this machine that has ended. False for processes of
-    other machines and for labels that are no owner."""
+    """Return whether an owner was a process of this machine that has ended.
+
+    False for processes of other machines and for labels that are no owner.
+    """
     host, _, rest = label.partition(":")
     pid = rest.partition(":")[0]
     return host == socket.gethostname() and pid.isdigit() and label != owner(int(pid))
@@ -191,8 +193,10 @@ def archive(
 
 
 def held(container: Container) -> int:
-    """Return the bytes that a container's volumes hold: those it was given, and its image's own. 0
-    where the engine does not tell (GET /system/df of the Engine API)."""
+    """Return the bytes that a container's volumes hold: those it was given, and its image's own.
+
+    0 where the engine does not tell (GET /system/df of the Engine API).
+    """
     api: Any = container.client.api  # type: ignore[union-attr]
     names = {mount.get("Name") for mount in container.attrs.get("Mounts") or ()}
     answer = api._get(api._url("/system/df"), params={"type": "volume"})
@@ -252,8 +256,10 @@ def lines(stream: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[str]:
 def follow(
     container: Container, on_line: Callable[[str], None], on_end: Callable[[], None]
 ) -> None:
-    """Attach to a container that was not started yet, and hand over its lines in a thread. `on_end`
-    is called after the last line, whatever ended the stream."""
+    """Attach to a container that was not started yet, and hand over its lines in a thread.
+
+    `on_end` is called after the last line, whatever ended the stream.
+    """
     api: Any = container.client.api  # type: ignore[union-attr]
     stream = Attached(api, container.id or "")
 

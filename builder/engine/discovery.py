@@ -52,8 +52,10 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
 
 
 def _machine() -> Engine:
-    """Return the engine that `docker` on this machine talks to. Raises NoEngine where there is
-    none, OutsideError for one that does not answer or is too old."""
+    """Return the engine that `docker` on this machine talks to.
+
+    Raises NoEngine where there is none, OutsideError for one that does not answer or is too old.
+    """
     host, builder = docker_sdk.machine_host()
     # The engine's own builder, whatever builder the user chose: the images of other drivers do not
     # arrive in the engine.

@@ -108,8 +108,10 @@ class Engine:
         return docker_sdk.client(self.host, self.environment, _API_SECONDS)
 
     def image(self, reference: str) -> EngineImage | None:
-        """Return the image of this name, digest or id; None if the engine does not have it. Raises
-        OutsideError where the engine does not answer."""
+        """Return the image of this name, digest or id; None if the engine does not have it.
+
+        Raises OutsideError where the engine does not answer.
+        """
         from docker.errors import NotFound
 
         api: Any = self.client.api

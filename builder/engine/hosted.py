@@ -44,8 +44,10 @@ def memory_of(machine: str) -> int:
 
 @contextlib.contextmanager
 def worker(limit: int, on_event: OnEvent = ignore) -> Iterator[Engine]:
-    """Yield a worker's engine, empty. limit: bytes that all containers together may use. Removes
-    what a killed run left. Raises OutsideError if no private engine can be started."""
+    """Yield a worker's engine, empty. limit: bytes that all containers together may use.
+
+    Removes what a killed run left. Raises OutsideError if no private engine can be started.
+    """
     home = data_home()
     home.mkdir(parents=True, exist_ok=True)
     for folder in home.glob(f"{_FOLDER}*"):

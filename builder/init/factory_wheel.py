@@ -75,8 +75,10 @@ def own_wheel() -> tuple[str, bytes]:
 
 
 def packed(distribution: metadata.Distribution) -> tuple[str, bytes]:
-    """Return the file name and the content of the wheel that a distribution was installed from. The
-    same installation gives the same bytes. Raises InputError where a file was changed since."""
+    """Return the file name and the content of the wheel that a distribution was installed from.
+
+    The same installation gives the same bytes. Raises InputError where a file was changed since.
+    """
     buffer, record, info = io.BytesIO(), "", ""
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(distribution.files or ()):

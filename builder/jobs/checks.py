@@ -159,8 +159,10 @@ def _refuse_image(
 
 
 def committed(root: Path) -> tuple[str, ...]:
-    """Return what is wrong with the files in jobs/: each job, its machines, and their schema. A
-    sentence each; none where everything fits together."""
+    """Return what is wrong with the files in jobs/: each job, its machines, and their schema.
+
+    A sentence each; none where everything fits together.
+    """
     sentences = []
     for name in description.names(root):
         try:

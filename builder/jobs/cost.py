@@ -48,8 +48,10 @@ def rows() -> Mapping[tuple[str, str, bool], Price]:
 
 
 def find(item: str, region: str, spot: bool) -> Price | None:
-    """Return the price of an item in a region, None where nobody has read it. A machine without a
-    row has the price of its family, which is linear in its size."""
+    """Return the price of an item in a region, None where nobody has read it.
+
+    A machine without a row has the price of its family, which is linear in its size.
+    """
     for place in ("all", region):
         if (price := rows().get((item, place, spot))) is not None:
             return price
@@ -113,7 +115,9 @@ class Bill:
 
 def bill(ready: Ready, seconds: float, basis: str, least: bool = False) -> Bill:
     """Return the whole bill of a job whose machines run for so long, or at `least` so long.
-    Machines and the fee of the service; a cluster pays none. Boot disks are cents an hour."""
+
+    Machines and the fee of the service; a cluster pays none. Boot disks are cents an hour.
+    """
     strategy, notes = ready.job.scheduling.strategy, list[str]()
     lines = _lines(ready, seconds, strategy == "spot")
     if not ready.region:

@@ -198,7 +198,9 @@ def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
 
 def device(name: str, machine: str = "") -> OfferedAccelerator:
     """Return the accelerator that a name means on a machine: "V100", "nvidia-tesla-v100", "A100".
-    Raises InputError that names the nearest known one."""
+
+    Raises InputError that names the nearest known one.
+    """
     called = _devices_called(name)
     if not called:
         known = [device.name for device in devices().values() if not device.refused]

@@ -133,8 +133,10 @@ def submit(
 def examine(
     request: JobRequest | None, root: Path, flags: Flags, on_event: OnEvent = ignore
 ) -> tuple[DoctorFinding, ...]:
-    """Return what `builder doctor` finds of a backend, and with a request of its job there. What a
-    backend refuses is a finding. Raises InputError."""
+    """Return what `builder doctor` finds of a backend, and with a request of its job there.
+
+    What a backend refuses is a finding. Raises InputError.
+    """
     if request is None:
         backend, ready = choose.remote(root, None, flags), None
     else:

@@ -42,8 +42,10 @@ class Authorization:
         return {"Authorization": known} if known else {}
 
     def answer(self, challenge: Sequence[str], repository: str, right: Right) -> None:
-        """Obtain what a challenge (the values of WWW-Authenticate) asks for. Raises OutsideError
-        where docker has no credentials, or the registry refuses them."""
+        """Obtain what a challenge (the values of WWW-Authenticate) asks for.
+
+        Raises OutsideError where docker has no credentials, or the registry refuses them.
+        """
         schemes = {
             scheme.lower(): words
             for scheme, words in re.findall(

@@ -81,8 +81,10 @@ class Registry:
         return manifest.digest if manifest else None
 
     def manifest(self, repository: str, target: str) -> Manifest | None:
-        """Return the manifest under a tag or digest; None where there is none. Raises CheckFailed
-        where the bytes are not those that the digest names."""
+        """Return the manifest under a tag or digest; None where there is none.
+
+        Raises CheckFailed where the bytes are not those that the digest names.
+        """
         response = self._ask("GET", repository, f"manifests/{target}", accept=_ACCEPT)
         if response.status == 404:
             return None
@@ -99,7 +101,9 @@ class Registry:
 
     def put_manifest(self, repository: str, target: str, content: Manifest) -> bool:
         """Put a manifest under a tag or its digest. What it refers to must be there already.
-        Returns whether the registry itself took note of the manifest's `subject` (OCI-Subject)."""
+
+        Returns whether the registry itself took note of the manifest's `subject` (OCI-Subject).
+        """
         response = self._ask(
             "PUT",
             repository,
@@ -127,8 +131,10 @@ class Registry:
     # Blobs --------------------------------------------------------------------------------------
 
     def blob(self, repository: str, blob: Descriptor) -> bytes:
-        """Return a small blob (a configuration, a receipt). Raises CheckFailed where it is missing,
-        too large, or has other bytes."""
+        """Return a small blob (a configuration, a receipt).
+
+        Raises CheckFailed where it is missing, too large, or has other bytes.
+        """
         if blob.size > decoding.LARGEST:
             raise CheckFailed(
                 f"{self.host}/{repository}@{blob.digest}: {blob.size} bytes, "
@@ -315,8 +321,10 @@ class Registry:
         return tuple(tags)
 
     def _pages(self, repository: str, path: str, accept: str = "*/*") -> Iterator[Answer]:
-        """Yield the pages of a list; none where the registry has no such list. A page that leads to
-        one before it is the last one."""
+        """Yield the pages of a list; none where the registry has no such list.
+
+        A page that leads to one before it is the last one.
+        """
         address = f"{self.address}/v2/{repository}/{path}"
         read: set[str] = set()
         while len(read) < _PAGES:

@@ -34,8 +34,10 @@ class Credentials:
 
 
 def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Credentials | None:
-    """Return what docker would send to HOST; None where it knows nothing. Raises InputError for a
-    broken file, OutsideError for a broken helper."""
+    """Return what docker would send to HOST; None where it knows nothing.
+
+    Raises InputError for a broken file, OutsideError for a broken helper.
+    """
     from docker import auth
     from docker.credentials import StoreError
     from docker.errors import DockerException

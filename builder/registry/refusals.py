@@ -104,8 +104,10 @@ def busy(host: str, method: str, response: Answer, known: Credentials | None) ->
 
 
 def broken(error: HTTPError, url: str) -> Exception:
-    """Return the error of a request without an answer. It is a TransientError, or an OutsideError
-    where waiting changes nothing."""
+    """Return the error of a request without an answer.
+
+    It is a TransientError, or an OutsideError where waiting changes nothing.
+    """
     from urllib3.exceptions import NewConnectionError, ProxyError, TimeoutError
 
     host = urlsplit(url).netloc

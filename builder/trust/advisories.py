@@ -101,8 +101,10 @@ def package_versions(purls: Iterable[PackageURL]) -> frozenset[PackageVersion]:
 def look_up(
     packages: Iterable[PackageVersion], address: str = ADDRESS
 ) -> tuple[FoundAdvisory, ...]:
-    """Return the advisories against these packages. Raises OutsideError where a package could not
-    be looked up, or the service has no data."""
+    """Return the advisories against these packages.
+
+    Raises OutsideError where a package could not be looked up, or the service has no data.
+    """
     packages = sorted(set(packages))
     canaries = {
         ecosystem: replace(CANARIES[ecosystem.partition(":")[0]], ecosystem=ecosystem)

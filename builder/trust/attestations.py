@@ -49,8 +49,10 @@ class Attestations:
 
 
 def verify(bundle: bytes, trusted: Sequence[Trusted]) -> tuple[Statement, Trusted]:
-    """Return the statement in a bundle, and which of `trusted` signed it. Raises CheckFailed where
-    none of them did, or where these bytes are no such bundle."""
+    """Return the statement in a bundle, and which of `trusted` signed it.
+
+    Raises CheckFailed where none of them did, or where these bytes are no such bundle.
+    """
     refused = CheckFailed("it is signed by none of the keys that are trusted")
     for signer in trusted:
         try:

@@ -51,8 +51,10 @@ class Statement:
 
     @property
     def payload(self) -> bytes:
-        """The statement as JSON; the same statement is the same bytes. The subject has an empty
-        name, because sigstore-python asks for one."""
+        """The statement as JSON; the same statement is the same bytes.
+
+        The subject has an empty name, because sigstore-python asks for one.
+        """
         algorithm, _, value = self.subject.partition(":")
         content = {
             "_type": _STATEMENT,
@@ -101,7 +103,9 @@ def bundle(payload: bytes, signature: bytes, hint: str) -> bytes:
 
 def envelope(bundle: bytes) -> tuple[bytes, tuple[bytes, ...]]:
     """Return the payload in a bundle, and its first signatures, which nobody has checked yet.
-    Raises CheckFailed for other bytes."""
+
+    Raises CheckFailed for other bytes.
+    """
     try:
         content = json.loads(bundle)["dsseEnvelope"]
         if content["payloadType"] != PAYLOAD:

@@ -46,8 +46,10 @@ class OidcIdentity:
         return f"{self.name} ({self.issuer})"
 
     def verify(self, bundle: bytes) -> bytes:
-        """Return the payload of a bundle that this identity signed. Raises CheckFailed. Raises
-        InputError and OutsideError where the trusted root cannot be used."""
+        """Return the payload of a bundle that this identity signed. Raises CheckFailed.
+
+        Raises InputError and OutsideError where the trusted root cannot be used.
+        """
         verifier = _verifier(self.trusted_root)
         from sigstore.models import Bundle
         from sigstore.verify import policy
@@ -85,8 +87,10 @@ def one_line(error: Exception) -> str:
 
 @functools.cache
 def trusted_root(path: str | None) -> TrustedRoot:
-    """Return the trusted root in a file, or that of Sigstore's public services. The public one
-    comes through TUF and stays in the user's cache. Raises InputError, OutsideError."""
+    """Return the trusted root in a file, or that of Sigstore's public services.
+
+    The public one comes through TUF and stays in the user's cache. Raises InputError, OutsideError.
+    """
     from sigstore.errors import Error
     from sigstore.models import ClientTrustConfig, TrustedRoot
 

@@ -54,8 +54,10 @@ class KeylessSigner:
 
 
 def signer(trust: TrustSettings, environ: Mapping[str, str]) -> KeylessSigner:
-    """Return a signer with a certificate from Fulcio for this process's identity. Raises InputError
-    without an identity, OutsideError where Sigstore refuses or is out of reach."""
+    """Return a signer with a certificate from Fulcio for this process's identity.
+
+    Raises InputError without an identity, OutsideError where Sigstore refuses or is out of reach.
+    """
     from sigstore.oidc import IdentityError, IdentityToken, detect_credential
     from sigstore.sign import Signer, SigningContext
 

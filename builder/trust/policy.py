@@ -72,7 +72,9 @@ def signed_receipts(
     client: Registry, repository: str, image: str, prove: Sequence[Trusted]
 ) -> Iterator[ListedReceipt]:
     """Yield the receipts of the image with this digest that one of `prove` signed, newest first.
-    Those that do not count come last, each with its reason."""
+
+    Those that do not count come last, each with its reason.
+    """
     listed = attestations.find(client, repository, image, dsse.RECEIPT, prove)
     for attestation in listed.verified:
         try:

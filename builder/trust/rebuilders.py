@@ -30,7 +30,9 @@ _LARGEST: Final = 16 << 20
 
 def required(lock: LayersLock, trust: TrustSettings) -> LayersLock:
     """Return a project's lines, with those `unsigned` that lack signatures that [trust] asks for.
-    Raises InputError for a key that cannot be read."""
+
+    Raises InputError for a key that cannot be read.
+    """
     if not trust.layers:
         return lock
     signers = signed(lock.path.parent / FOLDER, policy.signers(trust, trust.rebuilders))
@@ -43,8 +45,10 @@ def required(lock: LayersLock, trust: TrustSettings) -> LayersLock:
 
 
 def signed(folder: Path, rebuilders: Sequence[Trusted]) -> Mapping[str, frozenset[Trusted]]:
-    """Return each line that one of these rebuilders signed, with all that did. A file that none of
-    them signed says nothing."""
+    """Return each line that one of these rebuilders signed, with all that did.
+
+    A file that none of them signed says nothing.
+    """
     lines: dict[str, set[Trusted]] = defaultdict(set)
     for path in sorted(folder.glob("*.json")):
         try:

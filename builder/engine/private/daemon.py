@@ -94,8 +94,10 @@ def launch(instance: EngineInstance, software: Software) -> subprocess.Popen[byt
 
 
 def await_api(instance: EngineInstance, daemon: subprocess.Popen[bytes]) -> str:
-    """Wait until the API answers, and return Docker's version. Raises OutsideError with the last
-    error of the log if dockerd ends or takes too long."""
+    """Wait until the API answers, and return Docker's version.
+
+    Raises OutsideError with the last error of the log if dockerd ends or takes too long.
+    """
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and daemon.poll() is None:
         if version := ping(instance.socket):
@@ -127,8 +129,10 @@ def ping(path: Path) -> str:
 
 
 def processes(instance: EngineInstance) -> Iterator[tuple[int, str]]:
-    """Yield number and name of each process of this engine that this PID namespace sees. Programs
-    on the host carry MARK in their environment; those in containers are in its cgroup."""
+    """Yield number and name of each process of this engine that this PID namespace sees.
+
+    Programs on the host carry MARK in their environment; those in containers are in its cgroup.
+    """
     mark = f"{MARK}={instance.identity}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -31,7 +31,9 @@ _INTERFACES: Final = Path("/sys/class/net")
 
 def with_network(instance: EngineInstance, software: Software) -> EngineInstance:
     """Return the instance with an address range of its own, which no other interface routes.
-    Removes the bridges of engines that are gone. Raises OutsideError if no range is free."""
+
+    Removes the bridges of engines that are gone. Raises OutsideError if no range is free.
+    """
     bridges = list(_INTERFACES.glob(f"{BRIDGE_PREFIX}*"))
     alive = Path("/proc/net/unix").read_text()  # read after: an engine is present before its bridge
     for path in bridges:
@@ -103,7 +105,9 @@ def add(instance: EngineInstance, software: Software, mtu: int) -> None:
 
 def _add_bridge(name: str, network: IPv4Network, mtu: int) -> None:
     """Make a bridge with the network's first address, through ioctl: a minimal Debian has no `ip`.
-    The bridge's own network are the first 256 addresses."""
+
+    The bridge's own network are the first 256 addresses.
+    """
     device = name.encode()
     first = next(network.hosts()).packed
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:

@@ -259,8 +259,10 @@ class RemoteBackend(Backend, Protocol):
         """
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
-        """Ask the service itself whether it would take this submission; nothing is created. Returns
-        what `submit` would send. Raises InputError, OutsideError where it would not."""
+        """Ask the service itself whether it would take this submission; nothing is created.
+
+        Returns what `submit` would send. Raises InputError, OutsideError where it would not.
+        """
 
     def key(self, ready: Ready) -> str:
         """Return a hash of everything that the job asks for: 12 hexadecimal digits."""

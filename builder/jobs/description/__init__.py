@@ -30,7 +30,9 @@ def names(root: Path) -> tuple[str, ...]:
 
 def load(root: Path, name_or_path: str) -> Job:
     """Return a job by its name (jobs/<name>.yaml of the project), or by the path of its file.
-    Raises InputError where there is none, and with every problem of its file."""
+
+    Raises InputError where there is none, and with every problem of its file.
+    """
     written = name_or_path.endswith((SUFFIX, ".yml")) or "/" in name_or_path
     path = Path(name_or_path) if written else root / JOBS / f"{name_or_path}{SUFFIX}"
     if written and not path.is_absolute() and not path.exists() and (root / path).exists():

@@ -36,8 +36,10 @@ _RENEW: Final = "write the entry anew: on GKE, gcloud container clusters get-cre
 
 
 def load(context: str | None) -> ClusterClient:
-    """Read the cluster and the user of a context; None for the current one. The files of KUBECONFIG
-    count, else ~/.kube/config. Raises InputError."""
+    """Read the cluster and the user of a context; None for the current one.
+
+    The files of KUBECONFIG count, else ~/.kube/config. Raises InputError.
+    """
     from kubernetes.config.kube_config import KubeConfigLoader, KubeConfigMerger
 
     paths = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
@@ -80,8 +82,10 @@ def _usable(source: str, read: Callable[[], Any]) -> Any:
 
 
 def _set_trust(client: ApiClient) -> None:
-    """Trust what this machine trusts where the cluster names no authority of its own. Go accepts an
-    authority that Python 3.13 refuses for its form; clusters have such ones."""
+    """Trust what this machine trusts where the cluster names no authority of its own.
+
+    Go accepts an authority that Python 3.13 refuses for its form; clusters have such ones.
+    """
     from urllib3 import disable_warnings
     from urllib3.exceptions import InsecureRequestWarning
     from urllib3.util.ssl_ import create_urllib3_context
@@ -233,8 +237,10 @@ class ClusterClient:
             answer.close()
 
     def create(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
-        """Create an object; the server refuses a field that it does not know. Raises LostAnswer
-        where the object may have been created."""
+        """Create an object; the server refuses a field that it does not know.
+
+        Raises LostAnswer where the object may have been created.
+        """
         query = {"fieldValidation": "Strict", **query}
         try:
             return self._object("POST", path, query, body)

@@ -153,8 +153,10 @@ def write(job: LocalJob, state: str, started: datetime, error: str, **more: Any)
 
 
 def read(folder: Path) -> JobStatus | None:
-    """Return the status in a job's folder; None where there is none that can be read. A job whose
-    runner was killed is lost."""
+    """Return the status in a job's folder; None where there is none that can be read.
+
+    A job whose runner was killed is lost.
+    """
     try:
         status = _STATUS.validate_json((folder / LOCAL / STATE).read_bytes())
     except (OSError, ValueError):

@@ -43,7 +43,9 @@ class LocalRun:
 
     def run(self, tell: Callable[[tuple[Pool, ...]], OnLine]) -> JobStatus:
         """Run it to the end, and return how it ended. tell: returns what gets the lines of pools.
-        Raises InputError, OutsideError."""
+
+        Raises InputError, OutsideError.
+        """
         on_line = tell(self.job.pools)
         if self.study is None:
             return runs.run(self.engine, self.job, on_line=on_line)
@@ -76,8 +78,10 @@ def start(
 
 
 def load(root: Path, name: str) -> Job:
-    """Return a job by its name or file. A target of images/ stands for a job of one machine. Raises
-    InputError."""
+    """Return a job by its name or file. A target of images/ stands for a job of one machine.
+
+    Raises InputError.
+    """
     if name not in description.names(root) and name in image_yaml.targets(root):
         text = f"image: {name}\nmachine: n1-standard-8\n"
         return description.parse(text, root / description.JOBS / f"{name}{description.SUFFIX}")
@@ -149,8 +153,10 @@ def _records_of_project(root: Path, arguments: Sequence[str]) -> Path | None:
 
 
 def image_of(root: Path, engine: Engine, name: str) -> str:
-    """Return the image on the engine: the last build of a target, or any reference. Raises
-    OutsideError where the engine does not hold it."""
+    """Return the image on the engine: the last build of a target, or any reference.
+
+    Raises OutsideError where the engine does not hold it.
+    """
     if name not in image_yaml.targets(root):
         if engine.image(name) is None:
             fix = f"docker pull {name}, or name a target"

@@ -423,8 +423,10 @@ def _send(container: Container, name: str) -> None:
 
 
 def _wait(container: Container) -> tuple[int, bool]:
-    """Wait for a container's end. Returns its exit code, and whether it ran out of memory. 137 for
-    a container that somebody removed."""
+    """Wait for a container's end. Returns its exit code, and whether it ran out of memory.
+
+    137 for a container that somebody removed.
+    """
     from docker.errors import NotFound
 
     try:

@@ -61,8 +61,10 @@ def run_study(
 
 
 def _opened(job: LocalJob, study: Study) -> optuna.Study:
-    """Return Optuna's study of a job's folder, a new one or that of an earlier run. Raises
-    InputError for one that was begun with something else: its results cannot be compared."""
+    """Return Optuna's study of a job's folder, a new one or that of an earlier run.
+
+    Raises InputError for one that was begun with something else: its results cannot be compared.
+    """
     import optuna
     from optuna.storages.journal import JournalFileBackend
 

@@ -29,8 +29,10 @@ _RESERVATIONS = {"none": "NO_RESERVATION", "any": "ANY_RESERVATION"}
 
 
 def key(ready: Ready) -> str:
-    """Return a hash of all that the job asks for: image, machines, arguments, region, project. Runs
-    of the same job have the same key; another label holds the run's number."""
+    """Return a hash of all that the job asks for: image, machines, arguments, region, project.
+
+    Runs of the same job have the same key; another label holds the run's number.
+    """
     return key_of([ready.project, ready.region, _body(ready, ready.job.id, {})])
 
 
