@@ -337,8 +337,6 @@ READS_LOGS: Final = {"logging.logEntries.list": "roles/logging.viewer"}
 
 @dataclass(frozen=True)
 class Project:
-    """A project that is asked."""
-
     name: str
     session: requests.Session
     base: str | None = None
@@ -372,8 +370,7 @@ class Project:
     def may(
         self, name: str, wanted: Mapping[str, str], member: str, project: str = ""
     ) -> DoctorFinding:
-        """Return whether the caller has these permissions in a project, each with the role that has
-        it."""
+        """Return whether the caller has these permissions in a project, each with its role."""
         project = project or self.name
         path = f"/v1/projects/{project}:testIamPermissions"
         has = self.ask("cloudresourcemanager.googleapis.com", path, wanted)
@@ -381,7 +378,6 @@ class Project:
         return granted(name, wanted, has, command)
 
     def reads_logs(self, member: str) -> DoctorFinding:
-        """Return whether the caller may read logs."""
         return self.may("right to read logs", READS_LOGS, member)
 
     def acts_as(self, name: str, account: str, member: str) -> DoctorFinding:

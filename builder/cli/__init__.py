@@ -79,7 +79,6 @@ CHECKS: Final = (["lock", "--check"], ["render", "--check"])
 
 
 def page() -> str:
-    """Return what `builder --help` shows."""
     width = max(map(len, COMMANDS))
     rows = (f"  {name:<{width}}  {summary(place)}" for name, place in COMMANDS.items())
     return "\n".join([HELP, "Commands:", *rows, ""])
@@ -98,9 +97,6 @@ def summary(place: str) -> str:
         group = text.partition(f"\n{name} = typer.Typer(")[2]
         sentence = group.partition('help="')[2].partition('"')[0]
     return sentence.removesuffix('"""').partition(". ")[0].removesuffix(".") + "."
-
-
-# --- errors ---------------------------------------------------------------------------------------
 
 
 def main() -> NoReturn:

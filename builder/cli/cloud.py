@@ -132,7 +132,11 @@ def _follow(
         results(as_json, named if several else next(iter(rows.values())), ())
 
     if run_async:
-        result({name: outcome.row(build) for name, build in started.items()})
+        rows = {
+            name: {"id": one.id, "status": outcome.status(one), "log_url": one.log_url}
+            for name, one in started.items()
+        }
+        result(rows)
         return
     with _left_running(started.values(), source), reporter() as progress:
         if several:

@@ -30,7 +30,6 @@ OPTIONS = GlobalOptions()
 
 
 def reporter() -> "Reporter":
-    """Return what shows the progress of this call."""
     from builder.cli.console import Reporter
 
     return Reporter(verbose=OPTIONS.verbose, quiet=OPTIONS.quiet)
@@ -65,7 +64,6 @@ def results(as_json: bool, data: Any, lines: Iterable[str]) -> None:
 
 
 def save(path: Path, text: str) -> None:
-    """Write a file, and say so."""
     files.write(path, text)
     say(f"wrote {path}")
 
@@ -118,8 +116,7 @@ def chosen(targets: list[str] | None, everything: bool) -> tuple[str, ...]:
 
 def cloud_clients(project: str | None, region: str | None, sending: bool = True) -> "Clients":
     """Return the clients of the project, by builder.toml and the flags of a command."""
-    from builder.cloudbuild.clients import connect, without_login
+    from builder.cloudbuild.clients import connect
     from builder.core.settings import load_cloud
 
-    cloud = load_cloud(root(), project=project, region=region)
-    return connect(cloud) if sending else without_login(cloud)
+    return connect(load_cloud(root(), project=project, region=region), sending)

@@ -19,12 +19,11 @@ def size(count: int | None) -> str:
     """Return 1234567 as '1.2 MB': decimal units, as registries and disks use them."""
     if count is None:
         return "unknown"
-    value = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit in ("B", "kB") else f"{value:,.1f} {unit}"
+    value, units = float(count), ["B", "kB", "MB", "GB"]
+    while value >= 1000 and len(units) > 1:
         value /= 1000
-    raise AssertionError("unreachable")
+        units.pop(0)
+    return f"{value:.0f} {units[0]}" if units[0] in ("B", "kB") else f"{value:,.1f} {units[0]}"
 
 
 def duration(seconds: float) -> str:
@@ -69,7 +68,6 @@ class Reporter:
             self.progress.stop()
 
     def line(self, text: str) -> None:
-        """Write one line of text that stays on the screen."""
         if self.quiet:
             return
         if self.progress is not None:
@@ -79,7 +77,6 @@ class Reporter:
             sys.stderr.flush()
 
     def on_event(self, event: Event) -> None:
-        """Show one event."""
         match event:
             case StepStarted(name):
                 self._start(name)

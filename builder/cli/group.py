@@ -15,11 +15,9 @@ class Commands(TyperGroup):
     """The commands of COMMANDS, each imported when it is called."""
 
     def list_commands(self, _: object) -> list[str]:
-        """Return their names, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, _: object, cmd_name: str) -> Any:
-        """Return a command by its name, None for none."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             self.commands[cmd_name] = _imported(cmd_name)
         return self.commands.get(cmd_name)
@@ -31,7 +29,6 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_help(self, _: object, formatter: Any) -> None:
-        """Write the page of `builder --help`, without importing any command."""
         formatter.write(page())
 
 

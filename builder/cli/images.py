@@ -222,7 +222,6 @@ def list_targets(as_json: bool = options.JSON) -> None:
 
 
 def show_image(record: "ImageRecord") -> None:
-    """Show what a build made."""
     budget = f"budget {size(record.budget_bytes)}" if record.budget_bytes else "no size_budget"
     over = "  OVER BUDGET" if record.over_budget else ""
     say(f"{record.target}: {record.reference}")

@@ -23,7 +23,6 @@ OUTPUT = option("Write to a file instead of stdout.", "--output", "-o")
 
 
 def _write(text: str, output: Path | None) -> None:
-    """Write to a file, or to stdout."""
     if output is None:
         sys.stdout.write(text)
     else:

@@ -132,9 +132,6 @@ def end(job: "JobStatus", as_json: bool) -> None:
     raise typer.Exit(job.exit_code)
 
 
-# --- submit ---------------------------------------------------------------------------------------
-
-
 @expanded
 def submit(
     on: SendingOptions,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from builder.cli.common import reporter, results, root, say, settings, show
+from builder.cli.common import cloud_clients, reporter, results, root, say, settings, show
 from builder.cli.console import size
 from builder.cli.options import (
     ENGINE,
@@ -74,13 +74,9 @@ def doctor(
 
 def _cloud(on: BackendOptions) -> "Iterable[DoctorFinding]":
     from builder.core.findings import examine
-    from builder.core.settings import load_cloud
     from builder.doctor import cloudbuild
 
-    own = (on.flags["project"], on.flags["region"])
-    cloud = load_cloud(root(), project=own[0], region=own[1])
-    cloud, project = cloudbuild.connect(cloud)
-    return examine(cloudbuild.CloudBuild(cloud, project))
+    return examine(cloudbuild.of(cloud_clients(on.flags["project"], on.flags["region"])))
 
 
 def _jobs(job: str | None, chosen: "Settings", on: SendingOptions) -> "Iterable[DoctorFinding]":
@@ -119,9 +115,7 @@ def engine_start() -> None:
 
 
 @engine_app.command("stop")
-def engine_stop(
-    remove: bool = flag("--remove", "Also remove its images and caches."),
-) -> None:
+def engine_stop(remove: bool = flag("--remove", "Also remove its images and caches.")) -> None:
     """Stop the private engine."""
     from builder.engine import private
 

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 
 def flag(name: str, help: str) -> Any:
-    """Return an option that is given or not."""
     return typer.Option(False, name, help=help)
 
 
@@ -71,7 +70,6 @@ class BackendOptions:
 
     @property
     def backend(self) -> str | None:
-        """Return the backend that is named."""
         return self.flags["backend"]
 
     @classmethod

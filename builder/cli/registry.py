@@ -111,7 +111,6 @@ def verify(
 
 
 def _verify_model(folder: Path, chosen: "Settings", as_json: bool) -> None:
-    """Run `builder verify` of a job's folder."""
     from builder.pipeline import model
 
     with reporter() as progress:
@@ -228,7 +227,6 @@ def promote(
 
 
 def show_push(pushed: "PushedImage") -> None:
-    """Say what a push sent."""
     if pushed.unchanged:
         say(f"{pushed.reference}: already there, nothing sent")
         return

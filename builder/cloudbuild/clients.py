@@ -34,7 +34,7 @@ explaining = partial(googleapi.explaining, advice=ADVICE)
 
 @dataclass(frozen=True)
 class Clients:
-    """The clients of one project. Each is made at its first use."""
+    """Each is made at its first use."""
 
     settings: CloudSettings
     project: str
@@ -42,7 +42,6 @@ class Clients:
 
     @property
     def parent(self) -> str:
-        """The project and region that builds and triggers belong to."""
         return f"projects/{self.project}/locations/{self.settings.region}"
 
     @cached_property
@@ -63,11 +62,14 @@ class Clients:
         return storage.Client(project=self.project, credentials=self.credentials)
 
 
-def connect(settings: CloudSettings) -> Clients:
+def connect(settings: CloudSettings, sending: bool = True) -> Clients:
     """Return the clients for these settings.
 
+    sending: False for a request that is shown, which needs a login for the project's name alone.
     Raises OutsideError without credentials, InputError without a project.
     """
+    if settings.project and not sending:
+        return Clients(settings, settings.project, None)
     credentials, own = googleapi.credentials(settings.endpoint)
     project = settings.project or own
     if not project:
@@ -75,11 +77,3 @@ def connect(settings: CloudSettings) -> Clients:
             "no project is set", 'use --project, or write project = "..." below [cloud]'
         )
     return Clients(settings.model_copy(update={"project": project}), project, credentials)
-
-
-def without_login(settings: CloudSettings) -> Clients:
-    """Return the clients for a request that is shown and not sent.
-
-    A login is needed for the project's name alone. Raises as `connect` does.
-    """
-    return Clients(settings, settings.project, None) if settings.project else connect(settings)

@@ -20,9 +20,6 @@ from builder.core.events import OnEvent, RunningStep, StepDone, StepStarted
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import Build
 
-Outcomes = dict[str, Outcome]
-"""How builds went, by what each one builds."""
-
 PATIENCE = 900.0
 """Seconds without an answer about a build, after which it is no longer followed."""
 PAUSE = 1.0
@@ -50,12 +47,14 @@ def watch(clients: Clients, build: Build, on_line: Callable[[str], object]) -> O
         builds.wait(PAUSE)
 
 
-def watch_all(clients: Clients, started: Mapping[str, Build], on_event: OnEvent) -> Outcomes:
+def watch_all(
+    clients: Clients, started: Mapping[str, Build], on_event: OnEvent
+) -> dict[str, Outcome]:
     """Follow several builds to their end, by their status. started: by what each one builds.
 
     on_event: gets a step for each build, and what it does at the moment. Raises as `watch`.
     """
-    done: Outcomes = {}
+    done: dict[str, Outcome] = {}
     doing_now: dict[str, str] = {}
     begun = {name: RunningStep(name, on_event) for name in started}
     for name in started:
@@ -92,8 +91,6 @@ def _now(clients: Clients, build: Build) -> Build:
 
 @dataclass
 class _Log:
-    """How far the log of a build was read."""
-
     entries: googleapi.LogEntries
     note: str
     """Why it is not read any more, "" where it is."""

@@ -32,8 +32,6 @@ _WHY: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class ReportedImage:
-    """An image that a build reports."""
-
     name: str
     digest: str
 
@@ -53,7 +51,6 @@ class Outcome:
 
     @property
     def short(self) -> str:
-        """Its status, and the steps that failed."""
         return " in ".join(filter(None, (self.status, ", ".join(self.failed_steps))))
 
 
@@ -62,7 +59,6 @@ def status(build: Build) -> str:
 
 
 def outcome(build: Build, note: str = "") -> Outcome:
-    """Return the outcome in the message of a build that has ended."""
     seconds = 0.0
     if build.start_time and build.finish_time:
         seconds = (build.finish_time - build.start_time).total_seconds()
@@ -96,11 +92,6 @@ def _listed(output: bytes) -> Iterator[Any]:
             return
         yield from content if isinstance(content, list) else ()
         text = text[end:].strip()
-
-
-def row(build: Build) -> dict[str, Any]:
-    """Return a build that was started, for machines."""
-    return {"id": build.id, "status": status(build), "log_url": build.log_url}
 
 
 def judged(done: Outcome) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from builder.core.files import hash_of
@@ -54,11 +54,11 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
         wheel=wheel.name if wheel else "",
     )
     targets = load_all(root) if targets is None else targets
-    bases, published = _bases(targets)
+    hashes = [target.base.hash if target.base else "" for target in targets]
+    bases, published = len({*hashes} - {""}), hashes.count("")
     without_gpu = [t.spec.name for t in targets if t.stack.accelerator.kind != "gpu"]
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
-    machine = cloud.machine_type or MACHINE
     text = fill(
         f"cloud/{CLOUDBUILD}",
         templates,
@@ -68,7 +68,7 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
         registry=settings.registry or "${_REGION}-docker.pkg.dev/${PROJECT_ID}/training/images",
         root_image=f"debian:{BUILDER_SUITE}-slim",
         timeout=min(86400, 1800 + 900 * (bases + published) + 300 * len(targets)),
-        machine_type=machine,
+        machine_type=cloud.machine_type or MACHINE,
         disk_gb=disk_gb(bases, published),
         service_account=account and account_name(account),
     )
@@ -97,8 +97,3 @@ def disk_gb(bases: int, published: int) -> int:
     """Return the GB of disk that a build of so many bases, and images on published ones, gets."""
     used = FIRST_DISK_GB + BASE_DISK_GB * bases + PUBLISHED_DISK_GB * published
     return min(4000, max(100, math.ceil(used / 50) * 50))
-
-
-def _bases(targets: Iterable[Rendered]) -> tuple[int, int]:
-    hashes = [target.base.hash if target.base else "" for target in targets]
-    return len({*hashes} - {""}), hashes.count("")

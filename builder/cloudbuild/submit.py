@@ -132,11 +132,7 @@ def request(clients: Clients, build: Build, submission: Submission) -> dict[str,
 
 @contextlib.contextmanager
 def submitted(
-    clients: Clients,
-    build: Build,
-    folder: Path,
-    submissions: Sequence[Submission],
-    keep: bool,
+    clients: Clients, build: Build, folder: Path, submissions: Sequence[Submission], keep: bool
 ) -> Iterator[tuple[dict[str, Build], StagedSource]]:
     """Submit a build for each submission, of the source in `folder`; yield the builds by what they
     build. The source is staged once, for the time of the block.

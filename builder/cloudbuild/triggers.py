@@ -23,8 +23,6 @@ from builder.core.project import MARKER
 if TYPE_CHECKING:
     from google.cloud.devtools.cloudbuild_v1 import BuildTrigger
 
-Action = Literal["create", "update", "unchanged"]
-
 NAME_LIMIT = 64
 """The longest name of a trigger, by the API's reference."""
 _ITS_OWN = ("id", "createTime", "resourceName")
@@ -47,10 +45,8 @@ _MESSAGES = {
 
 @dataclass(frozen=True)
 class Planned:
-    """A trigger and the change to make."""
-
     name: str
-    action: Action
+    action: Literal["create", "update", "unchanged"]
     diff: tuple[str, ...] = ()
     content: Mapping[str, Any] = field(default_factory=dict)
     """The new trigger, under the API's JSON names."""
@@ -167,8 +163,7 @@ def replaced(
 
 
 def planned(name: str, ours: Mapping[str, Any], theirs: BuildTrigger | None) -> Planned:
-    """Return the change that makes an existing trigger (None: there is none) like that of a
-    table."""
+    """Return the change that makes an existing trigger, or none, like that of a table."""
     if theirs is None:
         return Planned(name, "create", _lines("+", ours), ours)
     new, old = content(message(ours)), content(theirs)  # both without default values
@@ -189,8 +184,7 @@ def _lines(sign: str, fields: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _decided(ours: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the fields that a table decides. Without an account or a filter, a trigger keeps its
-    own."""
+    """Yield the fields that a table decides; an account or a filter that it lacks stays."""
     yield from _FIELDS
     for name, inner in _MESSAGES.items():
         yield from (f"{name}.{part}" for part in inner) if name in ours else (name,)

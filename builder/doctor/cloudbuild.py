@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from builder import googleapi
-from builder.cloudbuild.clients import connect as signed_in
+from builder.cloudbuild.clients import Clients
 from builder.core.findings import DoctorFinding, check
 from builder.core.settings import CloudSettings
 from builder.googleapi import Project
@@ -35,15 +35,11 @@ class CloudBuild:
     project: Project
 
 
-def connect(settings: CloudSettings) -> tuple[CloudSettings, Project]:
-    """Return the settings with their project, and the project to ask.
-
-    Raises InputError without a project, OutsideError without credentials.
-    """
-    clients = signed_in(settings)
-    base = settings.endpoint if is_loopback(urlsplit(settings.endpoint or "").netloc) else None
+def of(clients: Clients) -> CloudBuild:
+    endpoint = clients.settings.endpoint or ""
+    base = endpoint if is_loopback(urlsplit(endpoint).netloc) else None
     project = Project(clients.project, googleapi.session(clients.credentials), base)
-    return clients.settings, project
+    return CloudBuild(clients.settings, project)
 
 
 @check(CloudBuild, "right to build")

@@ -28,8 +28,6 @@ BUILD_BYTES: Final = 25_000_000_000
 
 @dataclass(frozen=True)
 class Machine:
-    """This machine, as these settings use it."""
-
     settings: Settings
 
     @cached_property

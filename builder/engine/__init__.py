@@ -7,11 +7,4 @@ else the private one. It stands apart: most of the factory is handed an engine.
 from builder.engine.buildx import BuildRequest, BuiltImage
 from builder.engine.docker import PLATFORM, DiskSpace, Engine, EngineImage
 
-__all__ = [
-    "PLATFORM",
-    "BuildRequest",
-    "BuiltImage",
-    "DiskSpace",
-    "Engine",
-    "EngineImage",
-]
+__all__ = ["PLATFORM", "BuildRequest", "BuiltImage", "DiskSpace", "Engine", "EngineImage"]

@@ -254,9 +254,7 @@ def lines(stream: Iterable[tuple[bytes | None, bytes | None]]) -> Iterator[str]:
 
 
 def follow(
-    container: Container,
-    on_line: Callable[[str], None],
-    on_end: Callable[[], None],
+    container: Container, on_line: Callable[[str], None], on_end: Callable[[], None]
 ) -> None:
     """Attach to a container that was not started yet, and hand over its lines in a thread.
 

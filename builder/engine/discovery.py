@@ -51,9 +51,6 @@ def _private(start: bool, on_event: OnEvent) -> Engine:
     return engine
 
 
-# --- the machine's engine -------------------------------------------------------------------------
-
-
 def _machine() -> Engine:
     """Return the engine that `docker` on this machine talks to.
 

@@ -32,7 +32,7 @@ _API_SECONDS: Final = 600
 
 @dataclass(frozen=True)
 class EngineImage:
-    """An image on the engine. Sizes in bytes."""
+    """Sizes in bytes."""
 
     reference: str
     image_id: str

@@ -65,9 +65,7 @@ def worker(limit: int, on_event: OnEvent = ignore) -> Iterator[Engine]:
 
 
 def limit_memory(
-    instance: EngineInstance,
-    limit: int,
-    controllers: Sequence[tuple[Path, str]] = _CONTROLLERS,
+    instance: EngineInstance, limit: int, controllers: Sequence[tuple[Path, str]] = _CONTROLLERS
 ) -> None:
     """Limit the bytes that all containers of an engine together use. Raises OutsideError."""
     for folder, name in controllers:

@@ -31,6 +31,7 @@ _CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|p
 """What may name an index for all that is installed below."""
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
+_NO_STEP: Final = "no step of the factory does this"
 
 
 @dataclass(frozen=True)
@@ -168,9 +169,7 @@ def _said(
             _copies(instruction, stage)
         yield _unread(instruction, where)
         for line, text in instruction.heredocs:
-            for number, each in enumerate(text.splitlines(), line):
-                if each.strip():
-                    yield SourceStatement(f"{file}:{number}", each.strip(), why=_NO_FIELD["COPY"])
+            yield from _each_line(text, file, line, _NO_FIELD["COPY"])
 
 
 def _copies(instruction: Instruction, stage: _Stage) -> None:
@@ -210,15 +209,19 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
         scripts = list(documents)  # the document is the script
     elif documents:
         for begins, document in documents:
-            for number, each in enumerate(document.splitlines(), begins):
-                if each.strip():
-                    why = "no step of the factory does this"
-                    yield SourceStatement(f"{file}:{number}", each.strip(), why=why, beside=True)
+            for said in _each_line(document, file, begins, _NO_STEP):
+                yield replace(said, beside=True)
     for begins, script in scripts:
         script = _expanded(script, stage.variables)
         for number, command in shell.commands(script, begins):
             for said in _command(command, f"{file}:{number}", stage):
                 yield _at_its_line(said, file, number, script.split("\n")[number - begins :])
+
+
+def _each_line(text: str, file: str, first: int, why: str) -> Iterator[SourceStatement]:
+    for number, line in enumerate(text.splitlines(), first):
+        if line.strip():
+            yield SourceStatement(f"{file}:{number}", line.strip(), why=why)
 
 
 def _at_its_line(
@@ -262,9 +265,7 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
         yield SourceStatement(where, text, why="an image of locked packages has no use for it")
     elif text:  # it may install what pyproject.toml asks for
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
-        said = SourceStatement(
-            where, f"RUN {text}", why="no step of the factory does this", beside=True
-        )
+        said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
         yield replace(said, foreign=bool(why), words=(why,))
 
 

@@ -67,8 +67,7 @@ def bring(root: Path, findings: Findings, force: bool = False) -> list[Path]:
 
 
 def own_wheel() -> tuple[str, bytes]:
-    """Return the file name and the content of the factory's wheel. Raises InputError where it runs
-    from its source tree."""
+    """Return name and content of the factory's wheel. Raises InputError in its source tree."""
     if (project.INSTALLED / "setup.py").is_file():
         what = f"--cloud-build: the factory runs from its source tree, {project.INSTALLED}"
         raise InputError(what, "run `uv build --wheel` there, install the wheel, and try again")

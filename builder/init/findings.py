@@ -226,7 +226,6 @@ class Findings:
     def wish(
         self, framework: Framework, said: SourceStatement, specifier: str, requirement: bool
     ) -> None:
-        """Note a wish for a framework."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         try:
@@ -251,8 +250,7 @@ class Findings:
     # --- the other fields -------------------------------------------------------------------------
 
     def _python(self, said: SourceStatement) -> None:
-        """Take the versions of Python over that a text allows (`3.11`, `>=3.10`), where images
-        have one of them."""
+        """Take over the versions that a text allows (`3.11`, `>=3.10`), where images have them."""
         from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
         wanted = said.words[0]
@@ -339,8 +337,7 @@ def _framework(name: str) -> str:
 
 @cache
 def _mentions(name: str) -> re.Pattern[str]:
-    """Return a pattern of what mentions a framework in a text: its name and perhaps a version, or a
-    wheel's file."""
+    """Return a pattern of a framework's name with perhaps a version, or of a wheel's file."""
     framework = frameworks.of(name)
     names = framework.distributions | framework.aliases | framework.needed_by
     longest = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))

@@ -45,8 +45,7 @@ def of_frameworks(root: Path, program: tuple[str, str] | None) -> dict[str, tupl
 
 
 def packages(root: Path, program: tuple[str, str]) -> list[str]:
-    """Return the packages that the program's modules import as they are loaded, by their names in
-    Python: neither Python's own nor the repository's."""
+    """Return what the program's modules import when loaded, but for Python's and the root's own."""
     found = set[str]()
     for path in _reached(root, program):
         own = (root, root / program[0], path.parent)
@@ -64,8 +63,7 @@ def packages(root: Path, program: tuple[str, str]) -> list[str]:
 
 
 def beside(root: Path, program: tuple[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what a program uses of the repository that does not lie in its folder: the place, and
-    the module or the folder."""
+    """Yield what a program uses that is not in its folder: the place, the module or folder."""
     folder, seen = root / program[0], set[str]()
     for path in _reached(root, program):
         where = path.relative_to(root).as_posix()
@@ -101,8 +99,7 @@ def _paths(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the line and the name of each module that a module imports, with the dots of a relative
-    one."""
+    """Yield line and name of each module that is imported; a relative one with its dots."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)

@@ -189,8 +189,7 @@ def indexes(tool: Mapping[str, Any]) -> str:
             if value and (why := installers.foreign(installers.Option(f"--{name}", value))):
                 return why
     sources = [uv.get("index"), *(_mapping(tool.get(each)).get("source") for each in _WITH_SOURCES)]
-    listed = [each for group in sources if isinstance(group, list) for each in group]
-    for index in filter(None, map(_mapping, listed)):
+    for index in [each for group in sources for each in _mappings(group)]:
         named = index.get("explicit") or index.get("priority") == "explicit"
         if not named and (why := _index(index)):
             return why
@@ -212,12 +211,7 @@ def _index(index: Mapping[str, Any]) -> str:
 
 
 def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
-    indexes = uv.get("index")
-    urls = {
-        str(index.get("name")): _index(index)
-        for index in (indexes if isinstance(indexes, list) else ())
-        if isinstance(index, dict)
-    }
+    urls = {str(index.get("name")): _index(index) for index in _mappings(uv.get("index"))}
     found = dict[str, str]()
     for name, source in _mapping(uv.get("sources")).items():
         reasons = [
@@ -288,13 +282,9 @@ def bounds(version: str) -> str:
 
 def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
     table = _table(text, file, tomllib.loads)
-    sources = table.value.get("source")
-    options = (
-        installers.Option("--index-url", str(source.get("url")))
-        for source in (sources if isinstance(sources, list) else ())
-        if isinstance(source, dict)
-    )
-    elsewhere = next(filter(None, map(installers.foreign, options)), "")
+    urls = [str(source.get("url")) for source in _mappings(table.value.get("source"))]
+    reasons = (installers.foreign(installers.Option("--index-url", url)) for url in urls)
+    elsewhere = next(filter(None, reasons), "")
     if version := _mapping(table.value.get("requires")).get("python_version"):
         yield SourceStatement(
             table.where("python_version"), str(version), "python", (str(version),)
@@ -316,19 +306,16 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of uv.lock, poetry.lock or pdm.lock: of what other files ask for, they are
-    taken."""
-    packages = _table(text, file, tomllib.loads).value.get("package")
-    for package in packages if isinstance(packages, list) else ():
-        if isinstance(package, dict):
-            pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
-            source = _mapping(package.get("source"))
-            url = source.get("registry") or (source.get("url") if "reference" in source else "")
-            if url and "type" not in source:
-                why = _index({"url": url})
-            else:
-                why = f"{file} has it from elsewhere" if source else ""
-            yield SourceStatement(file, pin, "locked", (pin,)).from_elsewhere(why)
+    """Yield the versions of a lock, which count for what other files ask for."""
+    for package in _mappings(_table(text, file, tomllib.loads).value.get("package")):
+        pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
+        source = _mapping(package.get("source"))
+        url = source.get("registry") or (source.get("url") if "reference" in source else "")
+        if url and "type" not in source:
+            why = _index({"url": url})
+        else:
+            why = f"{file} has it from elsewhere" if source else ""
+        yield SourceStatement(file, pin, "locked", (pin,)).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -460,6 +447,10 @@ def cog(text: str, file: str) -> Iterator[SourceStatement]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _strings(value: Any) -> list[str]:

@@ -78,8 +78,7 @@ def look(root: Path, findings: Findings) -> None:
 
 
 def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
-    """Let the root be the program's folder where its modules import what lies beside it; name the
-    folders there that they open."""
+    """Let the root be the program's folder where it imports from there; name what it opens."""
     for where, what in imports.beside(root, program):
         if what.startswith("imports") and program[1].startswith(f"{program[0]}."):
             findings.program = (ROOT, program[1])
@@ -164,22 +163,18 @@ class _Reading:
                 continue
             names = [name for name in each.words if "\0" not in name]
             there = next((name for name in names if (self.root / name).is_file()), "")
+            why = ""
             if not self._inside(there or next(iter(names), "")):
-                yield SourceStatement(
-                    each.where, each.text, why="it lies outside of the repository"
-                )
+                why = "it lies outside of the repository"
             elif not there:
-                yield SourceStatement(each.where, each.text, why="there is no such file")
+                why = "there is no such file"
             elif depth > _DEEPEST:
-                yield SourceStatement(
-                    each.where, each.text, why=f"{_DEEPEST} files name each other"
-                )
-            else:
-                reader = manifests.constraints
-                if each.kind == "requirements":
-                    reader = manifests.requirements
+                why = f"{_DEEPEST} files name each other"
+            yield SourceStatement(each.where, each.text, why=why)
+            if not why:
+                listed = each.kind == "requirements"
+                reader = manifests.requirements if listed else manifests.constraints
                 name = Path(there).as_posix()
-                yield SourceStatement(each.where, each.text)
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
                 yield from self._followed(self._said(name, reader), depth + 1)
@@ -197,8 +192,7 @@ class _Reading:
 
 
 def _guess_program(root: Path, findings: Findings) -> None:
-    """Take the one package over that can be started, else a script at the root, else the one script
-    in a folder."""
+    """Take over the one package that can be started, else a script at the root or in a folder."""
     folders = [
         (folder, name)
         for folder in sorted(root.iterdir())

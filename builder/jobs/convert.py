@@ -150,8 +150,7 @@ class _Old:
 
 
 def _parsed(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return the flags of a gcloud or xpk command with their values, and the trainer's
-    arguments."""
+    """Return the flags of a gcloud or xpk command with their values, and the trainer's words."""
     if not words or not (words[0] == "gcloud" or _is_xpk(words)):
         return [], list(words)
     end = words.index("--") if "--" in words else len(words)

@@ -61,8 +61,7 @@ def find(item: str, region: str, spot: bool) -> Price | None:
 
 
 def gaps(table: Mapping[str, Any] | None = None) -> tuple[str, ...]:
-    """Return where builder/facts/prices.yaml, or another table, and the accelerators on offer
-    disagree, a sentence each."""
+    """Return where prices.yaml, or another table, and the accelerators on offer disagree."""
     table = read_table(DATA / TABLE) if table is None else table
     priced = {entry["item"] for entry in table["prices"]}
     offered = {name for name, device in machines.devices().items() if not device.refused}

@@ -9,6 +9,7 @@ YAML"; xpk, docs/usage.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -134,66 +135,67 @@ def of_pool_flag(index: int, text: str) -> Iterator[Field]:
 # --- Kubernetes -----------------------------------------------------------------------------------
 
 
-def _of_cluster(job: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
-    kind, spec = job["kind"], job.get("spec") or {}
-    groups = tuple(_groups(kind, spec))
+def _of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
+    job = copy.deepcopy(dict(written))  # what is read is taken out of it, and the rest is named
+    kind, groups = job.pop("kind"), tuple(_groups(written["kind"], written.get("spec") or {}))
     if not groups:
         raise InputError(
             f"{where}: this is a {kind} of Kubernetes, which is not converted",
             "write image, machine, accelerators, command and arguments of its first container into "
             "a job's file (docs/jobs.md)",
         )
-    taken = set[str]()
     yield Field("scaleTier", "CUSTOM", "kind")
     for role, count, path in groups:
-        pod, counted = _at(job, path), dict[str, str]()
-        container = (pod.get("containers") or [pod])[0]
-        at = f"{path}.containers.0" if "containers" in pod else path
-        limits = container.get("resources") or container.get("resourcesPerNode") or {}
-        for kind_of_limit in ("requests", "limits"):
-            counted |= {k: v for k, v in (limits.get(kind_of_limit) or {}).items() if k in _COUNTED}
-        nodes = pod.get("nodeSelector") or {}
-        was = f"{at}.{'resources' if 'resources' in container else 'resourcesPerNode'}"
-        taken |= {was, f"{path}.nodeSelector"}
-        yield Field(f"{role}Type", nodes.get("node.kubernetes.io/instance-type", ""), at)
-        if role == "master":
-            for name, new in (("image", "imageUri"), ("command", "containerCommand")):
-                yield Field(f"masterConfig.{new}", container.get(name), f"{at}.{name}")
-            yield Field("masterConfig.containerArgs", container.get("args"), f"{at}.args")
-            for variable in container.get("env") or ():
-                yield _variable(variable, f"{at}.env")
-            if nodes.get("cloud.google.com/gke-spot") == "true":
-                yield Field("scheduling.strategy", "spot", f"{path}.nodeSelector")
-        elif container.get("image"):
-            yield Field(f"{role}Config.imageUri", container["image"], f"{at}.image")
-        taken |= {f"{at}.{name}" for name in ("image", "env", "name")}
-        if role == "master":
-            taken |= {f"{at}.{name}" for name in ("command", "args")}
-        for resource, number in counted.items():
-            shape = nodes.get("cloud.google.com/gke-tpu-topology")
-            label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
-            if label is None:
-                raise InputError(
-                    f"{where}: {was}: {number} x {resource}, and no line says which they are",
-                    "give --accelerator V100, or the label cloud.google.com/gke-accelerator as "
-                    "nodeSelector",
-                )
-            number = str(math.prod(map(int, shape.split("x")))) if shape else number
-            yield from _accelerator(role, _TABLE["tpus"].get(label, label), number, was)
+        yield from _of_pod(role, _at(job, path), path, where, accelerator)
         if role != "master":
             yield Field(f"{role}Count", count, path)
         elif "worker" not in (other for other, _, _ in groups):
             yield from _nodes(count, path)
         elif count != "1":
             yield Field(f"{path}.replicas", count, path)  # there is one chief
-    taken |= {"apiVersion", "kind", "metadata.name", "spec.trainer.numNodes"}
-    for _, _, path in groups:
-        taken |= {f"{path.split('.template.')[0]}.{name}" for name in ("replicas", "name")}
-        inner = path.removesuffix(".template.spec")
-        taken |= {f"{inner}.{name}" for name in ("replicas", "parallelism", "completions")}
+        for above in (path.split(".template.")[0], path.removesuffix(".template.spec")):
+            for name in ("name", "replicas", "numNodes", "parallelism", "completions"):
+                _at(job, above).pop(name, None)
+    _at(job, "metadata").pop("name", None)
+    del job["apiVersion"]
     for path, value in flat(job, ""):
-        if not any(path == each or path.startswith(f"{each}.") for each in taken):
-            yield Field(path, value, path)
+        yield Field(path, value, path)
+
+
+def _of_pod(
+    role: str, pod: dict[str, Any], path: str, where: str, accelerator: str | None
+) -> Iterator[Field]:
+    """Yield what the first container of a pod says, and take it out of the pod."""
+    container = (pod.get("containers") or [pod])[0]
+    at = f"{path}.containers.0" if "containers" in pod else path
+    nodes, variables = pod.pop("nodeSelector", None) or {}, container.pop("env", None) or ()
+    image, _ = container.pop("image", None), container.pop("name", None)
+    yield Field(f"{role}Type", nodes.get("node.kubernetes.io/instance-type", ""), at)
+    if role == "master":
+        yield Field("masterConfig.imageUri", image, f"{at}.image")
+        for name, new in (("command", "containerCommand"), ("args", "containerArgs")):
+            yield Field(f"masterConfig.{new}", container.pop(name, None), f"{at}.{name}")
+        for variable in variables:
+            yield _variable(variable, f"{at}.env")
+        if nodes.get("cloud.google.com/gke-spot") == "true":
+            yield Field("scheduling.strategy", "spot", f"{path}.nodeSelector")
+    elif image:
+        yield Field(f"{role}Config.imageUri", image, f"{at}.image")
+    resources = "resources" if "resources" in container else "resourcesPerNode"
+    limits, counted = container.pop(resources, None) or {}, dict[str, str]()
+    for kind in ("requests", "limits"):
+        counted |= {k: v for k, v in (limits.get(kind) or {}).items() if k in _COUNTED}
+    for resource, number in counted.items():
+        was, shape = f"{at}.{resources}", nodes.get("cloud.google.com/gke-tpu-topology")
+        label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
+        if label is None:
+            raise InputError(
+                f"{where}: {was}: {number} x {resource}, and no line says which they are",
+                "give --accelerator V100, or the label cloud.google.com/gke-accelerator as "
+                "nodeSelector",
+            )
+        number = str(math.prod(map(int, shape.split("x")))) if shape else number
+        yield from _accelerator(role, _TABLE["tpus"].get(label, label), number, was)
 
 
 def _groups(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -231,7 +233,7 @@ def _variable(variable: Mapping[str, Any], was: str) -> Field:
     return Field(path, value, f"{was}.{name}")
 
 
-def _at(value: Any, path: str) -> Mapping[str, Any]:
+def _at(value: Any, path: str) -> dict[str, Any]:
     for step in path.split("."):
         value = value[int(step)] if step.isdigit() else value.get(step) or {}
     return value if isinstance(value, dict) else {}

@@ -1,14 +1,14 @@
-"""A described job as it is sent: its image found or made, and everything checked.
+"""The image of a described job: a target's, any other one, or a program's folder made into one.
 
-The image is a target's, any other one, or a program's folder made into one. It is sent by its
-digest. What it is proven for stands in its receipt, which lies beside it in the registry.
+It is sent by its digest. What it is proven for stands in its receipt, which lies beside it in the
+registry.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,60 +21,26 @@ from builder.core import filemodel, project
 from builder.core.errors import CheckFailed, FactoryError, InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.engine.discovery import connect
 from builder.facts import accelerators, frameworks
 from builder.facts.cuda import OldestDriver
 from builder.jobs import description
-from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
-from builder.jobs.ready import JobImage, Ready
+from builder.jobs.ready import JobImage
 from builder.prove.image import ACCELERATOR
 
 if TYPE_CHECKING:
     from builder.config.targets import TargetFiles
-    from builder.engine import Engine
     from builder.pipeline.asked import Asked
     from builder.pipeline.verify import Verification
+    from builder.prove.receipts import Receipt
 
 Notes = tuple[str, ...]
 _REGISTRY = 'write registry = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME" in builder.toml'
 
 
-def ready(
-    root: Path,
-    job: Job,
-    settings: Settings,
-    backend: RemoteBackend,
-    *,
-    arguments: Sequence[str] = (),
-    program: str | None = None,
-    connect: Callable[[], Engine] | None = None,
-    pushed: bool = False,
-    on_event: OnEvent = ignore,
-) -> Ready:
-    """Return the job with its image and its machines, checked for a backend.
-
-    arguments: for the trainer, after those of the job. program: FOLDER:MODULE that becomes the
-    job's image, on the engine that `connect` connects to. pushed: take the image from its registry,
-    by digest, with its receipt. Raises InputError, OutsideError, CheckFailed.
-    """
-    arguments = (*job.arguments, *arguments)
-    known = targets(root)
-    if program is not None and connect is not None:  # it passes its folder, as AI Platform did
-        job = job.model_copy(update={"arguments": arguments, "pass_job_dir": True})
-        # making the image takes minutes, so the job is checked with what is known of it before
-        backend.check(job, local_image(root, job, settings)[0], known)
-        image = packaged_image(root, job, settings, program, connect, on_event)
-        return backend.check(job, image, known)
-    job = job.model_copy(update={"arguments": arguments})
-    if pushed:
-        image, notes = pushed_image(root, job, settings, on_event)
-    else:
-        image, notes = local_image(root, job, settings)
-    checked = backend.check(job, image, known)
-    return replace(checked, notes=(*notes, *checked.notes))
-
-
 def targets(root: Path) -> dict[str, str]:
+    """Return the accelerator of each target that can be read."""
     readable = {}
     for name in image_yaml.targets(root):
         with contextlib.suppress(InputError):
@@ -93,10 +59,8 @@ def target_of(root: Path, name: str) -> str:
 
 
 def local_image(root: Path, job: Job, settings: Settings) -> tuple[JobImage, Notes]:
-    """Return the job's image by its tag, as this project describes it, and notes.
-
-    Raises InputError for a name that is neither a target nor a reference.
-    """
+    """Return the job's image by its tag, as this project describes it, and notes; nobody is asked.
+    Raises InputError for a name that is neither a target nor a reference."""
     name = job.image
     if name in image_yaml.targets(root):
         here = f"{LOCAL_REPOSITORY}:{project.tag_of(root, name)}"
@@ -178,18 +142,10 @@ def _moved(wanted: Asked) -> Notes:
 
 
 def packaged_image(
-    root: Path,
-    job: Job,
-    settings: Settings,
-    program: str,
-    connect: Callable[[], Engine],
-    on_event: OnEvent = ignore,
+    root: Path, job: Job, settings: Settings, program: str, on_event: OnEvent = ignore
 ) -> JobImage:
-    """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target.
-
-    connect: connects to the engine. Raises InputError for a job whose image is no target,
-    CheckFailed, OutsideError.
-    """
+    """Lock, build, prove and push a program, FOLDER:MODULE, as an image on the job's target. Raises
+    InputError for a job whose image is no target, CheckFailed, OutsideError."""
     from builder.pipeline import package, verify
     from builder.pipeline.push import push_target
 
@@ -197,20 +153,14 @@ def packaged_image(
     if not settings.registry:
         what = "a program is pushed before it is sent, and no registry is named"
         raise InputError(what, _REGISTRY)
-    engine = connect()
+    engine = connect(settings, on_event=on_event)
     files, built = package.build(root, target, python, settings, engine, on_event)
     pushed = push_target(files, settings, engine, on_event=on_event)
     if settings.trust.prove:
         verify.verify(pushed.reference, settings, on_event=on_event)
-    return replace(
-        _of_target(root, target, pushed.reference, settings),
-        digest=pushed.digest,
-        accelerator=built.receipt.accelerator,
-        proven=True,
-        image_id=built.receipt.image_id,
-        compiled=built.receipt.result("compile"),
-        entrypoint=("python", "-m", python.module),
-    )
+    image = _of_target(root, target, pushed.reference, settings)
+    image = replace(image, digest=pushed.digest, entrypoint=("python", "-m", python.module))
+    return _proven(image, built.receipt, built.receipt.image_id)
 
 
 def _of_target(root: Path, name: str, reference: str, settings: Settings) -> JobImage:
@@ -251,14 +201,17 @@ def _verified(image: JobImage, verified: Verification) -> JobImage:
     if image.target is None and isinstance(seen, dict) and str(seen.get("driver", "")).isdigit():
         driver = OldestDriver(str(seen["driver"]), str(seen.get("cuda", "")))
         image = replace(image, driver=driver)
+    image = replace(image, reference=verified.reference, digest=verified.digest)
+    return _proven(image, verified.receipt, verified.image_id)
+
+
+def _proven(image: JobImage, receipt: Receipt, image_id: str) -> JobImage:
     return replace(
         image,
-        reference=verified.reference,
-        digest=verified.digest,
-        accelerator=verified.receipt.accelerator,
+        accelerator=receipt.accelerator,
         proven=True,
-        image_id=verified.image_id,
-        compiled=verified.receipt.result("compile"),
+        image_id=image_id,
+        compiled=receipt.result("compile"),
     )
 
 

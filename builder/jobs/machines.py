@@ -168,8 +168,7 @@ def combinations() -> tuple[Placement, ...]:
 
 
 def size(machine: str) -> tuple[int, float] | None:
-    """Return the vCPUs and the GB of memory of a machine type, None for one that is not on
-    record."""
+    """Return the vCPUs and the GB of memory of a machine type, None where that is not on record."""
     series, _, vcpus = machine.rpartition("-")
     if (each := _table()["gb_each_vcpu"].get(series)) and vcpus.isdigit():
         return int(vcpus), int(vcpus) * float(each)
@@ -184,8 +183,7 @@ _NVIDIA = re.compile(r"^NVIDIA-(TESLA-)?")
 
 
 def _devices_called(name: str) -> tuple[OfferedAccelerator, ...]:
-    """Return the accelerators that a name may mean. `A100` means two, which the machine tells
-    apart."""
+    """Return what a name may mean: `A100` means two, which the machine tells apart."""
     known = devices().values()
     key = name.upper().replace("_", "-")
     by_type = tuple(each for each in known if (each.type or "").replace("_", "-") == key)
@@ -262,8 +260,7 @@ def _parts(machine: str) -> tuple[str, int]:
 
 
 def check_region(placement: Placement, region: str) -> None:
-    """Raise InputError, with the nearest region that does, where a region does not offer this
-    accelerator for training."""
+    """Raise InputError, with the nearest region, where a region does not offer the accelerator."""
     wanted = placement.device
     if wanted is not None and region not in wanted.regions:
         (closest,) = difflib.get_close_matches(region, wanted.regions, n=1, cutoff=0.0)

@@ -48,8 +48,7 @@ class JobImage:
     """What its receipt says of its step (builder/prove/checks/compile.py); None without one."""
 
     def promised(self, placement: Placement) -> dict[str, str]:
-        """Return the variables with what a machine carries (see Placement.promise), and with the
-        image, where its digest is known."""
+        """Return the variables with what a machine carries, and the image of a known digest."""
         name = placement.device.name if placement.device else ""
         image = {contract.IMAGE: self.reference} if self.digest else {}
         return {**placement.promise(self.serves.get(name, self.driver)), **image}
@@ -97,8 +96,7 @@ def given(**fields: Any) -> dict[str, Any]:
 
 
 def key_of(content: Any) -> str:
-    """Return the hash of everything that a job asks for, by which the same command finds the job
-    that it created."""
+    """Return the hash of all that a job asks for, by which the same command finds its job."""
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_LENGTH]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.core import backends
@@ -13,10 +12,10 @@ from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.findings import DoctorFinding
 from builder.core.settings import Settings
-from builder.engine.discovery import connect
 from builder.jobs import description, images, submission
 from builder.jobs.backends import choose
 from builder.jobs.backends.protocol import RemoteBackend
+from builder.jobs.description.job import Job
 from builder.jobs.ready import Ready
 from builder.jobs.submission import Memory, Submitted
 
@@ -26,8 +25,6 @@ OnNote = Callable[[str], object]
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job that somebody wants to send, or to know something about."""
-
     root: Path
     """The project's folder."""
     job: str
@@ -58,20 +55,32 @@ def prepare(request: JobRequest, on_note: OnNote = ignore, on_event: OnEvent = i
     asking anybody. Raises InputError, OutsideError, CheckFailed."""
     job = description.load(request.root, request.job)
     backend = choose.remote(request.root, job, request.flags)
-    ready = images.ready(
-        request.root,
-        job,
-        request.settings,
-        backend,
-        arguments=request.arguments,
-        program=request.program,
-        connect=partial(connect, request.settings),
-        pushed=request.pushed,
-        on_event=on_event,
-    )
+    job = job.model_copy(update={"arguments": (*job.arguments, *request.arguments)})
+    if request.program is not None:
+        ready = _with_program(request, request.program, job, backend, on_event)
+    else:
+        asked = (request.root, job, request.settings)
+        pushed = request.pushed
+        image, notes = (
+            images.pushed_image(*asked, on_event) if pushed else images.local_image(*asked)
+        )
+        ready = backend.check(job, image, images.targets(request.root))
+        ready = replace(ready, notes=(*notes, *ready.notes))
     for note in ready.notes:
         on_note(note)
     return Prepared(backend, ready)
+
+
+def _with_program(
+    request: JobRequest, program: str, job: Job, backend: RemoteBackend, on_event: OnEvent
+) -> Ready:
+    """Return the job whose image is made of a program, which passes its folder, as AI Platform did.
+    Making it takes minutes, so the job is checked before with what is known of the image."""
+    root, settings, targets = request.root, request.settings, images.targets(request.root)
+    job = job.model_copy(update={"pass_job_dir": True})
+    backend.check(job, images.local_image(root, job, settings)[0], targets)
+    image = images.packaged_image(root, job, settings, program, on_event)
+    return backend.check(job, image, targets)
 
 
 def check_step(

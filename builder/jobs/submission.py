@@ -46,8 +46,7 @@ class Submitted:
 
 @dataclass(frozen=True)
 class Memory:
-    """The newest job of each description that this machine has submitted: its key, its backend and
-    its whole name, in a file."""
+    """In a file, of each description: the key, backend and whole name of the job submitted last."""
 
     folder: Path
     """Shared by this machine's commands."""
@@ -60,8 +59,7 @@ class Memory:
         return self.folder / f"{name}.submitted"
 
     def newest(self, name: str) -> list[str]:
-        """Return the key, the backend and the whole name of a description's newest job; [] where
-        there is none."""
+        """Return key, backend and whole name of a description's newest job; [] for none."""
         with contextlib.suppress(FileNotFoundError):
             return self._file(name).read_text(encoding="utf-8").splitlines()
         return []
@@ -70,8 +68,7 @@ class Memory:
         files.write(self._file(name), f"{key}\n{backend}\n{job.name}\n")
 
     def newest_backend(self, name: str) -> tuple[str, float] | None:
-        """Return the backend of the newest job of a description, and when it was submitted in
-        seconds since 1970; None where this machine has submitted none."""
+        """Return the backend of that job, and when it was submitted in seconds since 1970."""
         newest = self.newest(name)
         return (newest[1], self._file(name).stat().st_mtime) if len(newest) == 3 else None
 
@@ -129,8 +126,7 @@ def submit(
 
 
 def _known(backend: RemoteBackend, key: str, newest: Sequence[str]) -> list[JobStatus]:
-    """Return the jobs with this key: those that the backend lists, and the newest one that this
-    machine has submitted, which it may not list yet."""
+    """Return the jobs with this key; the backend may not list this machine's newest one yet."""
     listed = list(backend.with_key(key))
     if newest[:2] == [key, backend.name] and newest[2] not in {job.name for job in listed}:
         with contextlib.suppress(OutsideError):

@@ -73,8 +73,7 @@ def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], 
 
 
 def figures(line: LogLine) -> dict[str, float]:
-    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line that reports
-    a step has them."""
+    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line has them."""
     event = contract.event(line.fields)
     if event is None or event.name != contract.STEP:
         return {}
@@ -147,8 +146,7 @@ def page(
 
 
 def _rows(job: JobStatus) -> tuple[ReplicaStatus, ...]:
-    """Return a row for each trial, or for each replica; where the backend reports no single
-    replica, its state is the job's."""
+    """Return a row for each trial or replica; of one that is not reported the job's own state."""
     if job.trials:
         results = {t.id: "" if t.value is None else f": {t.value:g}" for t in job.trials}
         return tuple(ReplicaStatus(f"trial {t.id}", t.state + results[t.id]) for t in job.trials)

@@ -63,7 +63,6 @@ class Authorization:
         self._headers[repository, right] = header
 
     def refusal(self, repository: str, right: Right) -> OutsideError:
-        """Return the error for credentials that the registry does not accept."""
         if self.credentials:
             return bad_credentials(self.host, self.credentials)
         return not_logged_in(Reference(self.host, repository), right)

@@ -158,8 +158,7 @@ def labels_in(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 
 def history(configuration: Mapping[str, Any], every: bool = False) -> tuple[str, ...]:
-    """Return what an image's history says of each layer, the lowest first; of each step with
-    `every`."""
+    """Return what the history says of each layer, the lowest first, or of `every` step."""
     steps = decoding.objects(configuration, "history")
     chosen = (step for step in steps if every or not step.get("empty_layer"))
     return tuple(str(step.get("created_by") or "") for step in chosen)
@@ -168,8 +167,7 @@ def history(configuration: Mapping[str, Any], every: bool = False) -> tuple[str,
 def of_engine(
     config: Mapping[str, Any] | None, history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Return a configuration from what Docker's API says of an image; its history has the newest
-    step first."""
+    """Return a configuration from Docker's API, whose history has the newest step first."""
     steps = [
         {"created_by": step.get("CreatedBy"), "empty_layer": not step.get("Size")}
         for step in reversed(history)

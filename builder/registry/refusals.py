@@ -72,7 +72,6 @@ def refusal(
 
 
 def not_logged_in(reference: Reference, right: Right) -> OutsideError:
-    """Return the error where the registry wants credentials, and docker has none for it."""
     return OutsideError(
         f"not logged in to {reference.host}: {right} access to {reference.repository} needs a "
         "login",
@@ -81,7 +80,6 @@ def not_logged_in(reference: Reference, right: Right) -> OutsideError:
 
 
 def bad_credentials(host: str, known: Credentials) -> OutsideError:
-    """Return the error where the registry does not accept docker's credentials."""
     return OutsideError(
         f"{host} refused the credentials of {known.username or 'the stored token'}"
         f" (found in {known.source})",
@@ -164,7 +162,6 @@ def _no_google_repository(reference: Reference) -> OutsideError | None:
 def _denied(
     reference: Reference, text: str, right: Right, known: Credentials | None
 ) -> OutsideError:
-    """Return the error for a login without the right."""
     who = (known.username if known else "") or "you"
     if who in _GCLOUD_USERS:
         who = "this account"

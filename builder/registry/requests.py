@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from builder.core import web
@@ -114,18 +114,15 @@ class Requests:
                 f"{self.host} wants this sent in plain text, to {refusals.shown(url)}",
                 "tell the registry its own address with https (X-Forwarded-Proto of its proxy)",
             )
-        named_by = "" if own else self.address
+        request: dict[str, Any] = {
+            "body": body,
+            "follow": method == "GET",
+            "named_by": "" if own else self.address,
+        }
 
         def ask() -> Answer:
             known = self._authorization.header(repository, right) if own else {}
-            return self.call(
-                method,
-                url,
-                headers=headers | known,
-                body=body,
-                follow=method == "GET",
-                named_by=named_by,
-            )
+            return self.call(method, url, headers=headers | known, **request)
 
         response = ask()
         if response.status == 401 and own:
@@ -177,32 +174,15 @@ class Requests:
             raise refusals.broken(error, url) from error
 
     def call(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str],
-        body: bytes | FileBody | None = None,
-        follow: bool = False,
-        most: int = decoding.LARGEST,
-        named_by: str = "",
+        self, method: str, url: str, *, most: int = decoding.LARGEST, **request: Any
     ) -> Answer:
-        """Send a request. named_by: as of `web.Client.request`. Raises TransientError where another
-        attempt may succeed."""
+        """Send a request, of which `web.Client.request` has the words. Raises TransientError where
+        another attempt may succeed."""
         from urllib3.exceptions import HTTPError
 
-        wait = _SETTLES if isinstance(body, FileBody) else None
+        wait = _SETTLES if isinstance(request.get("body"), FileBody) else None
         try:
-            response = self._http.answer(
-                method,
-                url,
-                headers=headers,
-                body=body,
-                follow=follow,
-                most=most,
-                wait=wait,
-                named_by=named_by,
-            )
+            response = self._http.answer(method, url, most=most, wait=wait, **request)
         except HTTPError as error:
             raise refusals.broken(error, url) from None
         if response.status in refusals.BUSY:

@@ -121,5 +121,4 @@ def envelope(bundle: bytes) -> tuple[bytes, tuple[bytes, ...]]:
 
 
 def not_a_bundle() -> CheckFailed:
-    """Return the error for a bundle without an in-toto statement."""
     return CheckFailed("it is no bundle with an in-toto statement")

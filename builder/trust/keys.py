@@ -89,7 +89,6 @@ class SigningKey:
         return self.private.sign(data, ec.ECDSA(SHA256()))
 
     def seal(self, payload: bytes) -> bytes:
-        """Return the bundle of a payload that this key signs."""
         return dsse.bundle(payload, self.sign(dsse.signed_bytes(payload)), self.public.hint)
 
 

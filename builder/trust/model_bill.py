@@ -14,10 +14,9 @@ from cyclonedx.model import HashAlgorithm, HashType, Property
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
-from packageurl import PackageURL
 
 from builder.registry import Reference
-from builder.trust.sbom import PREFIX
+from builder.trust.sbom import PREFIX, container
 
 FILE: Final = "model.cdx.json"
 """In a job's folder."""
@@ -37,12 +36,7 @@ def bill(name: str, content: Mapping[str, Any], image: Reference, measured: Any)
         bom_ref="records",
         properties=[Property(name=f"{PREFIX}:fingerprint", value=digest)],
     )
-    short = image.repository.rpartition("/")[2]  # purl-spec, type oci
-    purl = PackageURL("oci", None, short, image.digest, {"repository_url": image.name})
-    container = Component(
-        type=ComponentType.CONTAINER, name=image.name, version=image.digest, bom_ref=str(purl),
-        purl=purl,
-    )  # fmt: skip
+    trained_in = container(image, image.digest)
     model = Component(
         type=ComponentType.MACHINE_LEARNING_MODEL,
         name=name,
@@ -54,9 +48,9 @@ def bill(name: str, content: Mapping[str, Any], image: Reference, measured: Any)
         ],
     )
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps([name, content], sort_keys=True))
-    bom = Bom(serial_number=serial, components=[data, container])
+    bom = Bom(serial_number=serial, components=[data, trained_in])
     bom.metadata.component = model
-    bom.register_dependency(model, [data, container])
+    bom.register_dependency(model, [data, trained_in])
     document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     document["metadata"].pop("timestamp")  # the same folder gives the same document
     metrics = [{"type": metric, "value": str(value)} for metric, value in measured.items()]

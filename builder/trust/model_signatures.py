@@ -44,8 +44,7 @@ def sign(folder: Path, key: SigningKey) -> None:
 
 
 def verify(folder: Path, trusted: Sequence[PublicKey]) -> PublicKey:
-    """Return which key signed the folder as it is. Raises CheckFailed, and ImportError without the
-    library."""
+    """Return who signed the folder as it is. Raises CheckFailed, and ImportError as `sign`."""
     from model_signing import verifying
 
     path = folder / FILE

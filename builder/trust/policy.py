@@ -25,8 +25,6 @@ _CLOCKS: Final = timedelta(minutes=10)
 
 @dataclass(frozen=True)
 class Policy:
-    """Which receipts count."""
-
     trusted: tuple[Trusted, ...] = ()
     """Those whose signature they need; () asks for none."""
     max_age: timedelta | None = None

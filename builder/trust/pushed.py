@@ -9,7 +9,6 @@ names.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +25,10 @@ _HEADER: Final = """\
 """
 _LINE: Final = re.compile(r"(\S+/\S+:\S+)((?: sha256:[0-9a-f]{64})+)")
 
-Pushed = Mapping[str, tuple[str, ...]]
-"""HOST/PATH:TAG -> the digests that the tag led to, the newest first."""
 
-
-def of(root: Path) -> Pushed:
-    """Return what git has of a project's tags; nothing where there is no such file.
-
-    Raises InputError for another form.
-    """
+def of(root: Path) -> dict[str, tuple[str, ...]]:
+    """Return what git has of a project's tags: HOST/PATH:TAG -> the digests that it led to, the
+    newest first. Raises InputError for another form."""
     tags: dict[str, tuple[str, ...]] = {}
     for number, line in enumerate((files.text_of(root / FILE) or "").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
@@ -52,7 +46,7 @@ def record(root: Path, to: Reference, digest: str) -> None:
     """Write down that a tag leads to this image now."""
     path = root / FILE
     with files.locked_for("pushed", path):
-        tags = dict(of(root))
+        tags = of(root)
         before = tags.get(str(to), ())
         tags[str(to)] = (digest, *(other for other in before if other != digest))[:KEPT]
         if tags[str(to)] != before:

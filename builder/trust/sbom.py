@@ -28,7 +28,7 @@ from packaging.utils import canonicalize_name
 
 from builder.config.debian_packages import DebianPackage
 from builder.config.lockfile import Lock
-from builder.core import yamlfile
+from builder.facts import read_table
 from builder.registry import Reference
 
 PREFIX: Final = "training-image-factory"
@@ -60,36 +60,20 @@ class DescribedImage:
 
 def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:
     """Return the CycloneDX document of an image that was made from this lock."""
-    short = image.name.repository.rpartition("/")[2]  # purl-spec, type oci
-    purl = PackageURL("oci", None, short, image.digest, {"repository_url": image.name.name})
-    described = Component(
-        type=ComponentType.CONTAINER,
-        name=image.name.name,
-        version=image.digest,
-        bom_ref=str(purl),
-        purl=purl,
-        properties=[Property(name=f"{PREFIX}:pruned-for", value=image.pruned)]
-        if image.pruned
-        else (),
-    )
-    components = list(locked(lock))
-    components.append(
-        Component(
-            type=ComponentType.APPLICATION,
-            name=image.program,
-            bom_ref=f"program:{image.program}",
-        )
-    )
+    described = container(image.name, image.digest)
+    purl = str(described.purl)
+    if image.pruned:
+        described.properties.add(Property(name=f"{PREFIX}:pruned-for", value=image.pruned))
+    reference = f"program:{image.program}"
+    program = Component(type=ComponentType.APPLICATION, name=image.program, bom_ref=reference)
+    components = [*locked(lock), program]
+    factory = Component(type=ComponentType.APPLICATION, name=PREFIX, version=image.made_by)
     bom = Bom(
-        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, str(purl)),
+        serial_number=uuid.uuid5(uuid.NAMESPACE_URL, purl),
         components=components,
         metadata=BomMetaData(
             timestamp=datetime.fromisoformat(image.made_at),
-            tools=ToolRepository(
-                components=[
-                    Component(type=ComponentType.APPLICATION, name=PREFIX, version=image.made_by)
-                ]
-            ),
+            tools=ToolRepository(components=[factory]),
             component=described,
         ),
     )
@@ -97,8 +81,17 @@ def bill(image: DescribedImage, lock: Lock) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(JsonV1Dot6(bom).output_as_string())
     # the library has no compositions; a published base holds more than the locks say
     aggregate = "complete" if lock.rootfs else "incomplete"
-    document["compositions"] = [{"aggregate": aggregate, "assemblies": [str(purl)]}]
+    document["compositions"] = [{"aggregate": aggregate, "assemblies": [purl]}]
     return document
+
+
+def container(image: Reference, digest: str | None) -> Component:
+    """Return an image as a component, with its package URL (purl-spec, type oci)."""
+    short = image.repository.rpartition("/")[2]
+    purl = PackageURL("oci", None, short, digest, {"repository_url": image.name})
+    return Component(
+        type=ComponentType.CONTAINER, name=image.name, version=digest, bom_ref=str(purl), purl=purl
+    )
 
 
 def licence(name: str) -> str:
@@ -146,7 +139,4 @@ def _component(lock_file: str, purl: PackageURL, sha256: str) -> Component:
 
 @cache
 def _licences() -> Mapping[str, str]:
-    path = Path(__file__).with_name("licences.yaml")
-    content = yamlfile.parse(path.read_text(encoding="utf-8"), path.name).value
-    assert isinstance(content, dict)
-    return {name: str(text) for name, text in content.items()}
+    return read_table(Path(__file__).with_name("licences.yaml"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from inline_snapshot import snapshot
 
+from builder.cloudbuild.clients import connect
 from builder.core.findings import examine
 from builder.core.settings import CloudSettings
 from builder.doctor import cloudbuild
@@ -20,8 +21,7 @@ ACCOUNT = f"builder@{PROJECT}.iam.gserviceaccount.com"
 
 def build_in(cloud: LoopbackCloud, **settings: str) -> CloudBuild:
     values = {"project": PROJECT, "service_account": ACCOUNT, "endpoint": cloud.url, **settings}
-    chosen, project = cloudbuild.connect(CloudSettings.model_validate(values))
-    return CloudBuild(chosen, project)
+    return cloudbuild.of(connect(CloudSettings.model_validate(values)))
 
 
 def test_each_right_that_the_caller_lacks_has_the_command_that_grants_it(

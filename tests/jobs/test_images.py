@@ -16,8 +16,7 @@ from builder.core.retry import Retry
 from builder.core.settings import Settings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import images, machines
-from builder.jobs.backends.kubernetes.backend import Kubernetes
-from builder.jobs.backends.kubernetes.settings import KubernetesSettings
+from builder.jobs.request import JobRequest, prepare
 from builder.pipeline import tags, verify
 from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Registry
@@ -199,13 +198,18 @@ def test_a_registry_that_only_the_service_reaches_is_not_asked(
         images.pushed_image(here, by_tag, Settings())
 
 
-def test_a_program_is_checked_before_its_image_is_built(here: Path) -> None:
+def test_a_program_is_checked_before_its_image_is_built(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (here / "train.py").write_text("")
 
-    def connect() -> Any:
+    def connect(*_: Any, **__: Any) -> Any:
         raise AssertionError("the engine was asked before the check")
 
-    job = jobfiles.job("image: v100\nmachine: n1-standard-8\naccelerators: T4\n")
-    ready = (here, job, Settings(), Kubernetes(KubernetesSettings()))
+    monkeypatch.setattr(images, "connect", connect)
+    (here / "jobs").mkdir(exist_ok=True)
+    text = "image: v100\nmachine: n1-standard-8\naccelerators: T4\n"
+    (here / "jobs" / "cats.yaml").write_text(text)
+    flags, program = {"backend": "kubernetes"}, f"{here}:train"
     with pytest.raises(InputError, match=r"cats\.yaml:1: image"):
-        images.ready(*ready, program=f"{here}:train", connect=connect)
+        prepare(JobRequest(here, "cats", flags, Settings(), program=program))

@@ -11,12 +11,4 @@ changes, as with any Docker: packets are forwarded (net.ipv4.ip_forward).
 from builder.engine.private.instance import ENVIRONMENT, data_folder
 from builder.engine.private.lifecycle import EngineStatus, remove, start, status, stop
 
-__all__ = [
-    "ENVIRONMENT",
-    "EngineStatus",
-    "data_folder",
-    "remove",
-    "start",
-    "status",
-    "stop",
-]
+__all__ = ["ENVIRONMENT", "EngineStatus", "data_folder", "remove", "start", "status", "stop"]

@@ -29,8 +29,7 @@ class EngineInstance:
 
     @property
     def run(self) -> Path:
-        """Sockets, and state that ends with the machine. The path is short: that of a socket has at
-        most 107 bytes."""
+        """Sockets, and state that ends with the machine. A socket's path has at most 107 bytes."""
         return Path("/run/training-image-factory") / self.identity
 
     @property
@@ -47,8 +46,7 @@ class EngineInstance:
 
     @property
     def name(self) -> str:
-        """Name of an abstract socket that the daemon holds, which its whole network namespace
-        sees."""
+        """Of an abstract socket that the daemon holds: its whole network namespace sees it."""
         return NAME_PREFIX + self.identity
 
     @property

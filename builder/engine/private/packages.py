@@ -70,8 +70,6 @@ class Packages:
             fetching.detail = f"{size / 1e6:.1f} MB"
         return tuple(packages)
 
-    # --- lists ---
-
     def _sources(self) -> str:
         archive, security = self.mirror.archive, self.mirror.security
         if security is None and archive.uri.endswith("/debian"):
@@ -115,8 +113,6 @@ class Packages:
         }
         hooks = "#clear APT::Update;\n#clear APT::Default-Release;\n"  # those of the host
         return hooks + "".join(f'{name} "{value}";\n' for name, value in settings.items())
-
-    # --- apt ---
 
     def _apt(self, verb: str, *arguments: str, cwd: Path | None = None) -> str:
         done = _call(["apt-get", "-qq", "-c", str(self.folder / "apt.conf"), verb, *arguments], cwd)

@@ -87,8 +87,7 @@ class Software:
 
     @property
     def has_containerd_store(self) -> bool:
-        """Whether this Docker can keep images in containerd (docs.docker.com/engine/release-notes:
-        since 24.0)."""
+        """Whether it can keep images in containerd: since 24.0, by Docker's release notes."""
         return release_of(self.versions["docker.io"]) >= (24, 0)
 
     @classmethod

@@ -61,8 +61,7 @@ def _own(kind: BackendKind, flags: Flags) -> Flags:
 
 
 def _checked(name: str, flags: Flags) -> BackendKind:
-    """Return the backend of a name. Raises InputError for one that is not known, and for an option
-    of another one."""
+    """Return a backend by its name. Raises InputError for none, and for another one's option."""
     chosen = backends.of(name)
     for kind in backends.every():
         for flag in kind.flags:

@@ -268,8 +268,7 @@ class RemoteBackend(Backend, Protocol):
         """Return a hash of everything that the job asks for: 12 hexadecimal digits."""
 
     def render(self, ready: Ready) -> dict[str, Any]:
-        """Return what a first `submit` sends, as plain values, as far as that is known without
-        asking anybody."""
+        """Return what a first `submit` sends, as plain values; nobody is asked."""
 
     def submit(self, ready: Ready, run: int = 1, attempt: int = 1) -> JobStatus:
         """Create the job once; a call that creates something is never repeated here.

@@ -224,8 +224,7 @@ class Job(WrittenModel):
         return written if isinstance(written, model) else model()
 
     def elsewhere(self, name: str) -> tuple[str, ...]:
-        """Return the fields that the sections of other backends than `name` have, such as
-        kubernetes.priority."""
+        """Return the fields in sections of other backends than `name`: kubernetes.priority."""
         others = (kind.name for kind in backends.every() if kind.section and kind.name != name)
         return tuple(
             f"{other}.{field}" for other in others for field in getattr(self, other).written

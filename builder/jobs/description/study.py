@@ -58,8 +58,7 @@ class Study(WrittenModel):
     """A hyperparameter study: the job is run once for each trial, with other arguments."""
 
     metric: Annotated[
-        str,
-        matches(r"[A-Za-z][\w./-]*", "a metric's name", "write the name that is reported"),
+        str, matches(r"[A-Za-z][\w./-]*", "a metric's name", "write the name that is reported")
     ] = Field(examples=["validation_accuracy"])
     """The name under which the trainer reports the result."""
 

@@ -38,9 +38,6 @@ class WrittenModel(FileModel):
         return tuple(name for name in type(self).model_fields if getattr(self, name))
 
 
-# --- numbers and times ----------------------------------------------------------------------------
-
-
 _TIME_FIX = "write a number and s, m, h or d, such as 2h or 22m"
 
 
@@ -78,9 +75,6 @@ def _number(value: str) -> str:
     if not is_number(value):
         raise invalid(f"{shown(value)} is not a number", "write it as 0.001 or 1e-3")
     return value
-
-
-# --- programs -------------------------------------------------------------------------------------
 
 
 def _arguments(value: object) -> object:
@@ -160,7 +154,6 @@ JobDir = Annotated[
     AfterValidator(lambda folder: folder.rstrip("/")),
 ]
 
-# --- names ----------------------------------------------------------------------------------------
 
 JobName = Annotated[
     str,

@@ -40,7 +40,6 @@ NAMES: Final = 50
 METRICS: Final = "metrics.k8s.io/v1beta1"
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
-_UNSEEN: Final = (403, 404)
 _NO_RIGHT: Final = 'cannot create resource "pods"'
 """RBAC's words. Source: kubernetes, apiserver, responsewriters/errors.go."""
 _QUOTA: Final = "exceeded quota"
@@ -49,10 +48,7 @@ _POD_FIX: Final = "mend what it names, or take another namespace: --namespace"
 _POD_FIXES: Final = (
     ("must specify", "write kubernetes: {{requests: {{cpu: ..., memory: ...}}}} in the job's file"),
     ("PriorityClass", "kubectl get priorityclasses shows those that there are"),
-    (
-        "service account",
-        "kubectl create sa NAME -n {namespace}, or name another account",
-    ),
+    ("service account", "kubectl create sa NAME -n {namespace}, or name another account"),
     (_QUOTA, "end other jobs, or ask for a larger quota of the namespace"),
 )
 """What mends a refusal of an admission plugin, by its words (kubernetes, plugin/pkg/admission)."""
@@ -82,7 +78,6 @@ class Kubernetes:
 
     @property
     def namespace(self) -> str:
-        """Return where the jobs are: the namespace that is named, else the context's."""
         return self.cluster.namespace or self.client.namespace
 
     # --- submitting -------------------------------------------------------------------------------
@@ -107,8 +102,7 @@ class Kubernetes:
         return Ready(job, image, "", placements, None, tuple(notes))
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:
-        """Let the API server check the JobSet and a pod of each role without creating them. Raises
-        OutsideError."""
+        """Let the API server check the JobSet and a pod of each role; nothing is created."""
         body = jobset.jobset(ready, self._resolved, run, attempt)
         try:
             self.client.create(self._path(), body, dryRun="All")
@@ -120,8 +114,7 @@ class Kubernetes:
         return body
 
     def _try_pod(self, one: Object) -> None:
-        """Let the API server check a pod, which only controllers create else. Nothing is asked of
-        who may not create pods. Raises OutsideError."""
+        """Let the API server check a pod, if this user may create any. Raises OutsideError."""
         path = self.client.path("v1", "pods", namespace=self.namespace)
         try:
             self.client.create(path, one, dryRun="All")
@@ -165,8 +158,7 @@ class Kubernetes:
         return self._listed(NAME_LABEL + (f"={name}" if name else ""), limit)
 
     def find(self, name: str) -> JobStatus:
-        """Return the job that a person means: by NAMESPACE/NAME, by the JobSet's name, or by the
-        name of a description, which means its newest job. Raises OutsideError."""
+        """Whole names are NAMESPACE/NAME."""
         if "/" in name:
             return self.get(name)
         if newest := self.list(name, limit=1):
@@ -188,8 +180,7 @@ class Kubernetes:
         return status.read(*mine, self._around(*mine))
 
     def cancel(self, job: JobStatus) -> JobStatus:
-        """Delete the JobSet, which ends its pods with SIGTERM. A job that has ended is left
-        alone."""
+        """Delete the JobSet, which ends its pods with SIGTERM."""
         now = refreshed(self, job)
         if now.active:
             self.client.delete(self._path(job.name), propagationPolicy="Foreground")
@@ -276,7 +267,7 @@ class Kubernetes:
         try:
             return self.client.items(path, **query) if query else [self.client.get(path)]
         except ClusterRefused as error:
-            if error.code not in _UNSEEN:
+            if error.code not in (403, 404):
                 raise
             return []
 
@@ -313,8 +304,7 @@ def _check_environment(job: Job) -> None:
 def _notes(
     job: Job, image: JobImage, placements: tuple[Placement, ...], cluster: KubernetesSettings
 ) -> list[str]:
-    """Return notes about what the description says and a JobSet does not, and about what the
-    cluster has to bring."""
+    """Return what the description says and a JobSet does not, and what the cluster has to bring."""
     plan, any_node = job.scheduling, cluster.nodes != "gke"
     unused = {
         **{name: getattr(job, name) for name in ("network", "tensorboard")},

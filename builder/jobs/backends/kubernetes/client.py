@@ -199,7 +199,7 @@ class ClusterClient:
         return f"{inside}/{name}" if name else inside
 
     def get(self, path: str, **query: str) -> Object:
-        return self._object(self._send("GET", path, query))
+        return self._object("GET", path, query)
 
     def items(self, path: str, **query: str) -> list[Object]:
         """Return all objects of a list, page by page; from its beginning where its token expires
@@ -220,7 +220,8 @@ class ClusterClient:
                 return items
 
     def text(self, path: str, **query: str) -> str:
-        return self._send("GET", path, query).decode(errors="replace")
+        text: str = self._answer("GET", path, query).data.decode(errors="replace")
+        return text
 
     def lines(self, path: str, **query: str) -> Iterator[str]:
         """Yield the lines of a text that grows, until its end or QUIET seconds without one."""
@@ -242,25 +243,24 @@ class ClusterClient:
         """
         query = {"fieldValidation": "Strict", **query}
         try:
-            return self._object(self._send("POST", path, query, body))
+            return self._object("POST", path, query, body)
         except ClusterRefused as error:
             if error.code in _MAYBE_DONE:
                 raise LostAnswer(error.message, error.fix) from error
             raise
 
     def delete(self, path: str, **query: str) -> None:
-        self._send("DELETE", path, query)
+        self._answer("DELETE", path, query)
 
     # --- the request itself -----------------------------------------------------------------------
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, str],
-        body: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        return bytes(self._answer(method, path, query, body).data)
+    def _object(self, *request: Any) -> Object:
+        """Return the object that answers a request, which is as of `_answer`."""
+        answer = _parsed(self._answer(*request).data)
+        if answer is None:
+            what = f"{self.server} is no API server: its answer is no JSON"
+            raise OutsideError(what, f"look at it: {self._kubectl} cluster-info")
+        return answer
 
     def _answer(
         self,
@@ -310,13 +310,6 @@ class ClusterClient:
     @property
     def _kubectl(self) -> str:
         return f"kubectl --context {self.context}"
-
-    def _object(self, data: bytes) -> Object:
-        answer = _parsed(data)
-        if answer is None:
-            what = f"{self.server} is no API server: its answer is no JSON"
-            raise OutsideError(what, f"look at it: {self._kubectl} cluster-info")
-        return answer
 
     def _refusal(self, answer: ApiException, path: str) -> ClusterRefused:
         status = _parsed(answer.body) or {}

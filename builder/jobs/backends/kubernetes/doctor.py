@@ -147,9 +147,6 @@ def accounts(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
             yield from jobs.object(kind, path, name, fix)
 
 
-# --- one job --------------------------------------------------------------------------------------
-
-
 @check(ClusterJobs, "job")
 def dry_run(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
     if jobs.ready is not None:

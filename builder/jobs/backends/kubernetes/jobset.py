@@ -14,15 +14,7 @@ from builder.jobs.backends.kubernetes import pod, section
 from builder.jobs.backends.kubernetes.pod import CONTAINER, JobIdentity, Role
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.machines import Pool
-from builder.jobs.ready import (
-    KEY_LABEL,
-    KEY_LENGTH,
-    NAME_LABEL,
-    RUN_LABEL,
-    Ready,
-    given,
-    key_of,
-)
+from builder.jobs.ready import KEY_LABEL, KEY_LENGTH, NAME_LABEL, RUN_LABEL, Ready, given, key_of
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 ATTEMPT_LABEL: Final = "builder-attempt"
@@ -62,8 +54,7 @@ def folder(ready: Ready, cluster: KubernetesSettings, run: int = 1) -> str:
 def jobset(
     ready: Ready, cluster: KubernetesSettings, run: int = 1, attempt: int = 1
 ) -> dict[str, Any]:
-    """Return the JobSet of an attempt of a run: its name has the attempt's number from the second
-    on, and all attempts of a run write to one folder."""
+    """Return the JobSet of an attempt; all attempts of a run write to one folder."""
     labels = {
         KEY_LABEL: key(ready, cluster),
         NAME_LABEL: ready.job.id,
@@ -127,25 +118,17 @@ def _annotations(
 
 
 def _job(role: Role) -> dict[str, Any]:
-    count = role.pool.count * role.placement.hosts
+    count, plan = role.pool.count * role.placement.hosts, role.ready.job.scheduling
+    # seconds from its creation, so that it waits in them for machines; or from its queue's word on
+    deadline = plan.timeout + (0 if role.cluster.queue else plan.max_wait or 0)
     return {
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
-        "activeDeadlineSeconds": _deadline(role),
+        "activeDeadlineSeconds": deadline,
         **_failures(role.ready, role.pool),
         "template": pod.template(role),
     }
-
-
-def _deadline(role: Role) -> int:
-    """Return the seconds after which a Job ends. They count from its creation, or from when its
-    queue lets it start: without one, what a job waits for machines is part of them."""
-    plan = role.ready.job.scheduling
-    return plan.timeout + (0 if role.cluster.queue else plan.max_wait or 0)
-
-
-# --- failures -------------------------------------------------------------------------------------
 
 
 def _failures(ready: Ready, pool: Pool) -> dict[str, Any]:

@@ -32,17 +32,15 @@ from builder.jobs.backends.kubernetes.pod import CONTAINER
 from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
 from builder.jobs.backends.protocol import LogLine, LogReader
 
-_SECOND: Final = len("2026-11-22T03:52:29")
-_OFFSET: Final = re.compile(r"(Z|[+-]\d\d:\d\d)$")
-"""The end of a stamp: containerd writes the time of its node."""
+_FRACTION: Final = re.compile(r"[.,]\d+")
+"""Of a stamp's second; behind it, containerd writes the offset of its node's clock."""
 LAST: Final = 60.0
 """Seconds that an ended job's pods have for their last lines: Kubernetes' grace is 30 s."""
 
 
 @dataclass
 class ClusterLog(LogReader):
-    """The lines of one JobSet. Of a pod whose node does not answer, that is said once; the others'
-    lines come."""
+    """Of a pod whose node does not answer, that is said once; the others' lines come."""
 
     client: ClusterClient
     namespace: str
@@ -116,8 +114,10 @@ class ClusterLog(LogReader):
         return self.client.path("v1", "pods", f"{pod['metadata']['name']}/log", self.namespace)
 
     def _query(self, uid: str) -> dict[str, str]:
-        since = {"sinceTime": _second_of(self._last[uid])} if uid in self._last else {}
-        return {"container": CONTAINER, "timestamps": "true", **since}
+        query = {"container": CONTAINER, "timestamps": "true"}
+        if uid in self._last:
+            query["sinceTime"] = _FRACTION.sub("", self._last[uid].partition(" ")[0])
+        return query
 
     def _new(self, lines: Iterable[str], uid: str, replica: str) -> Iterator[LogLine]:
         last = self._last.get(uid, "")
@@ -134,10 +134,3 @@ def _time(line: str) -> datetime:
         return datetime.fromisoformat(line.partition(" ")[0])
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
-
-
-def _second_of(line: str) -> str:
-    """Return the whole second of a line's stamp, with the offset of its node's clock."""
-    stamp = line.partition(" ")[0]
-    offset = _OFFSET.search(stamp)
-    return f"{stamp[:_SECOND]}{offset[1] if offset else 'Z'}"

@@ -266,8 +266,7 @@ def _tolerated(key: str, value: str | None, effect: str | None) -> dict[str, Any
 
 
 def resources(role: Role) -> dict[str, Any]:
-    """Return what a pod asks for: its accelerators, what the job writes, and else on GKE most of
-    the machine."""
+    """Return what a pod asks for: accelerators, disk, and on GKE else most of the machine."""
     requests: dict[str, str] = {}
     placement, disk = role.placement, role.ready.job.disk.size_gb
     size = machines.size(placement.machine)

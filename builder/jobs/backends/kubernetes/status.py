@@ -7,14 +7,14 @@ labels of its JobSet, of its role and of its index.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from builder.jobs.backends.kubernetes import jobset
 from builder.jobs.backends.kubernetes.pod import CONTAINER
-from builder.jobs.backends.kubernetes.waits import Around, unplaced_because
+from builder.jobs.backends.kubernetes.waits import Around, Object, unplaced_because
 from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.machines import Pool, replica_names
 from builder.jobs.ready import RUN_LABEL, number_of
@@ -24,7 +24,6 @@ ROLE: Final = "jobset.sigs.k8s.io/replicatedjob-name"
 POD_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 JOB: Final = "batch.kubernetes.io/job-name"
 
-Object = Mapping[str, Any]
 NOTHING: Final = Around()
 _PHASES: Final = {"Pending": "waiting", "Succeeded": "succeeded", "Failed": "failed"}
 _STARTING: Final = ("ContainerCreating", "PodInitializing")
@@ -224,8 +223,7 @@ def _failure(job: Object) -> Object:
 
 
 def _culprit(jobs: Iterable[Object], pods: Sequence[PodStatus]) -> PodStatus | None:
-    """Return the pod with which the failure began: the last failed pod of the Job that failed
-    first."""
+    """Return the pod with which a failure began: the last to fail of the Job that failed first."""
     failed = [job for job in jobs if _failure(job)]
     for job in sorted(failed, key=lambda job: str(_failure(job).get("lastTransitionTime", ""))):
         ended = [pod for pod in pods if pod.job == job["metadata"]["name"] and pod.failed]

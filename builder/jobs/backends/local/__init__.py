@@ -10,6 +10,6 @@ BACKEND = BackendKind(
     title="this machine",
     open=later(f"{_HERE}.backend:connect"),
     prepare=later(f"{_HERE}.prepare:start"),
-    ran_at=later(f"{_HERE}.backend:last"),
+    ran_at=later(f"{_HERE}.backend:ran_at"),
     poll=1.0,
 )

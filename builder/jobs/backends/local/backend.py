@@ -62,7 +62,7 @@ class ThisMachine:
     def find(self, name: str) -> JobStatus:
         """Return the job of a name, a file or a folder. Raises InputError where none ran there."""
         folder = folder_of(self.root, name)
-        if ran_at(folder) is None:
+        if ran_at(self.root, name) is None:
             raise InputError(f"{folder}: no job has run there", "builder job local JOB")
         return self.get(str(folder))
 
@@ -115,9 +115,6 @@ class LocalLog(LogReader):
         return whole.decode(errors="replace").split("\n") if newline else []
 
 
-# --- the folder of a job --------------------------------------------------------------------------
-
-
 def folder_of(root: Path, name: str) -> Path:
     """Return the folder of a local job, by its name, its file, or the folder itself."""
     if Path(name).is_dir() and (Path(name) / LOCAL).is_dir():
@@ -126,15 +123,10 @@ def folder_of(root: Path, name: str) -> Path:
     return root / FOLDER / stem
 
 
-def ran_at(folder: Path) -> float | None:
+def ran_at(root: Path, name: str) -> float | None:
     """Return when a job wrote into its folder last, in seconds since 1970; None for no job."""
-    state = folder / LOCAL / STATE
+    state = folder_of(root, name) / LOCAL / STATE
     return state.stat().st_mtime if state.is_file() else None
-
-
-def last(root: Path, name: str) -> float | None:
-    """Return when a job of this name wrote last, as `ran_at`."""
-    return ran_at(folder_of(root, name))
 
 
 def write(job: LocalJob, state: str, started: datetime, error: str, **more: Any) -> JobStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from builder import contract
 from builder.config import image_yaml
 from builder.core import filemodel
 from builder.core.errors import InputError, OutsideError
-from builder.core.events import OnEvent, ignore
+from builder.core.events import OnEvent
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.engine.discovery import connect
@@ -61,13 +60,20 @@ def start(
     on_event: OnEvent,
     **replaced: Any,
 ) -> LocalRun:
-    """Return a job with its image on the engine. replaced: what `prepare` takes. Raises InputError,
-    OutsideError, CheckFailed."""
-    job, reached = load(root, name), partial(connect, settings, on_event=on_event)
+    """Return a job with its image on the engine. program: FOLDER:MODULE that becomes its image.
+    replaced: what `prepare` takes. Raises InputError, OutsideError, CheckFailed."""
+    job = load(root, name)
     if program is None:
-        engine = reached()
+        engine = connect(settings, on_event=on_event)
     else:
-        engine, job = packaged(root, job, program, settings, reached, on_event)
+        from builder.pipeline import package
+
+        python, target = package.find(program), target_of(root, job.image)
+        engine = connect(settings, on_event=on_event)
+        _, made = package.build(root, target, python, settings, engine, on_event)
+        own = {"image": made.record.image_id, "pass_job_dir": True}
+        of_file = job.source.is_file()  # else a target stands for a job
+        job = job.model_copy(update=own if of_file else {**own, "name": python.slug})
     return LocalRun(engine, prepare(root, engine, job, **replaced), job.study)
 
 
@@ -80,29 +86,6 @@ def load(root: Path, name: str) -> Job:
         text = f"image: {name}\nmachine: n1-standard-8\n"
         return description.parse(text, root / description.JOBS / f"{name}{description.SUFFIX}")
     return description.load(root, name)
-
-
-def packaged(
-    root: Path,
-    job: Job,
-    program: str,
-    settings: Settings,
-    connect: Callable[[], Engine],
-    on_event: OnEvent = ignore,
-) -> tuple[Engine, Job]:
-    """Return the engine, and the job with a program, FOLDER:MODULE, as its image.
-
-    connect: connects to the engine, after the checks that need none. Raises InputError,
-    OutsideError, CheckFailed.
-    """
-    from builder.pipeline import package
-
-    python, target = package.find(program), target_of(root, job.image)
-    engine = connect()
-    _, made = package.build(root, target, python, settings, engine, on_event)
-    own = {"image": made.record.image_id, "pass_job_dir": True}
-    of_file = job.source.is_file()  # else a target stands for a job
-    return engine, job.model_copy(update=own if of_file else {**own, "name": python.slug})
 
 
 def prepare(

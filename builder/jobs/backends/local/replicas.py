@@ -89,10 +89,7 @@ class Replica:
 
 
 def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Replica, ...]:
-    """Return every replica of a job.
-
-    identity: letters and digits of its host names; gpus: the ids of this machine's.
-    """
+    """Return every replica. identity: of the host names; gpus: the ids of this machine's."""
     hosts = {
         (pool.role, index): f"cmle-training-workerpool{pool.position}-{identity}-{index}"
         for pool in job.pools
@@ -118,9 +115,6 @@ def replicas(job: LocalJob, identity: str, gpus: Sequence[str] = ()) -> tuple[Re
         )
         for ((role, index), host), count, share in zip(hosts.items(), wanted, shares, strict=True)
     )
-
-
-# --- environment ----------------------------------------------------------------------------------
 
 
 def _environment(
@@ -150,9 +144,6 @@ def _environment(
     return variables
 
 
-# --- arguments and folders ------------------------------------------------------------------------
-
-
 def _arguments(job: LocalJob) -> tuple[str, ...]:
     words = [_local(word, job) for word in job.arguments]
     if job.records is not None:
@@ -175,9 +166,6 @@ def _local(text: str, job: LocalJob) -> str:
     """Return a text with the job's gs:// folder as its folder in the container."""
     folder = re.escape(job.base.rstrip("/"))
     return re.sub(rf"{folder}(?=[/,;\s]|$)", JOB, text) if folder else text
-
-
-# --- GPUs -----------------------------------------------------------------------------------------
 
 
 def _shares(

@@ -119,11 +119,7 @@ def only_run(folder: Path) -> Iterator[None]:
 
 
 def run(
-    engine: ContainerEngine,
-    job: LocalJob,
-    *,
-    stop: Stop | None = None,
-    on_line: OnLine = ignore,
+    engine: ContainerEngine, job: LocalJob, *, stop: Stop | None = None, on_line: OnLine = ignore
 ) -> JobStatus:
     """Run a job to its end. Returns how it ended, even where it failed.
 
@@ -138,8 +134,6 @@ def run(
             f"the engine at {engine.host} is on another machine: it cannot mount the job's folder",
             "unset DOCKER_HOST, or use --engine private",
         )
-    if job.records is not None and not job.records.is_dir():
-        raise InputError(f"--records {job.records}: there is no such folder", "name a folder")
     identity = uuid.uuid4().hex[:10]
     stop = stop or Stop()
     with signals(stop), refusals(job.image, NO_IMAGE):
@@ -184,8 +178,7 @@ class _Running:
 
 @dataclass
 class _Cluster:
-    """One run's state machine. Only the thread of `run` changes it: others put what is to be done
-    into the queue."""
+    """One run's state machine. Only the thread of `run` changes it: others use the queue."""
 
     client: docker.DockerClient
     image: str
@@ -299,8 +292,16 @@ class _Cluster:
 
     def _chief_is_done(self) -> bool:
         """Tell whether the chief has ended with 0, though its end may still be on its way here."""
-        chief = self.running[f"{CHIEF}-0"]
-        return chief.container is not None and _has_succeeded(chief.container)
+        from docker.errors import NotFound
+
+        chief = self.running[f"{CHIEF}-0"].container
+        if chief is None:
+            return False
+        with contextlib.suppress(NotFound):  # somebody removed it
+            chief.reload()
+            state = chief.attrs["State"]
+            return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
+        return False
 
     def _end(self, state: str, message: str) -> None:
         self.state, self.message = state, message
@@ -310,7 +311,6 @@ class _Cluster:
             _send(replica.container, "SIGTERM")
 
     def _start(self, replica: _Running) -> None:
-        """Start a new container under the replica's name; its lines go to the queue."""
         if replica.container is not None:
             replica.container.remove(force=True, v=True)
         replica.attempt += 1
@@ -435,17 +435,6 @@ def _wait(container: Container) -> tuple[int, bool]:
         return code, bool(container.attrs["State"].get("OOMKilled"))
     except NotFound:
         return 137, False
-
-
-def _has_succeeded(container: Container) -> bool:
-    """Tell whether a container has ended with 0; one that somebody removed has not."""
-    from docker.errors import NotFound
-
-    with contextlib.suppress(NotFound):
-        container.reload()
-        state = container.attrs["State"]
-        return bool(state["Status"] == "exited" and state["ExitCode"] == 0)
-    return False
 
 
 def most_telling(before: str, text: str) -> str:

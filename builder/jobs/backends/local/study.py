@@ -113,7 +113,6 @@ class _Loop:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def run(self) -> JobStatus:
-        """Run all trials, `parallel` at once, and return how the study ended."""
         known = _begun(self.search)
         interrupted = [trial for trial in known if trial.state.name == "RUNNING"]
         if known:

@@ -49,10 +49,7 @@ def connect(root: Path, job: Job | None, flags: Flags, name: str | None) -> Vert
 
 
 def load(
-    root: Path,
-    job: Job | None,
-    flags: Flags,
-    environ: Mapping[str, str] | None = None,
+    root: Path, job: Job | None, flags: Flags, environ: Mapping[str, str] | None = None
 ) -> JobSettings:
     """Return where a job goes: a flag wins over the job's file, the file over the environment
     (BUILDER_JOB_PROJECT ...), and these over the table [job] of builder.toml. The project of
@@ -135,8 +132,7 @@ class VertexAI:
         return Ready(job, image, region, placements, project, tuple(notes))
 
     def preflight(self, ready: Ready, run: int = 1, attempt: int = 1) -> dict[str, Any]:  # noqa: ARG002
-        """Raise InputError without a project or a region: the service checks a job when it is
-        created."""
+        """Raise InputError without a project or a region; the service checks what it creates."""
         self.known()
         return messages.body(ready, run)
 
@@ -184,8 +180,7 @@ class VertexAI:
             return self._listed(wanted)[:limit]
 
     def find(self, name: str) -> JobStatus:
-        """Return the job of the service's whole name or number, of a display name, or of the name
-        of a description, which means its newest job. Raises OutsideError."""
+        """An id is the service's number."""
         if _NAME.fullmatch(name):
             return self.get(name)
         if name.isdigit():
@@ -259,8 +254,7 @@ def _check_registry(image: JobImage) -> None:
 
 
 def _check_environment(job: Job, image: JobImage, project: str | None) -> None:
-    """Raise InputError for a secret that the job would hold, or that cannot be read from Secret
-    Manager when it starts."""
+    """Raise InputError for a secret that the job would hold, or that no start could read."""
     for name, secret in job.secrets.items():
         if not re.fullmatch(r"[A-Za-z0-9_-]+", secret.secret):
             what = f"{name}: {secret.secret} is no name in Secret Manager"

@@ -76,9 +76,6 @@ def rights(vertex: Vertex) -> Iterator[DoctorFinding]:
     yield vertex.project.reads_logs(vertex.caller)
 
 
-# --- one job --------------------------------------------------------------------------------------
-
-
 @check(Vertex, "right to act as the job's account")
 def acts_as(vertex: Vertex) -> Iterator[DoctorFinding]:
     account = vertex.ready.job.service_account if vertex.ready else None

@@ -15,15 +15,7 @@ from builder.jobs.backends.vertex import section
 from builder.jobs.description.study import Parameter, Study
 from builder.jobs.description.values import ENVIRONMENT_LIMIT
 from builder.jobs.machines import Placement, Pool
-from builder.jobs.ready import (
-    KEY_LABEL,
-    NAME_LABEL,
-    RUN_LABEL,
-    Ready,
-    arguments,
-    given,
-    key_of,
-)
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, RUN_LABEL, Ready, arguments, given, key_of
 
 Values = dict[str, Any]
 
@@ -54,9 +46,6 @@ def body(ready: Ready, run: int = 1) -> Values:
     name = display_name(ready, run)
     labels = {KEY_LABEL: key(ready), NAME_LABEL: ready.job.id, RUN_LABEL: str(run)}
     return _body(ready, name, labels, name)
-
-
-# --- the job --------------------------------------------------------------------------------------
 
 
 def _body(ready: Ready, name: str, labels: Mapping[str, str], folder: str | None = None) -> Values:
@@ -141,8 +130,7 @@ def _pool(ready: Ready, pool: Pool, placement: Placement, job_dir: str | None) -
 
 
 def _command(ready: Ready) -> list[str]:
-    """Return what replaces the image's ENTRYPOINT: what the job says, after a start that reads its
-    secrets where it names some."""
+    """Return what replaces the ENTRYPOINT: the job's command, after a start that reads secrets."""
     job, image = ready.job, ready.image
     if not job.secrets:
         return list(job.command or ())
@@ -158,14 +146,10 @@ def _command(ready: Ready) -> list[str]:
 
 
 def _environment(ready: Ready, placement: Placement) -> Mapping[str, str]:
-    """Return the job's variables, and what the replica's machine carries and the image, if there is
-    room for them."""
+    """Return the job's variables; what the machine carries, and the image, if there is room."""
     variables = ready.job.variables
     every = {**ready.image.promised(placement), **variables}
     return every if len(every) <= ENVIRONMENT_LIMIT else variables
-
-
-# --- the study ------------------------------------------------------------------------------------
 
 
 def _study(study: Study) -> Values:

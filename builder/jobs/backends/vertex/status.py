@@ -97,9 +97,6 @@ def _time(value: Any) -> datetime | None:
     return value if isinstance(value, datetime) and value.timestamp() > 0 else None
 
 
-# --- what it prints -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CloudLog(LogReader):
     """One job's log in Cloud Logging. Filter and labels are those of
