@@ -103,10 +103,8 @@ def _base(value: str) -> str:
 
 
 def requirement(value: str) -> str:
-    """Return a requirement as pip writes it.
-
-    Raises PydanticCustomError for what cannot be locked.
-    """
+    """Return a requirement as pip writes it. Raises PydanticCustomError for what cannot be
+    locked."""
     if value.lstrip().startswith("-"):
         raise invalid(
             f"{value!r} is an option, not a requirement",
@@ -129,7 +127,6 @@ def requirement(value: str) -> str:
 
 
 def module(value: str) -> str:
-    """Refuse what is no module's name."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value, re.ASCII):
         raise invalid(
             f"{shown(value)} is not a module",

@@ -69,13 +69,11 @@ class Program:
         return project.INSTALLED if self.is_packaged(root) else root
 
     def is_packaged(self, root: Path) -> bool:
-        """Return whether it is the packaged trainer."""
         named = (self.folder, self.module) == (FOLDER, MODULE)
         return named and not (root / self.folder).exists()
 
 
 def _program(value: object, info: ValidationInfo) -> Program:
-    """Return the program of a text. Refuses a folder or a module that cannot be."""
     if isinstance(value, Program):
         return value
     if not isinstance(value, str) or not re.fullmatch(r"[^:\s][^:]*:[^:]+", value):
@@ -88,8 +86,6 @@ def _program(value: object, info: ValidationInfo) -> Program:
 
 @dataclass(frozen=True)
 class ProgramFolder:
-    """What the folder of a program holds."""
-
     flat: bool = False
     """The module lies in the folder itself, whose content becomes /app; otherwise the folder is a
     package, and becomes a folder of /app."""
@@ -263,7 +259,6 @@ class ImageSpec(FileModel):
 
     @classmethod
     def field_of(cls, key: str) -> str:
-        """A framework's name stands for the release."""
         return "release" if frameworks.is_known(key) else key
 
     @property
@@ -283,7 +278,6 @@ class ImageSpec(FileModel):
 
     @property
     def program_folder(self) -> ProgramFolder:
-        """What the program's folder holds."""
         return self._folder
 
 
@@ -293,7 +287,6 @@ def _frameworks_in(values: Iterable[Any]) -> tuple[str, ...]:
 
 
 def targets(root: Path) -> tuple[str, ...]:
-    """Return the names of all targets of a project, sorted."""
     return tuple(sorted(path.parent.name for path in (root / IMAGES).glob(f"*/{FILE}")))
 
 
@@ -329,10 +322,8 @@ def _lines(error: InputError) -> list[str]:
 
 
 def load(root: Path, target: str) -> ImageSpec:
-    """Return one target of a project.
-
-    Raises InputError: no such target, or every problem of its file.
-    """
+    """Return one target of a project. Raises InputError: no such target, or every problem of its
+    file."""
     if target not in targets(root):
         raise _unknown(root, target)
     path = root / IMAGES / target / FILE
@@ -352,9 +343,7 @@ def _unknown(root: Path, target: str) -> InputError:
 
 def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
     """Return the ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
-
-    Raises InputError with every problem of the text.
-    """
+    Raises InputError with every problem of the text."""
     name, where = source.parent.name, shown(source)
     document = yamlfile.parse(text, where)
     problems = [*_name_problems(name), *document.problems]
@@ -434,10 +423,8 @@ def _module_problems(document: Document, program: Program, root: Path) -> list[M
 
 
 def _program_folder(program: Program, root: Path) -> ProgramFolder:
-    """Return what the folder holds.
-
-    Raises InputError with every line of requirements.txt that cannot be installed.
-    """
+    """Return what the folder holds. Raises InputError with every line of requirements.txt that
+    cannot be installed."""
     if program.folder == ROOT:
         return ProgramFolder(flat=True)
     root = program.home(root)
@@ -453,10 +440,8 @@ def _program_folder(program: Program, root: Path) -> ProgramFolder:
 
 
 def requirements_in(text: str, name: str) -> tuple[tuple[str, str], ...]:
-    """Return the lines of a requirements.txt, each with its file, `name`, and line.
-
-    Raises InputError with every line that cannot be installed.
-    """
+    """Return the lines of a requirements.txt, each with its file, `name`, and line. Raises
+    InputError with every line that cannot be installed."""
     requirements, problems = [], []
     for number, line in enumerate(text.split("\n"), 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()

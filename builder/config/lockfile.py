@@ -64,7 +64,6 @@ class LockedRootfs:
 
     @property
     def packages_checksum(self) -> str:
-        """The checksum of the packages' bytes."""
         return debian_packages.checksum(self.packages)
 
     @property
@@ -109,7 +108,6 @@ class Lock:
 
     @property
     def packages(self) -> dict[str, Pin]:
-        """Every Python package by name."""
         return {pin.name: pin for wheels in self.wheels.values() for pin in wheels}
 
     @property
@@ -127,7 +125,6 @@ class Lock:
 
     @property
     def document(self) -> str:
-        """The text of image.lock, as JSON."""
         root = self.rootfs and {
             "suite": self.rootfs.suite,
             "packages": self.rootfs.packages_checksum,
@@ -171,10 +168,8 @@ def read(root: Path, target: str) -> Lock:
 
 
 def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
-    """Return the lock in these files. Raises InputError where they are damaged.
-
-    content: the JSON of image.lock. texts: file name -> text of every file that it lists.
-    """
+    """Return the lock in these files. Raises InputError where they are damaged. content: the JSON
+    of image.lock. texts: file name -> text of every file that it lists."""
     with _explained(root, target):
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
@@ -222,16 +217,13 @@ def _explained(root: Path, target: str) -> Iterator[None]:
 
 
 def os_lock(root: Path, suite: str) -> Path:
-    """Return the file that holds the packages of the rootfs."""
     return root / image_yaml.IMAGES / f"os-{suite}.lock"
 
 
 def write(root: Path, made: Lock) -> None:
-    """Write every file of a lock that differs, and delete those that it does not have.
-
-    image.lock comes last: the old one's checksums do not match the new files, so that an
-    interrupted run is noticed.
-    """
+    """Write every file of a lock that differs, and delete those that it does not have. image.lock
+    comes last: the old one's checksums do not match the new files, so that an interrupted run is
+    noticed."""
     folder = root / image_yaml.IMAGES / made.target
     texts = {folder / name: text for name, text in made.files.items()}
     if made.rootfs:
@@ -245,7 +237,6 @@ def write(root: Path, made: Lock) -> None:
 
 
 def write_rootfs(root: Path, made: LockedRootfs) -> None:
-    """Write the file of a rootfs, if it differs."""
     header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
     _write(os_lock(root, made.suite), header + debian_packages.dump(made.packages))
 
@@ -274,9 +265,7 @@ class Staleness:
 
 def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
     """Return a target's lock, and every file of it that is stale. Nothing is resolved or fetched.
-
-    The lock is None where a file is missing or differs from its checksum.
-    """
+    The lock is None where a file is missing or differs from its checksum."""
     folder, lock = root / image_yaml.IMAGES / spec.name, None
 
     def stale(name: str, why: str) -> Staleness:
@@ -328,10 +317,8 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[tuple
 def _changed_files(
     folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the files that differ from their checksums, and why.
-
-    texts: of those that are there.
-    """
+    """Return the files that differ from their checksums, and why. texts: of those that are
+    there."""
     changed = []
     for name, known in files.items():
         if name not in texts:

@@ -153,10 +153,8 @@ def _locks(root: Path, first: str) -> tuple[Lock, ...]:
 def _debian(
     rootfs: LockedRootfs, spec: ImageSpec, locks: Sequence[Lock], apt: Apt
 ) -> tuple[LockedRootfs, dict[str, tuple[DebianPackage, ...]]]:
-    """Return the rootfs with its packages, and the packages on top of it by their file.
-
-    What is locked is kept.
-    """
+    """Return the rootfs with its packages, and the packages on top of it by their file. What is
+    locked is kept."""
     names = lockfile.configuration(spec)["apt"]
     near = [lock for lock in locks if lock.rootfs == rootfs]
     python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
@@ -199,8 +197,7 @@ def _locked_rootfs(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
 
 def rootfs(root: Path, suite: str, apt: Apt) -> LockedRootfs:
     """Return the locked rootfs of a suite; where there is none, `apt` chooses it and it is
-    written.
-    """
+    written."""
     with files.locked(root / project.BUILD / ".lock"):
         kept = _locked_rootfs(root, suite, upgrade=False)
         if kept.packages:
@@ -298,7 +295,6 @@ def _check_builds(stack: Stack, pins: Mapping[str, Pin], host: BuildNetwork) -> 
 
 
 def _moved(base: Mapping[str, Pin], every: Mapping[str, Pin]) -> tuple[Moved, ...]:
-    """Return the libraries that have another version with a user's requirements."""
     return tuple(
         Moved(name, pin.version, every[name].version)
         for name, pin in base.items()
@@ -320,8 +316,6 @@ def _layers(
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Resolves what an image needs."""
-
     stack: Stack
     environment: Mapping[str, str]
     """Variables for uv."""
@@ -333,7 +327,6 @@ class _Resolver:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """The requirements of image.yaml and of the trainer's requirements.txt."""
         spec = self.stack.spec
         return tuple(
             dict.fromkeys(
@@ -353,7 +346,6 @@ class _Resolver:
         return uv.resolve(requirements, platform, self.environment, constraints, versions)
 
     def framework(self, versions: Mapping[str, str]) -> dict[str, Pin]:
-        """Return the framework and all that it needs."""
         stack, spec = self.stack, self.stack.spec
         try:
             return self.resolve(self.wanted, versions, stack.constraints)
@@ -383,10 +375,8 @@ class _Resolver:
     def with_requirements(
         self, base: dict[str, Pin], versions: Mapping[str, str]
     ) -> dict[str, Pin]:
-        """Return all packages with the user's requirements.
-
-        Raises InputError that names the one at fault.
-        """
+        """Return all packages with the user's requirements. Raises InputError that names the one at
+        fault."""
         if not self.requirements:
             return base
 

@@ -16,7 +16,6 @@ from builder.facts import accelerators, cuda, frameworks
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
     _describe(AcceptedAdvisory, result["$defs"][AcceptedAdvisory.__name__])
@@ -57,10 +56,8 @@ def schema() -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
-    """Put the text below each field of a model into its schema.
-
-    Pydantic can do that, but it would read the source whenever the module is loaded.
-    """
+    """Put the text below each field of a model into its schema. Pydantic can do that, but it would
+    read the source whenever the module is loaded."""
     (body,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(body, ast.ClassDef)
     for field, text in pairwise(body.body):
@@ -71,5 +68,4 @@ def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
 
 
 def schema_text() -> str:
-    """Return the text of images/schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

@@ -37,22 +37,18 @@ class Fact:
 
     @classmethod
     def of(cls, statement: str, value: str, source: Source) -> Fact:
-        """Return a fact from the tables."""
         return cls(statement, value, source.text, source.verified)
 
 
 @dataclass(frozen=True)
 class Prune:
-    """What device code stays in the libraries of `only`: what compute capability `keep` runs.
-
-    The image then runs on that capability and on newer minors of its major.
-    """
+    """What device code stays in the libraries of `only`: what compute capability `keep` runs. The
+    image then runs on that capability and on newer minors of its major."""
 
     keep: str
     only: PruneMode
 
     def keeps(self, capability: str) -> bool:
-        """Tell whether code for this compute capability stays."""
         kept, other = compute_capability(self.keep), compute_capability(capability)
         return kept.major == other.major and kept.minor <= other.minor
 
@@ -94,11 +90,9 @@ class Stack:
 
 
 class RefusedError(Exception):
-    """A combination that cannot work.
-
-    field: the key of image.yaml at fault, with dots. fix: what to write instead; without one, the
-    nearest release that works is looked for, and `otherwise` is offered beside it.
-    """
+    """A combination that cannot work. field: the key of image.yaml at fault, with dots. fix: what
+    to write instead; without one, the nearest release that works is looked for, and `otherwise` is
+    offered beside it."""
 
     def __init__(self, field: str, what: str, fix: str = "", *, otherwise: str = "") -> None:
         super().__init__(what)

@@ -33,7 +33,6 @@ class TargetFiles:
 
     @property
     def name(self) -> str:
-        """The target's name."""
         return self.spec.name
 
     @cached_property
@@ -81,7 +80,6 @@ class TargetFiles:
         return (*self.stack.facts, Fact(name, oldest.driver, source, True))
 
     def checked(self) -> tuple[Lock | None, tuple[Staleness, ...]]:
-        """Return what `lockfile.check` says of the lock."""
         return lockfile.check(self.home, self.spec, self.stack)
 
 

@@ -86,13 +86,11 @@ class BackendKind:
 
     @property
     def table(self) -> str:
-        """Return the name of its table of builder.toml."""
         return self.own_table or self.name
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the names of all backends, ours first."""
     return plugins.names(GROUP, OWN)
 
 
@@ -109,10 +107,8 @@ def of(name: str) -> BackendKind:
 
 @cache
 def every() -> tuple[BackendKind, ...]:
-    """Return all backends, ours first."""
     return tuple(map(of, names()))
 
 
 def ours() -> tuple[BackendKind, ...]:
-    """Return the backends of this distribution."""
     return tuple(map(of, OWN))

@@ -23,10 +23,8 @@ class Annotation(str):
 
 
 def masked(text: str) -> str:
-    """Return the text with the user and the password of each address in it as `***`.
-
-    An address may lack its scheme, and a password may hold a slash or an @.
-    """
+    """Return the text with the user and the password of each address in it as `***`. An address may
+    lack its scheme, and a password may hold a slash or an @."""
     if "@" not in text:
         return text
     quoted = _QUOTED.sub("//***@", text)
@@ -84,5 +82,4 @@ class Lines(str):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
-        """Return these texts, each on its line."""
         return cls("\n".join(map(line, texts)))

@@ -33,10 +33,8 @@ def client(host: str, environment: Mapping[str, str], timeout: int) -> docker.Do
 
 @contextlib.contextmanager
 def answering(host: str) -> Iterator[None]:
-    """Turn whatever goes wrong with the first questions to an engine into one error.
-
-    Raises NoEngine where nothing listens, OutsideError for an engine that does not answer.
-    """
+    """Turn whatever goes wrong with the first questions to an engine into one error. Raises
+    NoEngine where nothing listens, OutsideError for an engine that does not answer."""
     socket = Path(host.removeprefix("unix://"))
     if host.startswith("unix://") and not _exists(socket):
         raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
@@ -51,10 +49,8 @@ def answering(host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[None]:
-    """Turn what the SDK raises about a container of `image` into an OutsideError of one line.
-
-    fix: what to do if the engine does not have the image.
-    """
+    """Turn what the SDK raises about a container of `image` into an OutsideError of one line. fix:
+    what to do if the engine does not have the image."""
     import requests
     from docker.errors import APIError, ImageNotFound
 
@@ -117,7 +113,6 @@ def _exists(socket: Path) -> bool:
 
 
 def _remedy(host: str, reason: str) -> str:
-    """Return what to do about an engine that gives no answer."""
     if "permission denied" in reason.lower():
         try:
             user = getpass.getuser()

@@ -50,12 +50,10 @@ class FileModel(BaseModel):
 
     @classmethod
     def file_keys(cls) -> tuple[str, ...]:
-        """Return the keys that the file may have."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod
     def field_of(cls, key: str) -> str:
-        """Return the field that a key of the file gives a value."""
         return key
 
 
@@ -115,10 +113,8 @@ def _sentence(mistake: Mistake) -> str:
 def mistakes(
     document: Document, details: Sequence[ErrorDetails], model: type[BaseModel]
 ) -> list[Mistake]:
-    """Return pydantic's errors in the words of the file.
-
-    A key that is missing because it is misspelt is one mistake, not two.
-    """
+    """Return pydantic's errors in the words of the file. A key that is missing because it is
+    misspelt is one mistake, not two."""
     result: list[Mistake] = []
     for detail in sorted(details, key=lambda detail: detail["type"] == "missing"):
         path, owner, example = _walk(detail["loc"], model)

@@ -199,7 +199,6 @@ class TrustSettings(FileModel):
 
     @property
     def oldest(self) -> timedelta | None:
-        """How old a receipt may be; None for any age."""
         age = self.max_age
         return timedelta(hours=int(age[:-1]) * _HOURS[age[-1]]) if age else None
 
@@ -241,14 +240,12 @@ class Settings(FileModel):
 
 @cache
 def _model(kinds: tuple[BackendKind, ...]) -> type[Settings]:
-    """Return the settings with the tables of these backends."""
     defaults = {kind.table: kind.settings() for kind in kinds if kind.settings is not None}
     tables: dict[str, Any] = {name: (type(value), value) for name, value in defaults.items()}
     return create_model("Settings", __base__=Settings, **tables)
 
 
 def _tables(model: type[Settings]) -> dict[str, type[FileModel]]:
-    """Return the models of all tables by their names."""
     annotations = {name: field.annotation for name, field in model.model_fields.items()}
     return {
         name: annotation
@@ -262,8 +259,6 @@ def _tables(model: type[Settings]) -> dict[str, type[FileModel]]:
 
 @dataclass(frozen=True)
 class BuilderToml(Document):
-    """builder.toml as it was written."""
-
     mapping: str = "a table"
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     """Where a value is from, if not from the file."""
@@ -285,7 +280,6 @@ class BuilderToml(Document):
             ) from None
 
     def table(self, *path: str | int) -> BuilderToml:
-        """Return the lines of one of its tables."""
         start = len(path)
         below = {key[start:]: line for key, line in self.lines.items() if key[:start] == path}
         return dataclasses.replace(self, lines=below)
@@ -309,7 +303,6 @@ class BuilderToml(Document):
         return filemodel.error(MARKER, mistakes)
 
     def written(self, key: str, example: str) -> str:
-        """Return a line that gives `key` a value."""
         if key == "trigger":
             return "[[cloud.trigger]]"
         if example.startswith("["):
@@ -342,12 +335,9 @@ def load(
     tables: Mapping[str, Flags] | None = None,
     **flags: str | None,
 ) -> Settings:
-    """Return the settings of the project at `root`.
-
-    flags: those of the command line, by the names of settings; one that is None was not given.
-    tables: those of a table, such as {"cloud": {"region": "us-central1"}}. Raises InputError that
-    names where each bad value came from.
-    """
+    """Return the settings of the project at `root`. flags: those of the command line, by the names
+    of settings; one that is None was not given. tables: those of a table, such as {"cloud":
+    {"region": "us-central1"}}. Raises InputError that names where each bad value came from."""
     file = BuilderToml.read(root)
     model = _model(backends.ours())
     if not {*file.value, *(tables or ())} <= {*model.file_keys()}:
@@ -404,10 +394,8 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
 
 
 def outside(root: Path, path: Path, place: str) -> Path:
-    """Return the path of a private key. Raises InputError for one inside of the project.
-
-    place: where it was written, for the error.
-    """
+    """Return the path of a private key. Raises InputError for one inside of the project. place:
+    where it was written, for the error."""
     if path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"{place}: {path} is a private key inside of the project",

@@ -72,10 +72,8 @@ class Dynamic(NamedTuple):
 
 
 def hashed(name: str) -> int:
-    """Return the GNU hash of a symbol without its lowest bit, which a hash table overwrites.
-
-    Of 500,000 symbols, one that is missing is taken for another once in 4,000 times.
-    """
+    """Return the GNU hash of a symbol without its lowest bit, which a hash table overwrites. Of
+    500,000 symbols, one that is missing is taken for another once in 4,000 times."""
     value = 5381
     for byte in name.encode():
         value = value * 33 + byte & 0xFFFFFFFF
@@ -122,7 +120,6 @@ class _File:
         self.names = self._at(names, self.tags.get(_STRSZ, 0)) if names else b""
 
     def dynamic(self) -> Dynamic | None:
-        """Return all of it; None for a file without a dynamic section."""
         if not self.tags:
             return None
         (machine,) = struct.unpack_from("<H", self.data, 18)

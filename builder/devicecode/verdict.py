@@ -91,7 +91,6 @@ class Containers(NamedTuple):
 
     @classmethod
     def total(cls, each: Iterable[Containers]) -> Containers:
-        """Return what all of them hold together."""
         columns: list[Any] = [*zip(cls(), *each, strict=True)]
         return cls._make([*map(sum, columns[:-1]), newest(columns[-1])])
 
@@ -171,11 +170,8 @@ class Verdict:
 
     @property
     def driver(self) -> OldestDriver | None:
-        """The oldest driver for it; None where nothing says which CUDA it has.
-
-        It is the highest of what CUDA's libraries, the PTX that the device has to use, and the
-        device itself ask for.
-        """
+        """The oldest driver for it; None where nothing says which CUDA it has. It is the highest of
+        what CUDA's libraries, the PTX that the device has to use, and the device itself ask for."""
         majors = _toolkits(finding.library for finding in self.findings)
         major = str(max(majors)) if majors else None
         first = accelerators.first_cuda(str(self.device))
@@ -239,7 +235,6 @@ class Audit:
 
 
 def _toolkits(libraries: Iterable[Library]) -> set[int]:
-    """Return the major versions of CUDA whose libraries are among these."""
     names = (_TOOLKIT.match(library.name) for library in libraries)
     return {int(name[1]) for name in names if name}
 
@@ -249,11 +244,9 @@ _VARIANT = re.compile(r"(?P<start>.*cuda)(?P<major>\d\d)(?P<minor>\d)(?P<end>\.s
 
 
 def _variants(findings: list[LibraryVerdict], majors: set[int]) -> tuple[LibraryVerdict, ...]:
-    """Return the findings, with variants of a library judged as a set.
-
-    A program opens the one variant for the CUDA that is there. If one that it may open runs, the
-    others that do not are not used. majors: the versions of CUDA that are there, if that is known.
-    """
+    """Return the findings, with variants of a library judged as a set. A program opens the one
+    variant for the CUDA that is there. If one that it may open runs, the others that do not are not
+    used. majors: the versions of CUDA that are there, if that is known."""
     sets: dict[tuple[str, str], list[tuple[LibraryVerdict, int]]] = {}
     for finding in findings:
         if match := _VARIANT.fullmatch(finding.library.path):
@@ -273,7 +266,6 @@ def _variants(findings: list[LibraryVerdict], majors: set[int]) -> tuple[Library
 
 
 def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
-    """Return how one library runs on one device."""
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
     if library.doubt:

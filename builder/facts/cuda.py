@@ -85,8 +85,6 @@ class OldestDriver:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """The facts about CUDA."""
-
     packages: Mapping[str, str]
     """A library's short name -> the part of its wheel's name."""
     cudnn: tuple[Cudnn, ...]
@@ -101,11 +99,8 @@ def oldest_driver(
     major: str | None, ptx_isa: str = "", first_cuda: str = ""
 ) -> OldestDriver | None:
     """Return the oldest driver for libraries of a CUDA ("12"), for PTX ("8.5"), and for a GPU that
-    a CUDA knew first ("12.8").
-
-    For a PTX ISA that is newer than the table, the newest row counts. None where neither CUDA nor
-    PTX is known.
-    """
+    a CUDA knew first ("12.8"). For a PTX ISA that is newer than the table, the newest row counts.
+    None where neither CUDA nor PTX is known."""
     known = [OldestDriver(row.driver, row.cuda) for row in cuda().drivers if row.cuda == major]
     if ptx_isa:
         rows = cuda().ptx
@@ -138,13 +133,11 @@ def shipped_with(framework: str, release: str, major: str) -> Shipped | None:
 
 
 def toolkit(version: str) -> Toolkit:
-    """Return a toolkit of the table by its version ("12.9")."""
     return next(row for row in cuda().toolkits if row.cuda == version)
 
 
 @cache
 def cuda() -> CudaFacts:
-    """Return the content of cuda.yaml."""
     table = read_table(DATA / "cuda.yaml")
     known = sources_of(table)
     return CudaFacts(

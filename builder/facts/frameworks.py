@@ -88,8 +88,6 @@ class WhyNot(Protocol):
 
 
 class Framework(Protocol):
-    """A framework."""
-
     @property
     @abstractmethod
     def name(self) -> str:
@@ -174,7 +172,6 @@ class Framework(Protocol):
 
     @property
     def lock_file(self) -> str:
-        """The file that locks the framework and all it needs."""
         return f"{self.name}.lock"
 
     def pruned(self, only: str) -> tuple[str, ...]:
@@ -192,7 +189,6 @@ def of(name: str) -> Framework:
 
 @cache
 def every() -> tuple[Framework, ...]:
-    """Return all frameworks, ours first."""
     return tuple(map(of, plugins.names(GROUP, OWN)))
 
 
@@ -214,7 +210,6 @@ def named_in(keys: Iterable[Any]) -> tuple[str, ...]:
 
 @cache
 def is_known(name: str) -> bool:
-    """Return whether a framework has this name."""
     return name in OWN or name in plugins.names(GROUP, OWN)
 
 

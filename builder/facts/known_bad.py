@@ -43,14 +43,11 @@ class KnownBad:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
         return f"take {self.instead}"
 
 
 @dataclass(frozen=True)
 class FoundBad:
-    """A row that applies."""
-
     row: KnownBad
     versions: Mapping[str, str]
     """Those that it is about, by their names for a person."""
@@ -110,9 +107,8 @@ def _version(text: str) -> Version | None:
 
 
 def _releases(packages: Mapping[str, str]) -> dict[str, str]:
-    """Return the release of each framework among packages, by its key of image.yaml.
-
-    What NVIDIA built has other libraries than the wheels on PyPI, and is left out."""
+    """Return the release of each framework among packages, by its key of image.yaml. What NVIDIA
+    built has other libraries than the wheels on PyPI, and is left out."""
     return {
         framework.name: packages[name]
         for framework in frameworks.every()
@@ -130,7 +126,6 @@ def _libraries(packages: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def rows() -> tuple[KnownBad, ...]:
-    """Return the table."""
     return tuple(map(_row, read_table(DATA / "known_bad.yaml")["rows"]))
 
 

@@ -148,7 +148,6 @@ def check(locked: Mapping[str, str], wrong: Wrong, begin: Callable[[str], object
 
 
 def _open_parts(cudnn: str, wrong: Wrong) -> None:
-    """Open cuDNN's other libraries, which lie beside the first."""
     number = os.path.basename(cudnn).partition(".so.")[2].partition(".")[0]
     for part in CUDNN_PARTS.get(int(number or 0), ()):
         path = os.path.join(os.path.dirname(cudnn), f"libcudnn_{part}.so.{number}")
@@ -165,10 +164,8 @@ def _agree(has: str, wanted: str) -> bool:
 
 def version(library: ctypes.CDLL, how: str) -> str:
     """Return what a library says of its version ("9.3.0"). Raises AttributeError where it cannot.
-
-    how: the kind and the function. int, size: one number, X * 10000 + Y * 100 + Z (below 10000,
-    X * 1000; cudart has no Z, and Y * 10). property: three calls, one a number. pair: two pointers.
-    """
+    how: the kind and the function. int, size: one number, X * 10000 + Y * 100 + Z (below 10000, X *
+    1000; cudart has no Z, and Y * 10). property: three calls, one a number. pair: two pointers."""
     kind, _, name = how.partition(" ")
     call, numbers = getattr(library, name), [ctypes.c_int(-1) for _ in range(3)]
     if kind == "property":
@@ -261,5 +258,4 @@ def _stem(package: str) -> str:
 
 
 def line(error: BaseException) -> str:
-    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -23,10 +23,8 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 
 
 def ask(framework: str, questions: Mapping[str, Question], request: Json) -> Json:
-    """Return the answers to these questions about a job's folder, and to those that all share.
-
-    Each gets the framework's module, the request, and what it calls with a problem and its fix.
-    """
+    """Return the answers to these questions about a job's folder, and to those that all share. Each
+    gets the framework's module, the request, and what it calls with a problem and its fix."""
     module: Any = importlib.import_module(framework)
     problems: list[dict[str, str]] = []
 
@@ -39,7 +37,6 @@ def ask(framework: str, questions: Mapping[str, Question], request: Json) -> Jso
 
 
 def run(framework: str, questions: Mapping[str, Question]) -> None:
-    """Answer the request of the command line."""
     sys.stdout.write(json.dumps(ask(framework, questions, json.loads(sys.argv[1]))) + "\n")
 
 
@@ -60,11 +57,9 @@ def owners(_: Any, request: Json, wrong: Wrong) -> Json:
 
 
 def model(request: Json, name: str, how: str, run: Run, wrong: Wrong) -> Json:
-    """Check that the exported program in model/NAME runs, and answers finite numbers.
-
-    how: what writes it. run: loads the file and runs it; returns the shapes of what it takes and of
-    what it answers, and whether all of that is finite.
-    """
+    """Check that the exported program in model/NAME runs, and answers finite numbers. how: what
+    writes it. run: loads the file and runs it; returns the shapes of what it takes and of what it
+    answers, and whether all of that is finite."""
     path = os.path.join(request["job"], "model", name)
     if not os.path.isfile(path):
         wrong(
@@ -87,10 +82,8 @@ def model(request: Json, name: str, how: str, run: Run, wrong: Wrong) -> Json:
 def checkpoint(
     request: Json, endings: tuple[str, ...], read: Callable[[str], int], wrong: Wrong
 ) -> Json:
-    """Check that the newest checkpoint reads back, without code in it.
-
-    read: reads a file, and returns the number of its values.
-    """
+    """Check that the newest checkpoint reads back, without code in it. read: reads a file, and
+    returns the number of its values."""
     folder = os.path.join(request["job"], "checkpoints")
     saved = [path for path in files(folder) if path.endswith(endings)]
     if not saved:
@@ -110,10 +103,8 @@ def checkpoint(
 
 
 def files(folder: str) -> list[str]:
-    """Return every file below a folder, sorted."""
     return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
 
 
 def line(error: BaseException) -> str:
-    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

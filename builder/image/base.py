@@ -179,7 +179,6 @@ def _taken(
 
 
 def _by_platform(plans: Sequence[BasePlan]) -> dict[Platform, list[BasePlan]]:
-    """Return the plans, by the platform that their wheels are for."""
     platforms: dict[Platform, list[BasePlan]] = {}
     for plan in plans:
         platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
@@ -199,7 +198,6 @@ class _Maker:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def rootfs(self, plan: BasePlan) -> Layer:
-        """Return the layer of a base's rootfs, made where the store lacks it."""
         layer = rootfs.make(
             plan.rootfs,
             self.engine(),
@@ -244,11 +242,9 @@ class _Maker:
 def write_environment(
     environment: Environment, writer: LayerWriter, passwd: str, group: str
 ) -> None:
-    """Write the top layer's entries: the program's user and folder, the Python environment.
-
-    The accounts are written here and not by useradd, which would leave today's date in /etc/shadow.
-    passwd, group: the accounts of the rootfs.
-    """
+    """Write the top layer's entries: the program's user and folder, the Python environment. The
+    accounts are written here and not by useradd, which would leave today's date in /etc/shadow.
+    passwd, group: the accounts of the rootfs."""
     user, home = environment.user, f"home/{USER}"
     files = environment.files | {
         "etc/passwd": f"{passwd}{USER}:x:{user}:{user}::/{home}:/usr/sbin/nologin\n",

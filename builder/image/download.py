@@ -47,8 +47,6 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class LockedFile:
-    """A file that a lock names."""
-
     name: str
     sha256: str
     bytes: int | None
@@ -84,11 +82,9 @@ def fetch(
     progress: Progress,
     log: OnRetry = ignore,
 ) -> IO[bytes]:
-    """Return a file, open for reading, downloaded if it is not here.
-
-    It can be read even where another run removes the file meanwhile. Raises OutsideError where no
-    address has it, or where its bytes are not the lock's.
-    """
+    """Return a file, open for reading, downloaded if it is not here. It can be read even where
+    another run removes the file meanwhile. Raises OutsideError where no address has it, or where
+    its bytes are not the lock's."""
     with files.locked(file.path.with_suffix(".lock"), check=lambda: progress(0)):
         if (opened := _opened(file)) is None:
             if file.path.exists():
@@ -103,7 +99,6 @@ def fetch(
 def _download(
     client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry
 ) -> None:
-    """Bring a file from the first address that has it."""
     for url in file.urls:
         try:
             if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
@@ -119,9 +114,7 @@ def _download(
 
 def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress) -> bool:
     """Download what is missing of a file from one address; return False where it is not there.
-
-    Raises TransientError where a later attempt may succeed.
-    """
+    Raises TransientError where a later attempt may succeed."""
     with file.part.open("ab+") as part, _content(client, file, url, part.tell()) as content:
         if content is None:
             return False
@@ -217,7 +210,6 @@ class Wheels:
         return self._made(pin, opened) if pin.source else opened
 
     def _made(self, pin: Pin, source: IO[bytes]) -> IO[bytes]:
-        """Return the wheel of a source."""
         with source:
             try:
                 made = sources.wheel_of(pin.name, pin.version, source.read())
@@ -231,7 +223,6 @@ class Wheels:
         return io.BytesIO(made.content)
 
     def forget(self, pin: Pin) -> None:
-        """Remove a wheel that no layer needs any more."""
         wheel_file(self.folder, pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
@@ -241,22 +232,18 @@ class Wheels:
 
 
 def home() -> Path:
-    """Return the folder of wheels in the user's cache."""
     return files.cache_home() / "wheels"
 
 
 def wheel_file(folder: Path, pin: Pin) -> Path:
-    """Return where a wheel lies in a folder of wheels when it is there."""
     return folder / f"{pin.sha256}.whl"
 
 
 @contextlib.contextmanager
 def wheels_of(pins: Iterable[Pin], platform: Platform) -> Iterator[Wheels]:
-    """Yield the wheels of these pins, from the indexes that this host is configured for.
-
-    They lie in the user's cache meanwhile. Raises OutsideError where an index cannot be reached,
-    InputError for a configuration that cannot be read.
-    """
+    """Yield the wheels of these pins, from the indexes that this host is configured for. They lie
+    in the user's cache meanwhile. Raises OutsideError where an index cannot be reached, InputError
+    for a configuration that cannot be read."""
     host = network.discover()
     addresses = {
         sha256: host.with_login(address)
@@ -275,12 +262,9 @@ def fetch_debs(
     on_event: OnEvent = ignore,
     retry: Retry = _RETRY,
 ) -> dict[DebianPackage, Path]:
-    """Return the .deb files of these packages, from the cache or from Debian's archives.
-
-    Each comes from the mirror, or from the archive that keeps every version. Raises OutsideError
-    for a package that neither has, for bytes that are not the lock's, and for an archive that does
-    not answer.
-    """
+    """Return the .deb files of these packages, from the cache or from Debian's archives. Each comes
+    from the mirror, or from the archive that keeps every version. Raises OutsideError for a package
+    that neither has, for bytes that are not the lock's, and for an archive that does not answer."""
     locked = {
         deb: LockedFile(
             f"{deb.name} {deb.version}",

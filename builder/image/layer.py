@@ -28,8 +28,6 @@ MEDIA_TYPES: Final = {
 
 @dataclass(frozen=True)
 class Compression:
-    """How the bytes of a layer are packed."""
-
     kind: Literal["zstd", "gzip"] = "zstd"
     level: int = 3
 
@@ -42,7 +40,6 @@ class Compression:
 
     @property
     def media_type(self) -> str:
-        """The media type of a packed layer."""
         return MEDIA_TYPES[self.kind]
 
     def __str__(self) -> str:
@@ -51,8 +48,6 @@ class Compression:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer to make."""
-
     key: str
     """64 hex digits over all that decides its bytes."""
     name: str
@@ -118,11 +113,9 @@ def assemble(
     config: Mapping[str, Any],
     base: AssembledImage | None = None,
 ) -> AssembledImage:
-    """Return the image of these layers, each with its line in the image's history.
-
-    config: what stands below `config` of the configuration (`Env`, `Labels` and so on). base: the
-    image whose layers lie below; its config is not taken over.
-    """
+    """Return the image of these layers, each with its line in the image's history. config: what
+    stands below `config` of the configuration (`Env`, `Labels` and so on). base: the image whose
+    layers lie below; its config is not taken over."""
     from builder.registry import manifests
 
     below = manifests.configuration_in(base.configuration) if base else PLATFORM

@@ -38,8 +38,6 @@ _LINE: Final = re.compile(
 
 @dataclass
 class LayersLock:
-    """The committed layers."""
-
     path: Path
     """Of the file."""
     layers: dict[str, Layer]
@@ -66,10 +64,8 @@ class LayersLock:
         return tuple(layer for layer in layers if layer) if all(layers) else None
 
     def check(self, layer: Layer, name: str) -> Layer:
-        """Return a layer that was made, compared with its line; a new key gets one.
-
-        Raises CheckFailed for other bytes than the file has.
-        """
+        """Return a layer that was made, compared with its line; a new key gets one. Raises
+        CheckFailed for other bytes than the file has."""
         with self._writing, files.locked_for("layers", self.path):
             now = read(self.path)
             if (known := now.layers.get(layer.key)) is None:
@@ -96,11 +92,9 @@ class LayersLock:
         return tuple(self.names.pop(key) for key in gone)
 
     def missing(self, plan: BasePlan) -> tuple[LayerPlan, ...]:
-        """Return the layers of a base that are not in the file."""
         return tuple(planned for planned in plan.layers if planned.key not in self.layers)
 
     def write(self) -> None:
-        """Write the file, sorted by name."""
         rows = sorted(self.layers.values(), key=lambda layer: (self.names[layer.key], layer.key))
         files.write(
             self.path, _HEADER + "".join(f"{line_of(row)} {self.names[row.key]}\n" for row in rows)
@@ -157,7 +151,6 @@ def _made() -> LayersLock:
 
 
 def line_of(layer: Layer) -> str:
-    """Return the line of a layer, without its name."""
     kind = next(kind for kind, media in MEDIA_TYPES.items() if media == layer.blob.media_type)
     return (
         f"{layer.key} {kind} {layer.blob.digest} {layer.blob.size} {layer.diff_id} "

@@ -68,8 +68,6 @@ def site_packages(python: str) -> str:
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The packages of a rootfs."""
-
     suite: str
     required: tuple[DebianPackage, ...]
     """Debian's required ones and apt, with all they need."""
@@ -78,11 +76,9 @@ class Rootfs:
 
     @property
     def packages(self) -> tuple[DebianPackage, ...]:
-        """All packages, sorted by name."""
         return tuple(sorted((*self.required, *self.added)))
 
     def plan(self, compression: Compression) -> LayerPlan:
-        """Return the plan of the rootfs's layer."""
         texts: list[str] = []
         for packages in (self.required, self.added):
             for deb in sorted(packages):
@@ -99,8 +95,6 @@ class Rootfs:
 
 @dataclass(frozen=True)
 class WheelLayer:
-    """A layer to make from wheels."""
-
     plan: LayerPlan
     pins: tuple[Pin, ...]
     exclude: tuple[tuple[Exclude, ...], ...]
@@ -167,7 +161,6 @@ class BasePlan:
 
     @cached_property
     def layers(self) -> tuple[LayerPlan, ...]:
-        """All layers, the lowest first."""
         rootfs = self.rootfs.plan(self.compression)
         top = self.environment.plan(rootfs, self.compression)
         return (rootfs, *(layer.plan for layer in self.wheels), top)
@@ -185,7 +178,6 @@ class BasePlan:
 
     @property
     def python(self) -> str:
-        """The version of Python: "3.11"."""
         return self.environment.python
 
 
@@ -206,9 +198,7 @@ def plan(spec: ImageSpec, stack: Stack, lock: Lock) -> BasePlan:
 
 def compiler(lock: Lock) -> tuple[DebianPackage, ...]:
     """Return the locked Debian packages that bytecode is compiled with; the last is Python itself.
-
-    Raises InputError for a lock that lacks one.
-    """
+    Raises InputError for a lock that lacks one."""
     locked = [*(lock.rootfs.packages if lock.rootfs else ()), *lock.apt.get(lockfile.APT, ())]
     debs = {deb.name: deb for deb in locked}
     names = [name.format(lock.python) for name in COMPILER]
@@ -257,10 +247,8 @@ def image_config(lock: Lock) -> dict[str, Any]:
 def wheel_layers(
     lock: Lock, prune: Prune | None, compression: Compression | None = None
 ) -> tuple[WheelLayer, ...]:
-    """Return the wheel layers of a lock, in their order in the base. No wheel is read.
-
-    prune: what device code stays; None where nothing is pruned.
-    """
+    """Return the wheel layers of a lock, in their order in the base. No wheel is read. prune: what
+    device code stays; None where nothing is pruned."""
     compression = compression or Compression()
     return tuple(
         _wheel_layer(lock, file, pins, prune, compression)
@@ -323,11 +311,9 @@ def _wheel_layer(
 
 
 def exclude_rules(framework: Framework, lock_file: str, wheel: str) -> tuple[Exclude, ...]:
-    """Return the exclude rules for a wheel of a lock file, by its name.
-
-    They speak of the wheels of cuda.lock and of the framework's lock alone: what image.yaml and the
-    trainer add comes whole. A test trains, and sees that nothing of what is excluded is loaded.
-    """
+    """Return the exclude rules for a wheel of a lock file, by its name. They speak of the wheels of
+    cuda.lock and of the framework's lock alone: what image.yaml and the trainer add comes whole. A
+    test trains, and sees that nothing of what is excluded is loaded."""
     by_file = {lockfile.CUDA: framework.exclude_nvidia, framework.lock_file: framework.exclude}
     known = by_file.get(lock_file, ())
     return tuple(rule for rule in known if fnmatchcase(wheel, rule.wheels))
@@ -374,8 +360,6 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Availability:
-    """Where the layers of some bases are, by their keys."""
-
     stored: Mapping[str, Layer]
     """In the content store."""
     offered: Mapping[str, Layer]
@@ -388,7 +372,6 @@ class Availability:
     """The keys of entries of the content store that do not count in this run."""
 
     def estimate(self, plans: Iterable[BasePlan]) -> Estimate:
-        """Return what these bases take; nothing is looked up."""
         sizes: dict[str, int | None] = {}
         for plan in plans:
             if plan.layers[0].key in self.missing:

@@ -27,11 +27,9 @@ class _Packer(Protocol):
 
 
 class LayerWriter:
-    """Writes one layer to a file that is open for writing.
-
-    The caller adds entries sorted by name, each folder before what is in it. Names have no leading
-    slash. Nothing is valid before `close`.
-    """
+    """Writes one layer to a file that is open for writing. The caller adds entries sorted by name,
+    each folder before what is in it. Names have no leading slash. Nothing is valid before
+    `close`."""
 
     def __init__(self, file: IO[bytes], compression: Compression) -> None:
         self._file = file
@@ -43,13 +41,11 @@ class LayerWriter:
         self.unpacked_bytes = 0
 
     def folder(self, name: str, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
-        """Add a folder."""
         info = _info(name, mode, owner)
         info.type = tarfile.DIRTYPE
         self.entry(info)
 
     def link(self, name: str, target: str) -> None:
-        """Add a symbolic link."""
         info = _info(name, 0o777)
         info.type, info.linkname = tarfile.SYMTYPE, target
         self.entry(info)
@@ -124,7 +120,6 @@ def folders_above(paths: Iterable[str]) -> set[str]:
 
 
 def pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the rest of a file in pieces."""
     while piece := file.read(PIECE):
         yield piece
 

@@ -69,8 +69,6 @@ _PYTHON: Final = f"{VENV}/bin/python"
 
 @dataclass(frozen=True)
 class InstalledFile:
-    """A file that a wheel installs."""
-
     path: str
     """In the image, without the leading slash."""
     mode: int
@@ -83,24 +81,19 @@ class InstalledFile:
 
     @classmethod
     def of(cls, path: str, content: bytes, mode: int = 0o644) -> InstalledFile:
-        """Return a file of known content."""
         identity = (len(content), isal_zlib.crc32(content))
         return cls(path, mode, len(content), identity, lambda: iter((content,)))
 
     def content(self) -> bytes:
-        """Return the whole content."""
         return b"".join(self.pieces())
 
 
 def installed(
     wheel: IO[bytes], name: str, python: str, exclude: Sequence[Exclude] = ()
 ) -> dict[str, InstalledFile]:
-    """Return the files that a wheel installs, by their path in the image.
-
-    wheel: open for reading; it has to stay open. name: the distribution, for messages and its
-    headers. python: "3.11". Raises OutsideError for a wheel that is damaged, or that no installer
-    should install.
-    """
+    """Return the files that a wheel installs, by their path in the image. wheel: open for reading;
+    it has to stay open. name: the distribution, for messages and its headers. python: "3.11".
+    Raises OutsideError for a wheel that is damaged, or that no installer should install."""
     try:
         with zipfile.ZipFile(_Listed(wheel)) as archive:
             members = [each for each in archive.infolist() if not each.filename.endswith("/")]
@@ -156,10 +149,8 @@ def _check(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
-    """Put a file among others. Raises OutsideError where another content is at its place.
-
-    owner, other: the distributions of the file and of those that are there, for the message.
-    """
+    """Put a file among others. Raises OutsideError where another content is at its place. owner,
+    other: the distributions of the file and of those that are there, for the message."""
     present = files.get(file.path)
     if present and present.identity != file.identity:
         raise OutsideError(
@@ -177,7 +168,6 @@ def recorded(sha256: bytes) -> str:
 
 
 def bad_wheel(name: str, why: str) -> OutsideError:
-    """Return the error of a wheel that no installer should install."""
     return OutsideError(
         f"the wheel of {name}: {why}", "take another version of it, and tell those who publish it"
     )
@@ -196,8 +186,6 @@ class _Listed:
 
 
 class _Layout:
-    """Where the files of a wheel go."""
-
     def __init__(self, name: str, python: str, members: Sequence[zipfile.ZipInfo]) -> None:
         self.name, self.site = name, site_packages(python).lstrip("/")
         venv, info = VENV.lstrip("/"), _info_folder(name, members)
@@ -348,10 +336,8 @@ def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def excluded(path: str, by: Sequence[Exclude]) -> bool:
-    """Return whether a rule excludes a file.
-
-    path: below site-packages, or of a script `../../..`.
-    """
+    """Return whether a rule excludes a file. path: below site-packages, or of a script
+    `../../..`."""
     return any(matches(path, pattern) for rule in by for pattern in rule.paths)
 
 

@@ -20,8 +20,6 @@ from builder.trust.advisories import FoundAdvisory, PackageVersion
 
 @dataclass(frozen=True)
 class AdvisoryReport:
-    """What is known against targets."""
-
     packages: int
     """How many were looked up."""
     targets: Mapping[str, Mapping[FoundAdvisory, AcceptedAdvisory | None]]
@@ -32,10 +30,8 @@ class AdvisoryReport:
 
 
 def check(root: Path, targets: Sequence[str], address: str, today: date) -> AdvisoryReport:
-    """Look up what these targets lock. today: in UTC.
-
-    Raises InputError for a target without a lock, OutsideError for what could not be looked up.
-    """
+    """Look up what these targets lock. today: in UTC. Raises InputError for a target without a
+    lock, OutsideError for what could not be looked up."""
     files = projects.all_of(root, targets)
     specs = [target.spec for target in files]
     locked = {

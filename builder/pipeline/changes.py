@@ -28,19 +28,14 @@ from builder.pipeline import make, verify
 
 @dataclass(frozen=True)
 class TargetChange:
-    """Whether a target has to be made, and why."""
-
     target: str
     changed: bool
     why: str
 
 
 def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[TargetChange, ...]:
-    """Return a Change for each target (`all`: every one).
-
-    A target counts as changed where the registry cannot tell. Raises InputError for a target that
-    the project does not have.
-    """
+    """Return a Change for each target (`all`: every one). A target counts as changed where the
+    registry cannot tell. Raises InputError for a target that the project does not have."""
     known = image_yaml.targets(root)
     names = known if "all" in targets else image_yaml.named(root, targets)
     return tuple(_change(root, settings, name) for name in names)
@@ -77,10 +72,8 @@ factory, and what a build in the cloud does."""
 
 
 def touching(root: Path) -> dict[str, tuple[str, ...]]:
-    """Return the targets, each with globs of the files that can change its image.
-
-    In a glob, * stands for a part of a name, and ** for any number of folders. Raises InputError.
-    """
+    """Return the targets, each with globs of the files that can change its image. In a glob, *
+    stands for a part of a name, and ** for any number of folders. Raises InputError."""
     return {
         spec.name: (f"{image_yaml.IMAGES}/{spec.name}/**", *_of_program(root, spec), *_OF_ALL)
         for spec in image_yaml.load_all(root)
@@ -99,6 +92,5 @@ def _of_program(root: Path, spec: ImageSpec) -> list[str]:
 
 
 def _below(folder: Path) -> str:
-    """Return the glob of all that a folder holds."""
     name = re.sub(r"[][*?\\]", "?", folder.as_posix())
     return "**" if name == "." else f"{name}/**"

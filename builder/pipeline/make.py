@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A target as its files describe it."""
-
     spec: ImageSpec
     stack: Stack
     lock: Lock
@@ -63,7 +61,6 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The name of its folder, and of its tag."""
         return self.spec.name
 
     @property
@@ -74,8 +71,6 @@ class Target:
 
 @dataclass(frozen=True)
 class ProvenImage:
-    """An image on the engine with its receipt."""
-
     record: ImageRecord
     receipt: Receipt
     unchanged: bool
@@ -94,8 +89,6 @@ Signed = Callable[[LayersLock, TrustSettings], LayersLock]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How images are built."""
-
     settings: Settings
     on_event: OnEvent = ignore
     no_cache: bool = False
@@ -113,10 +106,8 @@ class BuildOptions:
 
 def prepare(root: Path, name: str) -> Target:
     """Load, resolve, read the lock, render and plan a target. Files are read, none is written.
-
     Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or the Dockerfile
-    no longer fits image.yaml.
-    """
+    no longer fits image.yaml."""
     return prepared(targets.of(root, name))
 
 
@@ -197,9 +188,7 @@ def build(
     root: Path, targets: Sequence[Target], options: BuildOptions, engine: Engine
 ) -> tuple[ImageRecord, ...]:
     """Build the images of these targets on the engine; a base that several share is made once.
-
-    Raises OutsideError, CheckFailed.
-    """
+    Raises OutsideError, CheckFailed."""
     bases = load_bases(targets, options, engine)
     return tuple(build_image(root, target, bases, options, engine) for target in targets)
 
@@ -209,8 +198,6 @@ def build(
 
 @dataclass(frozen=True)
 class Base:
-    """A base on the engine."""
-
     reference: str
     image: AssembledImage
     origin: str
@@ -221,7 +208,6 @@ class Base:
 
     @property
     def row(self) -> dict[str, str]:
-        """For machines."""
         known = {"reference": self.reference, "digest": self.image.digest}
         return {**known, "origin": self.origin}
 
@@ -239,15 +225,12 @@ class LoadPlan:
 
     @property
     def estimate(self) -> Estimate:
-        """What it takes to have them."""
         return self.available.estimate(self.plans.values())
 
 
 def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> LoadPlan:
     """Return where the bases of these targets are, and what it takes to have them on the engine.
-
-    Raises OutsideError, CheckFailed.
-    """
+    Raises OutsideError, CheckFailed."""
     from builder.image import base, loading
 
     store = content_store.of_this_machine()
@@ -266,9 +249,7 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
 
 def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> dict[str, Base]:
     """Return the bases of these targets on the engine, by hash; what they share is made once.
-
-    Raises OutsideError, CheckFailed.
-    """
+    Raises OutsideError, CheckFailed."""
     hashes = {target.base.hash for target in targets if target.base}
     if not hashes:
         return {}
@@ -344,9 +325,7 @@ def build_image(
     engine: Engine,
 ) -> ImageRecord:
     """Put a target's program onto its base on the engine; return the record, which is written.
-
-    bases: by hash, on the engine. Raises OutsideError.
-    """
+    bases: by hash, on the engine. Raises OutsideError."""
     from builder.image import loading
 
     began, store = time.monotonic(), content_store.of_this_machine()

@@ -51,8 +51,6 @@ class ProofRequest:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was seen of an image."""
-
     name: str
     """As it was asked for; by digest where it was taken from a registry."""
     image: Image
@@ -67,7 +65,6 @@ class Judgement:
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
-        """Return what all checks said."""
         return (*self.checks, *self.fleet)
 
     def require(self) -> None:
@@ -105,10 +102,8 @@ class Judgement:
 
 
 def prove_any(request: ProofRequest, on_event: OnEvent = ignore) -> Judgement:
-    """Read an image, start it where the engine has it, and ask every check.
-
-    Raises InputError, OutsideError. What a check refuses is no error: `Judgement.require`.
-    """
+    """Read an image, start it where the engine has it, and ask every check. Raises InputError,
+    OutsideError. What a check refuses is no error: `Judgement.require`."""
     machines = fleet.parse(request.machines) if request.machines else ()
     gpu = audit.gpu_of(request.root, request.image, request.gpu)
     gpu = gpu or next((machine.gpu for machine in machines), None)

@@ -45,8 +45,6 @@ _ANSWERS: Final = (
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What somebody wants to have told."""
-
     root: Path | None
     """The project's folder; None outside of one."""
     settings: Settings
@@ -81,13 +79,11 @@ class ImageReport:
 
     @cached_property
     def packages(self) -> Mapping[str, str]:
-        """The versions of each Python package."""
         found = contents.packages(self.image)
         return {name: ", ".join(sorted(found[name])) for name in sorted(found)}
 
     @cached_property
     def waste(self) -> Sequence[waste.Waste]:
-        """What could be saved."""
         gpu = self.image.gpu
         return waste.of_image(self.image.content, gpu.capability if gpu else None)
 
@@ -98,7 +94,6 @@ class ImageReport:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The bytes of the whole image by kind."""
         return {kind: sum(row[kind] for row in self.layers.values()) for kind in spread.KINDS}
 
     @cached_property
@@ -108,7 +103,6 @@ class ImageReport:
 
     @cached_property
     def matrix(self) -> fleet.Matrix:
-        """Which GPU runs it with which driver."""
         return fleet.matrix(self.image)
 
     @property
@@ -119,11 +113,8 @@ class ImageReport:
 
 def of(name: str, request: ReportRequest, today: date, on_event: OnEvent = ignore) -> ImageReport:
     """Return what is known of a target's last build, or of an image in files, on the engine or in a
-    registry. Nothing of it runs.
-
-    Raises InputError for a target that was not built, or has changed since, and for a name that
-    leads nowhere; OutsideError.
-    """
+    registry. Nothing of it runs. Raises InputError for a target that was not built, or has changed
+    since, and for a name that leads nowhere; OutsideError."""
     engine = cache(partial(connect, request.settings, on_event=on_event))
     targets = image_yaml.targets(request.root) if request.root else ()
     if request.root and name in targets:
@@ -210,7 +201,6 @@ def _advisories(
 
 
 def of_judgement(judgement: Judgement) -> ImageReport:
-    """Return what `builder prove` says of an image."""
     return of_image(judgement.name, judgement.image, judgement.results)
 
 
@@ -243,7 +233,6 @@ def _facts(image: Image) -> dict[str, str]:
 
 
 def page(report: ImageReport) -> Page:
-    """Return what a person reads."""
     return Page(
         report.name,
         report.state,
@@ -296,7 +285,6 @@ def _of_bytes(report: ImageReport) -> Iterator[Section]:
 
 
 def _origin(library: Library) -> str:
-    """Return the package of a library, or its folder."""
     return library.origin if library.package else str(Path(library.path).parent)
 
 

@@ -25,7 +25,6 @@ def require(name: str, results: Sequence[CheckResult]) -> None:
 
 
 def lines(results: Sequence[CheckResult]) -> Iterator[str]:
-    """Yield the results for people."""
     for result in results:
         yield f"{result.name:<13} {result.status:<12} {result.note}".rstrip()
         for problem in result.problems:
@@ -43,7 +42,6 @@ def as_dict(
     wasted: Sequence[Waste],
     spent: Sequence[Spent],
 ) -> dict[str, Any]:
-    """Return the results as JSON-ready data."""
     checks = [
         {
             "check": result.name,

@@ -59,17 +59,14 @@ class Command:
 
     @property
     def name(self) -> str:
-        """The program without its folder."""
         return posixpath.basename(self.words[0])
 
     @property
     def is_python(self) -> bool:
-        """Whether it is an interpreter of Python."""
         return bool(_PYTHON.match(self.name))
 
     @property
     def is_shell(self) -> bool:
-        """Whether it is a shell."""
         return bool(_SHELL.match(self.name))
 
     @cached_property
@@ -104,7 +101,6 @@ class Command:
 
 
 def started(image: Image) -> Iterator[Command]:
-    """Yield what ENTRYPOINT and CMD start, one after the other."""
     words = [*(image.config.get("Entrypoint") or ()), *(image.config.get("Cmd") or ())]
     folder = str(image.config.get("WorkingDir") or "/")
     if words:
@@ -140,7 +136,6 @@ def _follow(image: Image, command: Command, depth: int) -> Iterator[Command]:
 def _in_shell(
     image: Image, text: str, folder: str, arguments: Sequence[str], depth: int
 ) -> Iterator[Command]:
-    """Yield what a line of a shell starts."""
     if len(text) > _LONGEST_WORD:
         return
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
@@ -179,8 +174,6 @@ def _is_unknown(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Account:
-    """Who a container runs as."""
-
     uid: int
     groups: frozenset[int]
 
@@ -193,10 +186,8 @@ class Account:
 
 
 def account(image: Image) -> Account | None:
-    """Return the account of the image's user; None for a name that its /etc/passwd has not.
-
-    As runc does: a number without a row has group 0, and /etc/group adds to those of a row.
-    """
+    """Return the account of the image's user; None for a name that its /etc/passwd has not. As runc
+    does: a number without a row has group 0, and /etc/group adds to those of a row."""
     user, _, group = str(image.config.get("User") or "0").partition(":")
     rows = [line.split(":") for line in image.tree.texts.get("/etc/passwd", "").splitlines()]
     rows = [row for row in rows if len(row) > 3 and row[2].isdecimal() and row[3].isdecimal()]

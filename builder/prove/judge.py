@@ -25,8 +25,6 @@ _LOG = "see build/*/smoke.log"
 
 @dataclass(frozen=True)
 class Run:
-    """What one container did."""
-
     exit_code: int
     seconds: float
     events: tuple[TrainerEvent, ...] = ()
@@ -56,7 +54,6 @@ class Run:
         return tuple(e for e in self.events if e.name == name and e.step is not None)
 
     def summary(self) -> dict[str, Any]:
-        """Return what a receipt says of it."""
         return {
             "exit_code": self.exit_code,
             "seconds": round(self.seconds, 1),
@@ -67,7 +64,6 @@ class Run:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The training losses, in order."""
         return tuple(e.loss for e in self.of(contract.STEP) if e.loss is not None)
 
     @property
@@ -78,12 +74,10 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step that it reported, 0 for none."""
         return max((e.step or 0 for e in self.of(contract.STEP)), default=0)
 
     @property
     def last_checkpoint(self) -> int | None:
-        """The step of the last checkpoint that it reported."""
         return max((e.step or 0 for e in self.of(contract.CHECKPOINT)), default=None)
 
     @property
@@ -102,11 +96,9 @@ def behind_a_checkpoint(events: Sequence[TrainerEvent]) -> bool:
 
 
 def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
-    """Return the mean of the first losses of the first run, and of the last of the second run.
-
-    Each mean is over at most five losses, and over at most half of all. None where there are fewer
-    than two losses, or where one that counts is not finite.
-    """
+    """Return the mean of the first losses of the first run, and of the last of the second run. Each
+    mean is over at most five losses, and over at most half of all. None where there are fewer than
+    two losses, or where one that counts is not finite."""
     total = len(first) + len(second)
     count = min(5, total // 2)
     if count == 0:

@@ -87,7 +87,6 @@ class CheckResult(_Frozen):
 
     @property
     def status(self) -> Literal["passed", "refused", "not there", "not followed"]:
-        """What the check says, in a word or two."""
         if not self.passed:
             return "refused"
         if self.not_there:
@@ -146,7 +145,6 @@ class Receipt(_Frozen):
 
     @property
     def time(self) -> datetime:
-        """When it was made."""
         return _time(self.made_at)
 
     @property
@@ -155,7 +153,6 @@ class Receipt(_Frozen):
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     def result(self, name: str) -> CheckResult | None:
-        """Return the result of the check of this name, None where there was none."""
         return next((check for check in self.checks if check.name == name), None)
 
     def seen(self, name: str) -> Mapping[str, JsonValue]:
@@ -176,7 +173,6 @@ class Receipt(_Frozen):
 
     @property
     def problems(self) -> tuple[Defect, ...]:
-        """What is wrong, in the order of the checks."""
         return tuple(problem for check in self.checks for problem in check.problems)
 
 
@@ -209,9 +205,7 @@ def valid_for(
     required: Mapping[str, int],
 ) -> Validity:
     """Tell whether `receipt` proves one image, which is given by its digest, its id or both.
-
-    required: the checks that the receipt must hold, each with its present version.
-    """
+    required: the checks that the receipt must hold, each with its present version."""
     names = {image} if isinstance(image, str) else {name for name in image if name}
     if receipt is None:
         return Validity(False, "there is no receipt")
@@ -282,7 +276,6 @@ def of_json(value: object, source: str) -> Receipt:
 
 
 def write(receipt: Receipt, path: Path) -> None:
-    """Write a receipt whole or not at all."""
     files.write(path, dump(receipt))
 
 

@@ -175,10 +175,8 @@ class Sandbox:
         stop_signal: StopSignal = "SIGKILL",
         entrypoint: Sequence[str] | None = None,
     ) -> Run:
-        """Run the image as a job would, for at most `seconds`; stop it once `stop` says so.
-
-        steps: how many optimizer steps it trains, for the progress that is shown.
-        """
+        """Run the image as a job would, for at most `seconds`; stop it once `stop` says so. steps:
+        how many optimizer steps it trains, for the progress that is shown."""
         environment = {"PYTHONUNBUFFERED": "1"}
         with self.container(arguments, environment, entrypoint) as container:
             return self._run(container, seconds, stop, steps, stop_signal)
@@ -194,11 +192,8 @@ class Sandbox:
         part: Part | None = None,
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
-        anything else, as its sitecustomize.
-
-        variable: the name of the variable with its request. imports: modules of the factory that it
-        imports. part: a file that it finds as PART.
-        """
+        anything else, as its sitecustomize. variable: the name of the variable with its request.
+        imports: modules of the factory that it imports. part: a file that it finds as PART."""
         paths = (HOOK, manifests.environment(self.config).get("PYTHONPATH", ""))
         environment = {
             "PYTHONUNBUFFERED": "1",
@@ -230,7 +225,6 @@ class Sandbox:
         entrypoint: Sequence[str] | None = None,
         user: str = "",
     ) -> Iterator[Container]:
-        """Create a container, which is removed at the end of the block."""
         from docker.types import LogConfig, Mount
 
         options: dict[str, Any] = {}
@@ -320,7 +314,6 @@ class Sandbox:
         return self._ended(container, run, stop_signal)
 
     def _ended(self, container: Container, run: Run, stop_signal: StopSignal) -> Run:
-        """Return a run with what the engine says of its end."""
         code = int(container.wait(timeout=60)["StatusCode"])
         container.reload()
         self.log.append(f"== exit code {code}")
@@ -350,7 +343,6 @@ class Session(Sandbox):
 
     @cached_property
     def read(self) -> Image:
-        """The image as its layers describe it."""
         stack = self.subject.stack
         gpu = stack.compute_capability and Gpu(
             stack.accelerator.name, compute_capability(stack.compute_capability)
@@ -388,10 +380,8 @@ _LOOK: Final = 1.0
 
 class _Lines:
     """The lines of a container, which is killed at a point in time, after so many characters, or
-    when its volumes hold too much.
-
-    It waits while nobody takes its lines, so they need no more than a little memory.
-    """
+    when its volumes hold too much. It waits while nobody takes its lines, so they need no more than
+    a little memory."""
 
     def __init__(self, container: Container, deadline: float, limits: Limits) -> None:
         self.timed_out = self.flooded = self.filled = False
@@ -403,7 +393,6 @@ class _Lines:
         containers.follow(container, self._put, lambda: self._read.put(None))
 
     def end_within(self, seconds: float) -> None:
-        """Let the time end earlier."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def __iter__(self) -> Iterator[str]:

@@ -67,15 +67,12 @@ class FileChange:
 
 @dataclass(frozen=True)
 class SlimmingPlan:
-    """What becomes of an image."""
-
     changes: tuple[FileChange, ...]
     left: Mapping[str, str]
     """Library -> why it is left as it is."""
 
     @property
     def size(self) -> int:
-        """The bytes that go."""
         return sum(change.before - change.after for change in self.changes)
 
 
@@ -186,11 +183,9 @@ def _unneeded(image: Image) -> Iterator[FileChange]:
 
 
 def _in_use(image: Image) -> Callable[[str, str], bool]:
-    """Return what tells whether a file that looks like a cache's is needed.
-
-    A link leads there (uv's link mode), a variable or the command names its folder, uv itself
-    starts the program, or it is another folder of that name.
-    """
+    """Return what tells whether a file that looks like a cache's is needed. A link leads there
+    (uv's link mode), a variable or the command names its folder, uv itself starts the program, or
+    it is another folder of that name."""
     tree, config = image.tree, image.config
     words = [str(each) for key in ("Entrypoint", "Cmd") for each in config.get(key) or ()]
     starts_uv = any(posixpath.basename(word) in ("uv", "uvx") for word in words)

@@ -109,12 +109,10 @@ def of_image(content: ImageContent, device: ComputeCapability | None) -> tuple[W
 
 
 def largest(wasted: Sequence[Waste]) -> tuple[Waste, ...]:
-    """Return those of a megabyte or more."""
     return tuple(waste for waste in wasted if waste.size >= 1_000_000)
 
 
 def lines(wasted: Sequence[Waste]) -> Iterator[str]:
-    """Yield the largest for people, and their sum."""
     shown = largest(wasted)
     if shown:
         total = sum(waste.size for waste in wasted)

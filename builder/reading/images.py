@@ -42,8 +42,6 @@ _FIX: Final = "name what `docker save` wrote, or an OCI image layout"
 
 @dataclass(frozen=True)
 class LayerSecret:
-    """A secret in a layer of an image."""
-
     path: str
     kind: str
     """What it is."""
@@ -56,8 +54,6 @@ class LayerSecret:
 
 @dataclass(frozen=True)
 class ImageContent:
-    """What the layers of an image hold."""
-
     libraries: tuple[Library, ...]
     """Those that a container would see."""
     layers: tuple[ReadLayer, ...] = ()
@@ -69,7 +65,6 @@ class ImageContent:
 
     @property
     def secrets(self) -> tuple[LayerSecret, ...]:
-        """Those of all layers, the lowest first."""
         return tuple(
             LayerSecret(path, kind, layer.diff_id)
             for layer in self.layers
@@ -202,10 +197,8 @@ def archived(archive: IO[bytes], skips: bool = False) -> Iterator[tuple[str, IO[
 
 
 def find_image(reference: object, get: Callable[[str], Manifest | None], target: str) -> Manifest:
-    """Return the manifest of the image for linux/amd64 that a tag or digest leads to.
-
-    Raises InputError for an index without one, OutsideError where there is no such image.
-    """
+    """Return the manifest of the image for linux/amd64 that a tag or digest leads to. Raises
+    InputError for an index without one, OutsideError where there is no such image."""
     for _ in range(_NESTED):
         manifest = get(target)
         if manifest is None:

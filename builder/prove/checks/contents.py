@@ -77,7 +77,6 @@ def _all(versions: set[str]) -> str:
 
 
 def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[Defect]:
-    """Yield where the packages are not those of the locks."""
     locked = {canonicalize_name(name): version for name, version in subject.packages.items()}
     fix = "build the image again from its locks"
     for name, version in sorted(locked.items()):
@@ -123,11 +122,9 @@ def _caches(image: Image) -> Iterator[Defect]:
 
 
 def _unaccounted(image: Image, subject: Subject) -> Iterator[Defect]:
-    """Yield the files that would be run, and that neither the base nor the program brings.
-
-    The layers of the base have the digests that images/layers.lock says. Above them lies the
-    program. Whatever else a Dockerfile adds may be data, and no program.
-    """
+    """Yield the files that would be run, and that neither the base nor the program brings. The
+    layers of the base have the digests that images/layers.lock says. Above them lies the program.
+    Whatever else a Dockerfile adds may be data, and no program."""
     tree = image.tree
 
     def is_known(path: str) -> bool:

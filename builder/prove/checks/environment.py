@@ -59,7 +59,6 @@ class Rule(BaseModel):
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the table."""
     table = read_table(Path(__file__).parent / "variables.yaml")["rules"]
     return TypeAdapter(tuple[Rule, ...]).validate_python(table)
 
@@ -373,10 +372,8 @@ def _allocator(environment: Environment) -> Iterator[Defect]:
 
 
 def _flags(variable: str, text: str) -> Iterator[Defect]:
-    """Judge flags: XLA stops at the first word that is none; of two equal ones the last wins.
-
-    A value in quotes may hold spaces; it counts as one word.
-    """
+    """Judge flags: XLA stops at the first word that is none; of two equal ones the last wins. A
+    value in quotes may hold spaces; it counts as one word."""
     if not text.lstrip().startswith("-"):
         return
     words = re.findall(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""", text)
@@ -397,7 +394,6 @@ def _flags(variable: str, text: str) -> Iterator[Defect]:
 
 
 def _known() -> frozenset[str]:
-    """Return the names that a near miss is compared with."""
     judged = (name for rule in rules() for name in rule.names if _NEAR_MISSES.match(name))
     return frozenset({*judged, *_OTHERS})
 

@@ -42,7 +42,6 @@ _LOADER: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
 
 def run(image: Image) -> Answer:
-    """Look at the rights of every file and folder."""
     user, _, group = str(image.config.get("User") or "").partition(":")
     rising, writable = sorted(_rising(image)), sorted(set(_writable(image)))
     defects: list[Defect] = []

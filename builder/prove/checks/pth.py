@@ -24,7 +24,6 @@ namespaces, and pruned images of the factory (builder/devicecode/pruning/announc
 
 
 def run(image: Image) -> Answer:
-    """Compare each line that runs code with those that are known."""
     hooks = image.tree.hooks
     defects = []
     for path, line in sorted(hooks.items()):

@@ -63,7 +63,6 @@ _PERHAPS: Final = re.compile(r"\s*(if|elif|else|except|case)\b")
 
 
 def run(image: Image) -> Answer:
-    """Look beside the program, along PYTHONPATH, and into the scripts and programs of the image."""
     started = list(commands.started(image))
     folders = _folders(image, started)
     defects = [*_modules(image, folders), *_second(image, folders)]

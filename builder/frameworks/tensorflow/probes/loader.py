@@ -159,11 +159,9 @@ def check_gpu(image: ProbedImage, tensorflow: str, opener: str) -> None:
 
 
 def _found(image: ProbedImage, rows: Sequence[opens.Opened], cuda: int) -> dict[str, str]:
-    """Return name -> the file that the loader takes; what it does not find is a problem.
-
-    What cuDNN opens of its own lies beside it, and what a library is linked to is opened with it:
-    both are left to libraries.check.
-    """
+    """Return name -> the file that the loader takes; what it does not find is a problem. What cuDNN
+    opens of its own lies beside it, and what a library is linked to is opened with it: both are
+    left to libraries.check."""
     own = [row for row in rows if not row.opener]
     compiler = next(row for row in rows if row.name.startswith("libnvrtc.so"))
     part = next(row.name for row in rows if row.name.startswith(f"{compiler.opener}.so"))
@@ -259,7 +257,6 @@ def _check_copies(image: ProbedImage, paths: dict[str, str]) -> None:
 
 
 def check_libcuda(image: ProbedImage) -> None:
-    """Look for a libcuda where the loader would come across it."""
     for path in image.files(image.on_path(*CUDA)):
         image.wrong(
             f"a libcuda is on the loader's path: {path}; it shadows the driver's, and TensorFlow "
@@ -306,7 +303,6 @@ def configured() -> list[str]:
 
 
 def probe(request: Json, seen: Json, wrong: Wrong) -> None:
-    """Ask everything, and note what is seen."""
     image = ProbedImage(request, seen, wrong)
     spec = importlib.util.find_spec("tensorflow")
     places = list(spec.submodule_search_locations or ()) if spec else []
