@@ -103,7 +103,6 @@ class HostApt:
     mirror: Mirror | None = None
     """None on a host of another distribution."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Those of the network, as (name, value)."""
     logins: Mapping[str, Login] = field(default_factory=dict)
     """For mirrors, never to be printed."""
 

@@ -47,7 +47,6 @@ class DebianPackage:
     sha256: str
     """Of the .deb, in hex."""
     bytes: int
-    """Its size."""
 
 
 def dump(packages: Iterable[DebianPackage]) -> str:

@@ -283,7 +283,8 @@ class ImageSpec(FileModel):
 
 def _frameworks_in(values: Iterable[Any]) -> tuple[str, ...]:
     """Return the keys that name a framework; it takes time to ask whether an unknown key does."""
-    return frameworks.named_in(key for key in values if key not in ImageSpec.model_fields)
+    others = (key for key in values if isinstance(key, str) and key not in ImageSpec.model_fields)
+    return tuple(filter(frameworks.is_known, others))
 
 
 def targets(root: Path) -> tuple[str, ...]:

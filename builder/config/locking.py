@@ -14,23 +14,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from builder.config import debian_packages, image_yaml, listed, lockfile, network, uv
 from builder.config.debian_packages import DebianPackage
+from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import APT, APT_EXTRA, CUDA, EXTRA, Lock, LockedRootfs, Moved
+from builder.config.network import BuildNetwork
 from builder.config.pins import Pin
-from builder.config.stack import GLIBC, OWN_PYTHON
+from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import NoSolution, Platform
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.facts import frameworks
-
-if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.network import BuildNetwork
-    from builder.config.stack import Stack
 
 WANTED = ("?essential", "?priority(required)", "apt")
 """The packages of a rootfs, as apt patterns."""
@@ -318,7 +315,6 @@ def _layers(
 class _Resolver:
     stack: Stack
     environment: Mapping[str, str]
-    """Variables for uv."""
 
     @property
     def wanted(self) -> tuple[str, ...]:

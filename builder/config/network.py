@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from packaging.markers import Marker
@@ -36,9 +36,7 @@ from builder.core import project, web
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.files import parsed
-
-if TYPE_CHECKING:
-    from builder.core.web import Client
+from builder.core.web import Client
 
 PYPROJECT: Final = "pyproject.toml"
 PINNED: Final = "BUILDER_PINNED"
@@ -67,7 +65,6 @@ _CERTIFICATE: Final = re.compile(
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 Login = tuple[str, str]
-"""A user and a password."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class BuildNetwork:
     """The host's network configuration. It holds credentials: never print or store it."""
 
     ca: Path | None = None
-    """The CA bundle."""
     proxies: tuple[tuple[str, str], ...] = ()
     """By the variables' names in lower case."""
     index: str | None = None
@@ -187,9 +183,7 @@ class BuildNetwork:
 
 
 def discover(
-    environment: Mapping[str, str] | None = None,
-    root: Path = Path("/"),
-    home: Path | None = None,
+    environment: Mapping[str, str] | None = None, root: Path = Path("/"), home: Path | None = None
 ) -> BuildNetwork:
     """Return the host's configuration: the environment, then each tool's files. Each tool's files,
     under `root` and `home`, have the tool's own order of precedence. Raises InputError for a CA

@@ -31,7 +31,6 @@ class Fact:
     statement: str
     value: str
     source: str
-    """Where it stands."""
     verified: bool
     """Whether we have read it there, or tried it."""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
@@ -15,9 +14,7 @@ from builder.config.lockfile import Lock, Staleness
 from builder.config.stack import Fact, Stack
 from builder.core.errors import InputError
 from builder.facts import frameworks
-
-if TYPE_CHECKING:
-    from builder.facts.cuda import OldestDriver
+from builder.facts.cuda import OldestDriver
 
 
 @dataclass(frozen=True)

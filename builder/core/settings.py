@@ -107,8 +107,7 @@ WorkerPool = Annotated[
     ),
 ]
 Bucket = Annotated[
-    str,
-    matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://"),
+    str, matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://")
 ]
 Age = Annotated[
     str, matches(r"[1-9][0-9]{0,3}[hdw]", "an age", "write hours, days or weeks: 12h, 30d, 4w")

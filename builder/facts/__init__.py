@@ -39,6 +39,11 @@ def sources_of(table: Mapping[str, Any]) -> dict[str, Source]:
     }
 
 
+def sourced(row: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:
+    """Return a row of a table with the source that it names."""
+    return {**row, "source": sources[row["source"]]}
+
+
 def numbers(version: str) -> tuple[int, ...]:
     """Return a version or a compute capability so that it can be compared: (9, 10) of "9.10"."""
     return tuple(map(int, version.split(".")))

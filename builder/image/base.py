@@ -32,7 +32,6 @@ from builder.image.wheel_layers import Making, OnLayer
 from builder.registry import Reference
 
 USER: Final = "trainer"
-"""The name of the program's user."""
 
 
 def look_up(

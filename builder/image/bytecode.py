@@ -131,7 +131,7 @@ def _unpack(package: Path, root: Path) -> None:
             at.symlink_to(info.linkname)
 
 
-def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -> BytecodeCompiler:
+def in_container(image: str, python: str, docker: Sequence[str]) -> BytecodeCompiler:
     """Return the compiler in containers of an image that has this Python. It serves hosts of
     another kind. docker: the command of the engine's client."""
     command = [*docker, "run", "--rm", "--interactive", "--network=none", "--platform=linux/amd64"]

@@ -56,7 +56,6 @@ class LockedFile:
     urls: tuple[str, ...]
     """Where it may be, in the order in which they are tried."""
     fix: str
-    """What to do where none has it."""
 
     @property
     def part(self) -> Path:
@@ -76,11 +75,7 @@ def _opened(file: LockedFile) -> IO[bytes] | None:
 
 
 def fetch(
-    client: web.Client,
-    file: LockedFile,
-    retry: Retry,
-    progress: Progress,
-    log: OnRetry = ignore,
+    client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry = ignore
 ) -> IO[bytes]:
     """Return a file, open for reading, downloaded if it is not here. It can be read even where
     another run removes the file meanwhile. Raises OutsideError where no address has it, or where

@@ -57,7 +57,6 @@ class LayerPlan:
     download: int | None
     """The bytes of these packages, None where the lock does not know them all."""
     why: str
-    """One line on what it is for."""
 
     @property
     def history(self) -> str:

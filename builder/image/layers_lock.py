@@ -39,11 +39,9 @@ _LINE: Final = re.compile(
 @dataclass
 class LayersLock:
     path: Path
-    """Of the file."""
     layers: dict[str, Layer]
     """By key."""
     names: dict[str, str]
-    """What people call them."""
     unsigned: frozenset[str] = frozenset()
     """The keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py)."""
     elsewhere: Mapping[str, Layer] = field(default_factory=dict, compare=False)

@@ -115,7 +115,6 @@ class Environment:
     """The top layer: the program's user and folder, the Python environment, the start hook."""
 
     python: str
-    """"3.11"."""
     user: int
     """The number of the program's user and group."""
     keep: str | None
@@ -342,9 +341,7 @@ class Estimate:
     """What some bases take. A layer or a package that several of them share counts once."""
 
     layers: int
-    """How many there are."""
     missing: int
-    """How many have to be made."""
     download: int
     """Bytes of packages, and of layers that a registry has."""
     unknown: int

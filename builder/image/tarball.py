@@ -18,7 +18,6 @@ from builder.image.layer import Compression, Layer
 from builder.registry.manifests import Descriptor
 
 PIECE: Final = 1 << 20
-"""Bytes that are read, hashed and packed at once."""
 
 
 class _Packer(Protocol):
@@ -122,12 +121,6 @@ def folders_above(paths: Iterable[str]) -> set[str]:
 def pieces(file: IO[bytes]) -> Iterator[bytes]:
     while piece := file.read(PIECE):
         yield piece
-
-
-def content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
-    """Yield the content of an entry in pieces; nothing for one that is no file."""
-    if file := tar.extractfile(entry) if entry.isfile() else None:
-        yield from pieces(file)
 
 
 def _info(name: str, mode: int, owner: tuple[int, int] = (0, 0)) -> tarfile.TarInfo:

@@ -318,11 +318,7 @@ def _of_base(hash_: str, on_event: OnEvent) -> OnEvent:
 
 
 def build_image(
-    root: Path,
-    target: Target,
-    bases: Mapping[str, Base],
-    options: BuildOptions,
-    engine: Engine,
+    root: Path, target: Target, bases: Mapping[str, Base], options: BuildOptions, engine: Engine
 ) -> ImageRecord:
     """Put a target's program onto its base on the engine; return the record, which is written.
     bases: by hash, on the engine. Raises OutsideError."""

@@ -91,9 +91,7 @@ class Page:
 
     title: str
     state: str
-    """In one word."""
     facts: Mapping[str, str]
-    """By name."""
     problem: str = ""
     """Why nothing proves it."""
     sections: Sequence[Section] = ()

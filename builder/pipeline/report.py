@@ -61,12 +61,9 @@ class ImageReport:
     name: str
     """As it was asked for."""
     state: str
-    """In a word or two."""
     facts: Mapping[str, str]
-    """By name."""
     image: Image
     suite: str
-    """Whose checks these are."""
     checks: tuple[CheckResult, ...]
     problem: str = ""
     """Why nothing proves it."""

@@ -32,7 +32,6 @@ class Contents:
     lock: Lock
     """What its bill of materials is written from."""
     program: str
-    """The name of the program in it."""
     build: Build
     base_build: Build | None
     """`build` and `base_build`: of the image and of its base, None for a published base."""

@@ -13,15 +13,8 @@ from typing import Any
 from builder import __version__
 from builder.audit.audited import Gpu
 from builder.audit.report import annotation
-from builder.prove.receipts import CheckResult, Defect, Spent, failure
+from builder.prove.receipts import CheckResult, Defect, Spent
 from builder.prove.waste import Waste
-
-
-def require(name: str, results: Sequence[CheckResult]) -> None:
-    """Raise CheckFailed where a check refused the image."""
-    problems = [problem for result in results for problem in result.problems]
-    if problems:
-        raise failure(name, problems)
 
 
 def lines(results: Sequence[CheckResult]) -> Iterator[str]:

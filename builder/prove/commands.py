@@ -53,7 +53,6 @@ class Command:
 
     words: tuple[str, ...]
     folder: str
-    """Where."""
     in_shell: bool = False
     """A shell runs a script that has no first line itself."""
 

@@ -72,7 +72,6 @@ class CheckResult(_Frozen):
     passed: bool
     """Nothing refuses the image."""
     seconds: float = Field(ge=0)
-    """How long it took."""
     problems: tuple[Defect, ...] = Field(default=(), strict=False)
     findings: tuple[Defect, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
     """What is worth a change, and no reason to refuse an image that others made."""
@@ -190,47 +189,42 @@ def of(suite: str, checks: Sequence[CheckResult], **image: Any) -> Receipt:
 
 @dataclass(frozen=True)
 class Validity:
-    """Whether a receipt holds; `reason` is one line, empty where it does."""
+    """Whether a receipt holds."""
 
-    valid: bool
     reason: str = ""
+    """Why it does not, in one line."""
 
     def __bool__(self) -> bool:
-        return self.valid
+        return not self.reason
 
 
 def valid_for(
-    receipt: Receipt | None,
-    image: str | Iterable[str],
-    required: Mapping[str, int],
+    receipt: Receipt | None, image: str | Iterable[str], required: Mapping[str, int]
 ) -> Validity:
     """Tell whether `receipt` proves one image, which is given by its digest, its id or both.
     required: the checks that the receipt must hold, each with its present version."""
     names = {image} if isinstance(image, str) else {name for name in image if name}
     if receipt is None:
-        return Validity(False, "there is no receipt")
+        return Validity("there is no receipt")
     if not names & {receipt.digest, receipt.image_id}:
         return Validity(
-            False,
             f"the receipt is for another image: {receipt.digest or receipt.image_id}, "
-            f"not {' or '.join(sorted(names)) or 'this one'}",
+            f"not {' or '.join(sorted(names)) or 'this one'}"
         )
     results = {check.name: check for check in receipt.checks}
     for check in receipt.checks:
         if not check.passed:
             why = check.problems[0].message if check.problems else "no reason given"
-            return Validity(False, f"the check {check.name} did not pass: {why}")
+            return Validity(f"the check {check.name} did not pass: {why}")
         if check.not_followed:
             why = check.not_followed
-            return Validity(False, f"the check {check.name} could not follow {why}")
+            return Validity(f"the check {check.name} could not follow {why}")
     for name, version in required.items():
         if name not in results:
-            return Validity(False, f"the receipt holds no check {name}")
+            return Validity(f"the receipt holds no check {name}")
         if (old := results[name].version) != version:
-            return Validity(
-                False, f"the receipt's check {name} is version {old}, now it is {version}"
-            )
-    return Validity(True)
+            return Validity(f"the receipt's check {name} is version {old}, now it is {version}")
+    return Validity()
 
 
 def failure(name: str, problems: Sequence[Defect]) -> CheckFailed:

@@ -115,7 +115,6 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
     on_event: OnEvent = ignore
     log: list[str] = field(default_factory=list)
-    """Every line that a container printed."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
@@ -298,16 +297,8 @@ class Sandbox:
                 stopped = _send(container, stop_signal)
                 if stop_signal == "SIGTERM":
                     lines.end_within(self.limits.grace_seconds)
-        run = Run(
-            0,
-            time.monotonic() - began,
-            tuple(events),
-            tuple(tail),
-            answer,
-            stopped,
-            lines.timed_out,
-        )
-        run = replace(run, flooded=lines.flooded, filled=lines.filled)
+        run = Run(0, time.monotonic() - began, tuple(events), tuple(tail), answer, stopped)
+        run = replace(run, timed_out=lines.timed_out, flooded=lines.flooded, filled=lines.filled)
         self.ledger.note("seconds of a container", run.seconds, seconds)
         self.ledger.note("bytes that a container printed", lines.printed, self.limits.output)
         self.ledger.note("bytes in a container's volumes", lines.held, self.limits.disk)

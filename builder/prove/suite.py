@@ -117,7 +117,7 @@ class Suite:
             return validity
         if receipt.suite != self.name:
             return Validity(
-                False, f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
+                f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
             )
         return receipts.valid_for(receipt, image, self.required(receipt.accelerator))
 

@@ -142,4 +142,3 @@ _SAID: Final[Mapping[str, Callable[[Seen], str]]] = {
     "starts": _starts,
     "compile": lambda seen: f"its step {seen['note']}",
 }
-"""By a check's name."""

@@ -76,7 +76,6 @@ class Waste:
     example: str
     """The largest file."""
     fix: str
-    """How to be without them."""
 
     def __str__(self) -> str:
         line = f" by {self.line}" if self.line else ""

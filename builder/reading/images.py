@@ -44,7 +44,6 @@ _FIX: Final = "name what `docker save` wrote, or an OCI image layout"
 class LayerSecret:
     path: str
     kind: str
-    """What it is."""
     layer: str
     """The layer's diff id."""
 
@@ -101,9 +100,7 @@ def of_registry(
 
 
 def of_saved(
-    diff_ids: Sequence[str],
-    save: Callable[[], Blobs],
-    files: Mapping[str, Path] | None = None,
+    diff_ids: Sequence[str], save: Callable[[], Blobs], files: Mapping[str, Path] | None = None
 ) -> ImageContent:
     """Read an image that its holder gives out file by file, as an engine does.
 

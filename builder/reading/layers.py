@@ -22,16 +22,7 @@ from typing import IO, Final, NamedTuple, cast
 from pydantic import TypeAdapter
 
 from builder.core import confidential, files
-from builder.devicecode import (
-    damage,
-    dynamic,
-    inventory,
-    library,
-    pruning,
-    ptx,
-    reader,
-    records,
-)
+from builder.devicecode import damage, dynamic, inventory, library, pruning, ptx, reader, records
 from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
