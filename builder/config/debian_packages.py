@@ -96,18 +96,10 @@ def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
     for match in _URI.finditer(uris):
         name, version = (*match["file"].split("_"), "")[:2]
         archive = SECURITY if match["path"].startswith(_SECURITY_POOL) else ARCHIVE
-        time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
-        packages.append(
-            DebianPackage(
-                name,
-                unquote(version),
-                archive,
-                time.strftime("%Y%m%dT%H%M%SZ"),
-                unquote(match["path"]),
-                match["sha256"],
-                int(match["bytes"]),
-            )
-        )
+        kept = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
+        time, path = kept.strftime("%Y%m%dT%H%M%SZ"), unquote(match["path"])
+        size, sha256 = int(match["bytes"]), match["sha256"]
+        packages.append(DebianPackage(name, unquote(version), archive, time, path, sha256, size))
     records = tuple(sorted(packages))
     try:
         readable = parse(dump(records)) == records

@@ -150,7 +150,5 @@ def _made() -> LayersLock:
 
 def line_of(layer: Layer) -> str:
     kind = next(kind for kind, media in MEDIA_TYPES.items() if media == layer.blob.media_type)
-    return (
-        f"{layer.key} {kind} {layer.blob.digest} {layer.blob.size} {layer.diff_id} "
-        f"{layer.unpacked_bytes}"
-    )
+    blob = layer.blob
+    return f"{layer.key} {kind} {blob.digest} {blob.size} {layer.diff_id} {layer.unpacked_bytes}"

@@ -151,12 +151,9 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
         return [explain(second, "the trainer, started again after a kill,")]
     defects = [_ignored_checkpoint(first, second)]
     if second.last_step < steps:
-        defects.append(
-            Defect(
-                f"the trainer ended well, but at step {second.last_step} of {steps}",
-                "let it train until --steps, those before a restart included",
-            )
-        )
+        what = f"the trainer ended well, but at step {second.last_step} of {steps}"
+        fix = "let it train until --steps, those before a restart included"
+        defects.append(Defect(what, fix))
     defects.append(_not_finite(second) or _not_learning(first, second, steps))
     return [defect for defect in defects if defect]
 

@@ -92,18 +92,10 @@ def of_image(content: ImageContent, device: ComputeCapability | None) -> tuple[W
         if size:
             rows.setdefault((kind, layer, fix), {})[path] = size
     line = lines_of(content)
-    wasted = [
-        Waste(
-            kind,
-            sum(sizes.values()),
-            len(sizes),
-            layer,
-            line[layer],
-            max(sizes, key=lambda path: sizes[path]),
-            fix,
-        )
-        for (kind, layer, fix), sizes in rows.items()
-    ]
+    wasted = []
+    for (kind, layer, fix), sizes in rows.items():
+        total, example = sum(sizes.values()), max(sizes, key=lambda path: sizes[path])
+        wasted.append(Waste(kind, total, len(sizes), layer, line[layer], example, fix))
     return tuple(sorted(wasted, key=lambda waste: -waste.size))
 
 
@@ -133,13 +125,10 @@ def _files(
                 continue
             if not seen(path) and not _kind(path):
                 size, upper = above.get(path, (-1, ""))
-                again = size == entry.size
-                yield (
-                    path,
-                    entry.size,
-                    upper if again else layer.diff_id,
-                    (_AGAIN if again else _DELETED),
-                )
+                if size == entry.size:
+                    yield path, size, upper, _AGAIN
+                else:
+                    yield path, entry.size, layer.diff_id, _DELETED
             elif kind := _kind(path):
                 yield path, entry.size, layer.diff_id, kind
             elif path in copies:
