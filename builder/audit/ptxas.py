@@ -72,9 +72,11 @@ def compile_paths(
     on_event: OnEvent = ignore,
     environment: Mapping[str, str] | None = None,
 ) -> tuple[Compiled, ...]:
-    """Compile the PTX that devices have to use of the libraries below these paths. environment: see
-    `compiler`. Raises InputError for an image in files, OutsideError where the compiler is not to
-    be had."""
+    """Compile the PTX that devices have to use of the libraries below these paths.
+
+    environment: see `compiler`. Raises InputError for an image in files, OutsideError where the
+    compiler is not to be had.
+    """
     devices = tuple(devices)
     with compiler(on_event, environment) as ptxas, step("compile PTX", on_event) as running:
         results: list[Compiled] = []

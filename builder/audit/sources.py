@@ -90,9 +90,12 @@ def found(
     default: str | None = None,
     targets: Iterable[str] = (),
 ) -> T:
-    """Read an image by what its name leads to: files, this machine's engine, or a registry. engine:
-    connects, and returns what reads there. default: the repository of a name that is a tag alone;
-    None for none. targets: names that a person may have meant. Raises InputError, OutsideError."""
+    """Read an image by what its name leads to: files, this machine's engine, or a registry.
+
+    engine: connects, and returns what reads there. default: the repository of a name that is a tag
+    alone; None for none. targets: names that a person may have meant. Raises InputError,
+    OutsideError.
+    """
     if Path(name).exists():
         return of_archive(Path(name))
     if _FILE.search(name):
@@ -149,9 +152,12 @@ def of_engine(
     files: Mapping[str, Path] | None = None,
     store: Sequence[Path] = (),
 ) -> ImageContent:
-    """Read an image on an engine, by reference or id. files: the files of layers that this machine
-    has, by diff id. store: the folders in which the engine may keep blobs; a layer that is found
-    there is read alone, because an engine gives out whole images only. Raises OutsideError."""
+    """Read an image on an engine, by reference or id.
+
+    files: the files of layers that this machine has, by diff id. store: the folders in which the
+    engine may keep blobs; a layer that is found there is read alone, because an engine gives out
+    whole images only. Raises OutsideError.
+    """
 
     def save() -> Blobs:
         stream = client.api.get_image(str(image.id), chunk_size=1 << 20)

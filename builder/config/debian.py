@@ -50,13 +50,17 @@ class Archives:
 
     def urls(self, archive: str, time: str, path: str) -> tuple[str, str]:
         """Return where a file of one of ARCHIVES is: on the mirror, and where it always stays.
-        time: as snapshots are named, such as 20260711T221637Z."""
+
+        time: as snapshots are named, such as 20260711T221637Z.
+        """
         mirror = self.debian if archive == ARCHIVE else self.security
         return f"{mirror}/{quote(path)}", f"{self.snapshot}/{archive}/{time}/{quote(path)}"
 
     def sources(self, suite: str) -> tuple[str, ...]:
-        """Return a sources.list for a suite, its updates and its security fixes, in this order. An
-        archive need not have the last two: testing and unstable have none."""
+        """Return a sources.list for a suite, its updates and its security fixes, in this order.
+
+        An archive need not have the last two: testing and unstable have none.
+        """
         option = "[trusted=yes]" if self.trusted else f"[signed-by={KEYRING}]"
         return (
             f"deb {option} {self.debian} {suite} main\n",
@@ -85,8 +89,10 @@ def archives(settings: Settings, apt: HostApt | None = None) -> Archives:
 
 def build_secrets(sources: str = "") -> dict[str, bytes]:
     """Return the host's network as the secrets of a build, by their ids (config/network.py).
+
     sources: a sources.list that takes the place of the image's own; "" leaves that. Raises
-    InputError for a file of the host that cannot be read."""
+    InputError for a file of the host that cannot be read.
+    """
     return network.discover().secrets(host_apt().settings, sources)
 
 
@@ -108,8 +114,10 @@ class HostApt:
 
 
 def host_apt(root: Path = Path("/"), environ: Mapping[str, str] | None = None) -> HostApt:
-    """Return what the host's apt knows; nothing where there is none. Raises InputError for a file
-    with logins that cannot be read."""
+    """Return what the host's apt knows; nothing where there is none.
+
+    Raises InputError for a file with logins that cannot be read.
+    """
     etc = root / "etc/apt"
     try:
         known = mirror(etc)

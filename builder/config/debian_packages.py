@@ -60,8 +60,10 @@ def dump(packages: Iterable[DebianPackage]) -> str:
 
 @cache
 def parse(text: str) -> tuple[DebianPackage, ...]:
-    """Return the records of a text that `dump` wrote, after any comments. Raises ValueError for a
-    line that is none, and for a path that leads out of the archive."""
+    """Return the records of a text that `dump` wrote, after any comments.
+
+    Raises ValueError for a line that is none, and for a path that leads out of the archive.
+    """
     body = re.sub(r"(?m)^#.*\n", "", text)
     packages = tuple(_package(record) for record in _RECORD.finditer(body))
     if left := _RECORD.sub("", body).strip():
@@ -87,9 +89,11 @@ _UNTIL_KEPT: Final = timedelta(days=1)
 
 
 def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
-    """Return the records of the packages that `apt-get --print-uris` names. uris: apt's output with
-    ForceHash SHA256. dates: for each of ARCHIVES, the newest `Date` of its signed lists. Raises
-    OutsideError for a package that no record can hold."""
+    """Return the records of the packages that `apt-get --print-uris` names.
+
+    uris: apt's output with ForceHash SHA256. dates: for each of ARCHIVES, the newest `Date` of its
+    signed lists. Raises OutsideError for a package that no record can hold.
+    """
     from email.utils import parsedate_to_datetime
 
     packages = []

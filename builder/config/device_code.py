@@ -40,9 +40,11 @@ Read = Mapping[str, Wheel]
 
 
 def read(root: Path, only: Collection[str] | None = None) -> Read:
-    """Return the wheels of the committed file; where there is none, of the factory's own. only: the
-    checksums of those that are asked for; None for all. Raises InputError for a file of another
-    form."""
+    """Return the wheels of the committed file; where there is none, of the factory's own.
+
+    only: the checksums of those that are asked for; None for all. Raises InputError for a file of
+    another form.
+    """
     own = root / image_yaml.IMAGES / FILE
     path = own if own.exists() else project.factory() / image_yaml.IMAGES / FILE
     try:
@@ -105,8 +107,11 @@ def locked(root: Path, lock: Lock) -> Audit:
 
 def driver(root: Path, stack: Stack, lock: Lock | None) -> OldestDriver | None:
     """Return the oldest driver that runs what a lock's wheels carry on its GPU; without a lock,
-    that for its CUDA. It is the highest of what CUDA, the GPU, and the PTX that the GPU has to use
-    ask for: drivers run newer minors of CUDA, but compile no newer PTX. None for no GPU."""
+    that for its CUDA.
+
+    It is the highest of what CUDA, the GPU, and the PTX that the GPU has to use ask for: drivers
+    run newer minors of CUDA, but compile no newer PTX. None for no GPU.
+    """
     if stack.cuda is None:
         return None
     major = stack.cuda.partition(".")[0]

@@ -103,8 +103,10 @@ def _base(value: str) -> str:
 
 
 def requirement(value: str) -> str:
-    """Return a requirement as pip writes it. Raises PydanticCustomError for what cannot be
-    locked."""
+    """Return a requirement as pip writes it.
+
+    Raises PydanticCustomError for what cannot be locked.
+    """
     if value.lstrip().startswith("-"):
         raise invalid(
             f"{value!r} is an option, not a requirement",

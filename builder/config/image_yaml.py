@@ -323,8 +323,10 @@ def _lines(error: InputError) -> list[str]:
 
 
 def load(root: Path, target: str) -> ImageSpec:
-    """Return one target of a project. Raises InputError: no such target, or every problem of its
-    file."""
+    """Return one target of a project.
+
+    Raises InputError: no such target, or every problem of its file.
+    """
     if target not in targets(root):
         raise _unknown(root, target)
     path = root / IMAGES / target / FILE
@@ -344,7 +346,9 @@ def _unknown(root: Path, target: str) -> InputError:
 
 def parse(text: str, source: Path, root: Path | None = None) -> ImageSpec:
     """Return the ImageSpec of one image.yaml's text. With `root`, what it names has to exist there.
-    Raises InputError with every problem of the text."""
+
+    Raises InputError with every problem of the text.
+    """
     name, where = source.parent.name, shown(source)
     document = yamlfile.parse(text, where)
     problems = [*_name_problems(name), *document.problems]
@@ -424,8 +428,10 @@ def _module_problems(document: Document, program: Program, root: Path) -> list[M
 
 
 def _program_folder(program: Program, root: Path) -> ProgramFolder:
-    """Return what the folder holds. Raises InputError with every line of requirements.txt that
-    cannot be installed."""
+    """Return what the folder holds.
+
+    Raises InputError with every line of requirements.txt that cannot be installed.
+    """
     if program.folder == ROOT:
         return ProgramFolder(flat=True)
     root = program.home(root)
@@ -441,8 +447,10 @@ def _program_folder(program: Program, root: Path) -> ProgramFolder:
 
 
 def requirements_in(text: str, name: str) -> tuple[tuple[str, str], ...]:
-    """Return the lines of a requirements.txt, each with its file, `name`, and line. Raises
-    InputError with every line that cannot be installed."""
+    """Return the lines of a requirements.txt, each with its file, `name`, and line.
+
+    Raises InputError with every line that cannot be installed.
+    """
     requirements, problems = [], []
     for number, line in enumerate(text.split("\n"), 1):
         text = re.sub(r"(^|\s)#.*", "", line).strip()

@@ -168,8 +168,10 @@ def read(root: Path, target: str) -> Lock:
 
 
 def parse(root: Path, target: str, content: Any, texts: Mapping[str, str]) -> Lock:
-    """Return the lock in these files. Raises InputError where they are damaged. content: the JSON
-    of image.lock. texts: file name -> text of every file that it lists."""
+    """Return the lock in these files. Raises InputError where they are damaged.
+
+    content: the JSON of image.lock. texts: file name -> text of every file that it lists.
+    """
     with _explained(root, target):
         if content["schema"] != _SCHEMA:
             raise KeyError("schema")
@@ -221,9 +223,11 @@ def os_lock(root: Path, suite: str) -> Path:
 
 
 def write(root: Path, made: Lock) -> None:
-    """Write every file of a lock that differs, and delete those that it does not have. image.lock
-    comes last: the old one's checksums do not match the new files, so that an interrupted run is
-    noticed."""
+    """Write every file of a lock that differs, and delete those that it does not have.
+
+    image.lock comes last: the old one's checksums do not match the new files, so that an
+    interrupted run is noticed.
+    """
     folder = root / image_yaml.IMAGES / made.target
     texts = {folder / name: text for name, text in made.files.items()}
     if made.rootfs:
@@ -265,7 +269,9 @@ class Staleness:
 
 def check(root: Path, spec: ImageSpec, stack: Stack) -> tuple[Lock | None, tuple[Staleness, ...]]:
     """Return a target's lock, and every file of it that is stale. Nothing is resolved or fetched.
-    The lock is None where a file is missing or differs from its checksum."""
+
+    The lock is None where a file is missing or differs from its checksum.
+    """
     folder, lock = root / image_yaml.IMAGES / spec.name, None
 
     def stale(name: str, why: str) -> Staleness:
@@ -317,8 +323,10 @@ def _changed_fields(spec: ImageSpec, locked: Mapping[str, object]) -> list[tuple
 def _changed_files(
     folder: Path, files: Mapping[str, str], texts: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the files that differ from their checksums, and why. texts: of those that are
-    there."""
+    """Return the files that differ from their checksums, and why.
+
+    texts: of those that are there.
+    """
     changed = []
     for name, known in files.items():
         if name not in texts:

@@ -150,8 +150,10 @@ def _locks(root: Path, first: str) -> tuple[Lock, ...]:
 def _debian(
     rootfs: LockedRootfs, spec: ImageSpec, locks: Sequence[Lock], apt: Apt
 ) -> tuple[LockedRootfs, dict[str, tuple[DebianPackage, ...]]]:
-    """Return the rootfs with its packages, and the packages on top of it by their file. What is
-    locked is kept."""
+    """Return the rootfs with its packages, and the packages on top of it by their file.
+
+    What is locked is kept.
+    """
     names = lockfile.configuration(spec)["apt"]
     near = [lock for lock in locks if lock.rootfs == rootfs]
     python = next((lock.apt[APT] for lock in near if APT in lock.apt), ())
@@ -194,7 +196,8 @@ def _locked_rootfs(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
 
 def rootfs(root: Path, suite: str, apt: Apt) -> LockedRootfs:
     """Return the locked rootfs of a suite; where there is none, `apt` chooses it and it is
-    written."""
+    written.
+    """
     with files.locked(root / project.BUILD / ".lock"):
         kept = _locked_rootfs(root, suite, upgrade=False)
         if kept.packages:
@@ -371,8 +374,10 @@ class _Resolver:
     def with_requirements(
         self, base: dict[str, Pin], versions: Mapping[str, str]
     ) -> dict[str, Pin]:
-        """Return all packages with the user's requirements. Raises InputError that names the one at
-        fault."""
+        """Return all packages with the user's requirements.
+
+        Raises InputError that names the one at fault.
+        """
         if not self.requirements:
             return base
 

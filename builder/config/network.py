@@ -105,7 +105,9 @@ class BuildNetwork:
 
     def index_of(self, wheel: str) -> tuple[str, str]:
         """Return the index that has the address of a wheel, and the variable or file that names it.
-        An index may keep its files on another host; then it is the first one, as uv asks them."""
+
+        An index may keep its files on another host; then it is the first one, as uv asks them.
+        """
         known = [(url, PYPROJECT) for _, url in self.pinned]
         known += [(url, self.extra_named) for url in self.extra_indexes]
         known += [(self.index, self.index_named)] if self.index else []
@@ -117,9 +119,12 @@ class BuildNetwork:
     def secrets(
         self, apt_settings: Sequence[tuple[str, str]] = (), sources: str = ""
     ) -> dict[str, bytes]:
-        """Return the build's secrets by id. apt_settings: what the host's apt needs for the
-        network. sources: a sources.list that takes the place of the image's own; "" leaves that.
-        Raises InputError where the CA bundle is not one."""
+        """Return the build's secrets by id.
+
+        apt_settings: what the host's apt needs for the network. sources: a sources.list that takes
+        the place of the image's own; "" leaves that. Raises InputError where the CA bundle is not
+        one.
+        """
         apt = list(apt_settings)
         if self.ca:
             apt.append(("Acquire::https::CaInfo", f"{SECRETS_FOLDER}/ca"))
@@ -140,8 +145,10 @@ class BuildNetwork:
         return {name: content for name, content in secrets.items() if content}
 
     def host_environment(self) -> dict[str, str]:
-        """Return the variables for uv on the host, beside its environment. Index, proxies and CA
-        are those of a build, so that a build can fetch what is locked."""
+        """Return the variables for uv on the host, beside its environment.
+
+        Index, proxies and CA are those of a build, so that a build can fetch what is locked.
+        """
         pins = " ".join(f"{name}={url}" for name, url in self.pinned)
         return self._variables(str(self.ca)) | ({PINNED: pins} if pins else {})
 
@@ -185,9 +192,11 @@ class BuildNetwork:
 def discover(
     environment: Mapping[str, str] | None = None, root: Path = Path("/"), home: Path | None = None
 ) -> BuildNetwork:
-    """Return the host's configuration: the environment, then each tool's files. Each tool's files,
-    under `root` and `home`, have the tool's own order of precedence. Raises InputError for a CA
-    bundle that is named and missing, and for a file that cannot be read."""
+    """Return the host's configuration: the environment, then each tool's files.
+
+    Each tool's files, under `root` and `home`, have the tool's own order of precedence. Raises
+    InputError for a CA bundle that is named and missing, and for a file that cannot be read.
+    """
     env = os.environ if environment is None else environment
     home = Path(env.get("HOME") or Path.home()) if home is None else home
     config = Path(env.get("XDG_CONFIG_HOME") or home / ".config")
@@ -214,7 +223,9 @@ def discover(
 
 def read_bundle(path: Path) -> bytes:
     """Return the certificates of a PEM bundle, without comments, so that it fits into a secret.
-    Raises InputError for a bundle that cannot be read, has no certificate, or is too large."""
+
+    Raises InputError for a bundle that cannot be read, has no certificate, or is too large.
+    """
 
     def bad_bundle(problem: str, file: str) -> InputError:
         return InputError(f"the CA bundle {path} {problem}", f"point SSL_CERT_FILE at a {file}")
@@ -272,7 +283,9 @@ def _pip_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str,
 
 def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, object]:
     """Return uv's settings outside of a project: UV_CONFIG_FILE, else the system's and the user's.
-    The user's win over the system's."""
+
+    The user's win over the system's.
+    """
     files = [root / "etc/uv/uv.toml", config / "uv/uv.toml"]
     if env.get("UV_CONFIG_FILE"):
         files = [Path(env["UV_CONFIG_FILE"])]
@@ -371,8 +384,10 @@ def _words(value: object) -> list[Any]:
 
 
 def read_logins(files: Iterable[Path]) -> dict[str, Login]:
-    """Return host (in apt's files also host/path) -> login, from files in netrc's form. Raises
-    InputError for a file of another form."""
+    """Return host (in apt's files also host/path) -> login, from files in netrc's form.
+
+    Raises InputError for a file of another form.
+    """
     logins: dict[str, Login] = {}
     for file in files:
         try:

@@ -56,8 +56,10 @@ def schema() -> dict[str, Any]:
 
 
 def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
-    """Put the text below each field of a model into its schema. Pydantic can do that, but it would
-    read the source whenever the module is loaded."""
+    """Put the text below each field of a model into its schema.
+
+    Pydantic can do that, but it would read the source whenever the module is loaded.
+    """
     (body,) = ast.parse(inspect.getsource(model)).body
     assert isinstance(body, ast.ClassDef)
     for field, text in pairwise(body.body):

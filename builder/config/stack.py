@@ -41,8 +41,10 @@ class Fact:
 
 @dataclass(frozen=True)
 class Prune:
-    """What device code stays in the libraries of `only`: what compute capability `keep` runs. The
-    image then runs on that capability and on newer minors of its major."""
+    """What device code stays in the libraries of `only`: what compute capability `keep` runs.
+
+    The image then runs on that capability and on newer minors of its major.
+    """
 
     keep: str
     only: PruneMode
@@ -89,9 +91,11 @@ class Stack:
 
 
 class RefusedError(Exception):
-    """A combination that cannot work. field: the key of image.yaml at fault, with dots. fix: what
-    to write instead; without one, the nearest release that works is looked for, and `otherwise` is
-    offered beside it."""
+    """A combination that cannot work.
+
+    field: the key of image.yaml at fault, with dots. fix: what to write instead; without one, the
+    nearest release that works is looked for, and `otherwise` is offered beside it.
+    """
 
     def __init__(self, field: str, what: str, fix: str = "", *, otherwise: str = "") -> None:
         super().__init__(what)

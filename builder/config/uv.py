@@ -53,8 +53,10 @@ class Platform:
 
 
 class NoSolution(Exception):
-    """The requirements contradict each other; `str()` is uv's explanation in one line. sources: the
-    packages without a wheel that it names."""
+    """The requirements contradict each other; `str()` is uv's explanation in one line.
+
+    sources: the packages without a wheel that it names.
+    """
 
     def __init__(self, why: str, sources: Iterable[str] = ()) -> None:
         super().__init__(why)
@@ -156,8 +158,10 @@ def addresses(
     pins: Iterable[Pin], platform: Platform, environment: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the sha256 of each wheel -> where this machine's indexes have it, or the source that
-    it is made from; those they lack left out. Raises OutsideError where the index cannot be
-    reached, or has a version no more."""
+    it is made from; those they lack left out.
+
+    Raises OutsideError where the index cannot be reached, or has a version no more.
+    """
     urls = dict[str, str]()
     for wanted in without_conflict(pins):
         made = {pin.source: pin.sha256 for pin in wanted.values() if pin.source}
@@ -189,7 +193,8 @@ def addresses(
 
 def without_conflict(pins: Iterable[Pin]) -> list[dict[str, Pin]]:
     """Return the pins by name, in as few groups as leave no name twice: targets lock other
-    versions."""
+    versions.
+    """
     groups: list[dict[str, Pin]] = []
     for pin in {pin.sha256: pin for pin in pins}.values():
         for group in groups:
@@ -260,7 +265,9 @@ def _compiled(
 
 def _project(requirements: Iterable[str], python: str, pinned: Iterable[str]) -> str:
     """Return a pyproject.toml that asks for requirements: there uv takes packages from one index.
-    pinned: NAME=URL of each."""
+
+    pinned: NAME=URL of each.
+    """
     text = f'[project]\nname = "locked"\nversion = "0"\nrequires-python = ">={python}"\n'
     text += f"dependencies = {json.dumps(list(requirements))}\n"
     for name, _, url in (each.partition("=") for each in pinned):
@@ -271,7 +278,10 @@ def _project(requirements: Iterable[str], python: str, pinned: Iterable[str]) ->
 
 def with_sizes(pins: Mapping[str, Pin], known: Iterable[Pin], host: BuildNetwork) -> dict[str, Pin]:
     """Return the pins with the size of each wheel, from a `known` pin of the same hash or from the
-    index. host: how the index is reached. A size that the index does not give stays None."""
+    index.
+
+    host: how the index is reached. A size that the index does not give stays None.
+    """
     from urllib3.exceptions import HTTPError
 
     sizes = {pin.sha256: pin.bytes for pin in known if pin.bytes is not None}

@@ -56,9 +56,11 @@ class Mirror:
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> Mirror:
-    """Return the Debian mirror in the apt sources of the host. Third parties also use Debian's
-    suite names. An entry with a key of its own therefore comes after those that Debian signs.
-    Raises OutsideError where no entry is a Debian archive."""
+    """Return the Debian mirror in the apt sources of the host.
+
+    Third parties also use Debian's suite names. An entry with a key of its own therefore comes
+    after those that Debian signs. Raises OutsideError where no entry is a Debian archive.
+    """
     sources: list[AptSource] = []
     for path in [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*"))]:
         if path.suffix in (".list", ".sources") and path.is_file():

@@ -83,9 +83,11 @@ _RUNS = re.compile(rb"[\w.~+/=:-]{12,}")
 
 
 def secret_in(content: bytes, configuration: bool, variables: bool = False) -> str | None:
-    """Return what kind of secret this text holds, if any, in UTF-8 or in UTF-16. configuration:
-    whether the text is meant for settings, where every login counts. variables: whether it sets
-    environment variables, of which one called PASSWORD or TOKEN counts."""
+    """Return what kind of secret this text holds, if any, in UTF-8 or in UTF-16.
+
+    configuration: whether the text is meant for settings, where every login counts. variables:
+    whether it sets environment variables, of which one called PASSWORD or TOKEN counts.
+    """
     halves = (content[::2], content[1::2]) if b"\0" in content else ()
     for text in (content, *halves):
         for what, (words, pattern) in _PATTERNS.items():

@@ -23,8 +23,10 @@ class Annotation(str):
 
 
 def masked(text: str) -> str:
-    """Return the text with the user and the password of each address in it as `***`. An address may
-    lack its scheme, and a password may hold a slash or an @."""
+    """Return the text with the user and the password of each address in it as `***`.
+
+    An address may lack its scheme, and a password may hold a slash or an @.
+    """
     if "@" not in text:
         return text
     quoted = _QUOTED.sub("//***@", text)

@@ -33,8 +33,10 @@ def client(host: str, environment: Mapping[str, str], timeout: int) -> docker.Do
 
 @contextlib.contextmanager
 def answering(host: str) -> Iterator[None]:
-    """Turn whatever goes wrong with the first questions to an engine into one error. Raises
-    NoEngine where nothing listens, OutsideError for an engine that does not answer."""
+    """Turn whatever goes wrong with the first questions to an engine into one error.
+
+    Raises NoEngine where nothing listens, OutsideError for an engine that does not answer.
+    """
     socket = Path(host.removeprefix("unix://"))
     if host.startswith("unix://") and not _exists(socket):
         raise NoEngine(f"no Docker engine at {socket}", "start it, or install Docker")
@@ -49,8 +51,10 @@ def answering(host: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusals(image: str, fix: str = "run `builder build` first") -> Iterator[None]:
-    """Turn what the SDK raises about a container of `image` into an OutsideError of one line. fix:
-    what to do if the engine does not have the image."""
+    """Turn what the SDK raises about a container of `image` into an OutsideError of one line.
+
+    fix: what to do if the engine does not have the image.
+    """
     import requests
     from docker.errors import APIError, ImageNotFound
 

@@ -64,9 +64,11 @@ _NO_TEMPORARY: Final = "No usable temporary directory"
 
 
 def refusal(error: OSError, path: str = "") -> OutsideError | None:
-    """Return what the operating system refused, with the path; None where it is no refusal. path:
-    of the file, if the system's error does not say. This is the only place that tells a full disk,
-    a folder of someone else and the like from a fault of the factory."""
+    """Return what the operating system refused, with the path; None where it is no refusal.
+
+    path: of the file, if the system's error does not say. This is the only place that tells a full
+    disk, a folder of someone else and the like from a fault of the factory.
+    """
     if _NO_TEMPORARY in str(error.strerror):
         return OutsideError(str(error.strerror), _FIXES[errno.ENOSPC])
     if error.errno not in _FIXES or type(error).__module__ != "builtins":

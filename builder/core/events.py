@@ -86,8 +86,10 @@ class RunningStep:
 
 @contextlib.contextmanager
 def step(name: str, on_event: OnEvent) -> Iterator[RunningStep]:
-    """Emit StepStarted before a block and StepDone after it. An exception ends the step with its
-    message as the error, and goes on."""
+    """Emit StepStarted before a block and StepDone after it.
+
+    An exception ends the step with its message as the error, and goes on.
+    """
     on_event(StepStarted(name))
     running = RunningStep(name, on_event)
     try:

@@ -109,8 +109,10 @@ def error(where: str, mistakes: Sequence[Mistake]) -> InputError:
 def mistakes(
     document: Document, details: Sequence[ErrorDetails], model: type[BaseModel]
 ) -> list[Mistake]:
-    """Return pydantic's errors in the words of the file. A key that is missing because it is
-    misspelt is one mistake, not two."""
+    """Return pydantic's errors in the words of the file.
+
+    A key that is missing because it is misspelt is one mistake, not two.
+    """
     result: list[Mistake] = []
     for detail in sorted(details, key=lambda detail: detail["type"] == "missing"):
         path, owner, example = _walk(detail["loc"], model)

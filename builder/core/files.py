@@ -32,8 +32,9 @@ EPOCH = 315532800
 
 def write(path: Path, content: str | bytes, mode: int | None = None) -> None:
     """Write a file whole or not at all; text as UTF-8. A reader sees the old file or the new one.
-    mode: the file's permissions. None keeps those of the file that is there; a new one gets
-    0o644."""
+
+    mode: the file's permissions. None keeps those of the file that is there; a new one gets 0o644.
+    """
     with replacing(path, mode) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -48,8 +49,10 @@ def append(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a new file that takes the place of `path` at the end of the block; an error discards it.
+
     The folder is made where it is missing. The content goes to a name of its own beside `path`,
-    which is then renamed. A device or a pipe (`/dev/stdout`) is written to directly."""
+    which is then renamed. A device or a pipe (`/dev/stdout`) is written to directly.
+    """
     if path.exists() and not (path.is_file() or path.is_dir()):
         with path.open("wb") as file:
             yield file
@@ -83,9 +86,11 @@ _LOOK_AGAIN: Final = 0.1
 def locked(
     path: Path, wait: bool = True, check: Callable[[], object] | None = None
 ) -> Iterator[None]:
-    """Hold a lock file; the kernel frees it when the process ends, however it ends. Waits for
-    another process that holds it; without `wait` it raises BlockingIOError. check: is called while
-    it waits, in a thread that no signal reaches; what it raises ends the waiting."""
+    """Hold a lock file; the kernel frees it when the process ends, however it ends.
+
+    Waits for another process that holds it; without `wait` it raises BlockingIOError. check: is
+    called while it waits, in a thread that no signal reaches; what it raises ends the waiting.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         while True:
@@ -134,7 +139,9 @@ def parsed(parse: Callable[[T], V], data: T) -> V:
 
 def text_of(path: Path) -> str | None:
     """Return the text of a person's file, None where there is none. PowerShell writes UTF-16.
-    Raises InputError for more than LARGEST bytes."""
+
+    Raises InputError for more than LARGEST bytes.
+    """
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -154,7 +161,9 @@ def data_home() -> Path:
 
 def cache_home() -> Path:
     """Return the folder of what the factory can fetch or make again; only this user may enter it.
-    Raises OutsideError where another user may write to it: what lies there goes into images."""
+
+    Raises OutsideError where another user may write to it: what lies there goes into images.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "training-image-factory"
     with contextlib.suppress(OSError):  # who writes to it gets the error

@@ -39,8 +39,10 @@ def check(
     root: Path, path: Path, left_out: Callable[[PurePosixPath], bool], fix: str = HAND_OVER
 ) -> None:
     """Raise InputError, by name, for a file that must not leave: a secret, or a link out of the
-    project or to what is left out of it. root: of what is sent; path: below it. left_out: whether a
-    path relative to `root` stays here."""
+    project or to what is left out of it.
+
+    root: of what is sent; path: below it. left_out: whether a path relative to `root` stays here.
+    """
     inside(root, path)
     shown = path.relative_to(root).as_posix()
     real = PurePosixPath(path.resolve().relative_to(root.resolve()))

@@ -16,7 +16,10 @@ T = TypeVar("T")
 
 def each(work: Callable[[A], T], items: Iterable[A]) -> tuple[T, ...]:
     """Return `work` of each item, in the items' order; as many run at once as there are
-    connections. Raises the first error in that order. What has not begun by then is not begun."""
+    connections.
+
+    Raises the first error in that order. What has not begun by then is not begun.
+    """
     with ThreadPoolExecutor(web.THREADS) as threads:
         return tuple(threads.map(work, items))
 

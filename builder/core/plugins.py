@@ -30,8 +30,10 @@ def names(group: str, own: Collection[str]) -> tuple[str, ...]:
 
 
 def load(group: str, name: str, own: Collection[str], reference: str) -> Any:
-    """Return the value of a name. reference: where ours are; {} stands for the name. Raises
-    KeyError where there is none, OutsideError where another distribution's cannot be loaded."""
+    """Return the value of a name. reference: where ours are; {} stands for the name.
+
+    Raises KeyError where there is none, OutsideError where another distribution's cannot be loaded.
+    """
     if name in own:
         return _named(reference.format(name))
     for point in others(group).select(name=name):

@@ -23,15 +23,19 @@ INSTALLED: Final = Path(__file__).parents[2]
 
 
 def factory() -> Path:
-    """Return the factory's own project, whose images/ holds the locks that it was tested with. A
-    wheel carries it below builder/ (setup.py)."""
+    """Return the factory's own project, whose images/ holds the locks that it was tested with.
+
+    A wheel carries it below builder/ (setup.py).
+    """
     shipped = INSTALLED / "builder" / "factory"
     return shipped if shipped.is_dir() else INSTALLED
 
 
 def find_root(start: Path | None = None) -> Path:
     """Return the nearest folder at or above `start` (else the working directory) with builder.toml.
-    Raises InputError where there is none."""
+
+    Raises InputError where there is none.
+    """
     begin = (start or Path.cwd()).absolute()
     for folder in (begin, *begin.parents):
         if (folder / MARKER).is_file():

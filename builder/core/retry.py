@@ -17,9 +17,11 @@ OnRetry = Callable[[str], None]
 
 
 class TransientError(Exception):
-    """An attempt failed, and a later one may succeed. after: seconds that the other side asked to
-    wait. final: the error that is raised if this was the last attempt; by default an OutsideError
-    of `why` and `fix`."""
+    """An attempt failed, and a later one may succeed.
+
+    after: seconds that the other side asked to wait. final: the error that is raised if this was
+    the last attempt; by default an OutsideError of `why` and `fix`.
+    """
 
     def __init__(
         self,

@@ -334,9 +334,12 @@ def load(
     tables: Mapping[str, Flags] | None = None,
     **flags: str | None,
 ) -> Settings:
-    """Return the settings of the project at `root`. flags: those of the command line, by the names
-    of settings; one that is None was not given. tables: those of a table, such as {"cloud":
-    {"region": "us-central1"}}. Raises InputError that names where each bad value came from."""
+    """Return the settings of the project at `root`.
+
+    flags: those of the command line, by the names of settings; one that is None was not given.
+    tables: those of a table, such as {"cloud": {"region": "us-central1"}}. Raises InputError that
+    names where each bad value came from.
+    """
     file = BuilderToml.read(root)
     model = _model(backends.ours())
     if not {*file.value, *(tables or ())} <= {*model.file_keys()}:
@@ -393,8 +396,10 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
 
 
 def outside(root: Path, path: Path, place: str) -> Path:
-    """Return the path of a private key. Raises InputError for one inside of the project. place:
-    where it was written, for the error."""
+    """Return the path of a private key. Raises InputError for one inside of the project.
+
+    place: where it was written, for the error.
+    """
     if path.resolve().is_relative_to(root.resolve()):
         raise InputError(
             f"{place}: {path} is a private key inside of the project",

@@ -33,8 +33,10 @@ def architecture(machine: str = platform.machine()) -> str:
 
 
 def started(pid: int) -> str:
-    """Return when a process started, as a text that differs for a later process of this number. "0"
-    for a process that does not exist. On Linux the kernel's ticks, elsewhere what ps prints."""
+    """Return when a process started, as a text that differs for a later process of this number.
+
+    "0" for a process that does not exist. On Linux the kernel's ticks, elsewhere what ps prints.
+    """
     if LINUX:
         with contextlib.suppress(OSError, IndexError):
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -148,8 +148,10 @@ class Client:
         wait: float | None = None,
         named_by: str = "",
     ) -> Answer:
-        """Return what `request` does, with a body of at most `most` bytes, within DEADLINE. Raises
-        OutsideError for a body beyond that."""
+        """Return what `request` does, with a body of at most `most` bytes, within DEADLINE.
+
+        Raises OutsideError for a body beyond that.
+        """
         data = bytearray()
         with self.request(
             method, url, headers=headers, body=body, follow=follow, wait=wait, named_by=named_by
@@ -188,8 +190,10 @@ class Client:
 
 
 class _Limit:
-    """Shuts a socket down after so many seconds, so that who reads from it gets no more of it. A
-    time-out of the socket itself begins again with each byte."""
+    """Shuts a socket down after so many seconds, so that who reads from it gets no more of it.
+
+    A time-out of the socket itself begins again with each byte.
+    """
 
     def __init__(self, seconds: float, shut_down: Callable[[], object]) -> None:
         self.passed = False
@@ -214,8 +218,9 @@ def body_of(
     response: urllib3.BaseHTTPResponse, url: str, seconds: float, *, decode: bool = False
 ) -> Iterator[bytes]:
     """Yield an answer's body in pieces as they arrive. decode: whether to undo Content-Encoding.
-    Raises OutsideError where it takes longer than `seconds`, urllib3's HTTPError where it
-    breaks."""
+
+    Raises OutsideError where it takes longer than `seconds`, urllib3's HTTPError where it breaks.
+    """
     from urllib3.exceptions import HTTPError
 
     with _Limit(seconds, response.shutdown) as limit:
@@ -269,8 +274,10 @@ def _pool_classes() -> dict[str, Any]:
 
 
 def trust(cafile: str | None = None) -> ssl.SSLContext:
-    """Return a context that trusts the certificates of `cafile`, else those of this host. The host
-    trusts those of SSL_CERT_FILE, else the system's, else certifi's. Takes 30 ms."""
+    """Return a context that trusts the certificates of `cafile`, else those of this host.
+
+    The host trusts those of SSL_CERT_FILE, else the system's, else certifi's. Takes 30 ms.
+    """
     paths = ssl.get_default_verify_paths()
     if cafile is None and not (paths.cafile or paths.capath):
         import certifi
@@ -280,9 +287,11 @@ def trust(cafile: str | None = None) -> ssl.SSLContext:
 
 
 def matches_host(host: str, url: str) -> bool:
-    """Return whether HOST, HOST:PORT, a URL of either, or `*` for every host, is that of `url`. The
-    same words as uv's `--allow-insecure-host` (uv-configuration, trusted_host.rs) and pip's
-    `--trusted-host`."""
+    """Return whether HOST, HOST:PORT, a URL of either, or `*` for every host, is that of `url`.
+
+    The same words as uv's `--allow-insecure-host` (uv-configuration, trusted_host.rs) and pip's
+    `--trusted-host`.
+    """
     target, named = urlsplit(url), urlsplit(host if "://" in host else f"//{host}")
     try:
         port = named.port or target.port

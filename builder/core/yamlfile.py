@@ -76,8 +76,10 @@ class Document:
 
 
 def parse(text: str, where: str) -> Document:
-    """Read one YAML document; `where` is what an error calls the file. Raises InputError with the
-    line of a syntax error, or of the value that is one too many."""
+    """Read one YAML document; `where` is what an error calls the file.
+
+    Raises InputError with the line of a syntax error, or of the value that is one too many.
+    """
     if len(text) > _CHARACTERS or len(_OPENED.findall(text)) > _MOST_OPENED:
         raise InputError(f"{where}: too much for a file that a person writes", "write less into it")
     try:
@@ -108,8 +110,10 @@ def _syntax_fix(problem: str) -> str:
 
 
 def _content(top: Node, where: str) -> Document:
-    """Return the value of a node with each alias written out, and the mistakes in it. Raises
-    InputError at the line of the field that goes beyond VALUES or DEPTH."""
+    """Return the value of a node with each alias written out, and the mistakes in it.
+
+    Raises InputError at the line of the field that goes beyond VALUES or DEPTH.
+    """
     problems: list[Mistake] = []
     lines: dict[Path, int] = {}
     count = 0
@@ -161,8 +165,10 @@ _OTHER_IN_1_1: Final = re.compile(
 
 
 def dump(value: object, comment: str = "") -> str:
-    """Return plain values as YAML, with a comment before it. Other readers (kubectl, gcloud) find
-    every text again: `on` and 1_000 are in quotes."""
+    """Return plain values as YAML, with a comment before it.
+
+    Other readers (kubectl, gcloud) find every text again: `on` and 1_000 are in quotes.
+    """
     head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
     options: Any = {"sort_keys": False, "allow_unicode": True, "width": 100_000}
     return f"{head}{yaml.dump(value, Dumper=_Dumper, **options)}"

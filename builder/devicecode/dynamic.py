@@ -72,8 +72,10 @@ class Dynamic(NamedTuple):
 
 
 def hashed(name: str) -> int:
-    """Return the GNU hash of a symbol without its lowest bit, which a hash table overwrites. Of
-    500,000 symbols, one that is missing is taken for another once in 4,000 times."""
+    """Return the GNU hash of a symbol without its lowest bit, which a hash table overwrites.
+
+    Of 500,000 symbols, one that is missing is taken for another once in 4,000 times.
+    """
     value = 5381
     for byte in name.encode():
         value = value * 33 + byte & 0xFFFFFFFF

@@ -31,8 +31,10 @@ class Inventory:
 
 def of_stream(files: Iterable[tuple[str, IO[bytes]]]) -> Inventory:
     """Return the libraries in a stream of (path, open file), such as the members of a tar archive.
+
     Each file is read once and in order, so the stream need not be seekable. Pass every file: those
-    that are neither library nor record are skipped by name."""
+    that are neither library nor record are skipped by name.
+    """
     libraries, recorded = [], {}
     for path, file in files:
         if LIBRARY_NAME.search(path):
@@ -59,8 +61,11 @@ def of_folder(folder: Path) -> tuple[Library, ...]:
 
 
 def of_wheel(file: IO[bytes], package: str, version: str, folder: str = "") -> tuple[Library, ...]:
-    """Return every library in a wheel that is not installed. folder: comes before the paths inside
-    the wheel. A wheel that cannot be read is itself returned as a broken library."""
+    """Return every library in a wheel that is not installed.
+
+    folder: comes before the paths inside the wheel. A wheel that cannot be read is itself returned
+    as a broken library.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             libraries = of_stream(_members(archive, folder)).compared()

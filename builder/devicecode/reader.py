@@ -103,8 +103,10 @@ def read_file(file: IO[bytes], path: str) -> Library:
 
 
 def read_stream(stream: IO[bytes], path: str) -> Library:
-    """Return what a member of an archive carries. It goes through a temporary file. Raises OSError
-    for what this machine refuses, such as a full disk."""
+    """Return what a member of an archive carries. It goes through a temporary file.
+
+    Raises OSError for what this machine refuses, such as a full disk.
+    """
     with tempfile.TemporaryFile() as unpacked:
         try:
             while block := stream.read(_BLOCK):
@@ -165,9 +167,11 @@ def _sum(group: Group, other: Group) -> Group:
 
 
 def _stub_sections(data: Buffer, groups: tuple[Group, ...]) -> tuple[str, ...]:
-    """Return the sections in which no entry holds a kernel. nvcc leaves a container with one empty
-    cubin (sm_52 by default) in a library that has no device code of its own, such as libcufftw.
-    Taken for a kernel, it would rule out every newer device."""
+    """Return the sections in which no entry holds a kernel.
+
+    nvcc leaves a container with one empty cubin (sm_52 by default) in a library that has no device
+    code of its own, such as libcufftw. Taken for a kernel, it would rule out every newer device.
+    """
     small = {group.section for group in groups} - {
         group.section for group in groups if max(group.code, default=_STUB_CODE) >= _STUB_CODE
     }

@@ -84,8 +84,10 @@ def parse(path: str, text: str) -> WheelRecord:
 
 
 def rows_of(text: str) -> Iterator[tuple[str, str, int]]:
-    """Yield path, digest and size (-1 if not given) of each row, as the record writes them. What
-    comes after a row that is no CSV is left out."""
+    """Yield path, digest and size (-1 if not given) of each row, as the record writes them.
+
+    What comes after a row that is no CSV is left out.
+    """
     rows = csv.reader(text.replace("\0", "").splitlines())
     with contextlib.suppress(csv.Error):
         for row in rows:
@@ -101,7 +103,9 @@ def rewritten(
     path: str, text: str, rows: Mapping[str, Row | None], real: Callable[[str], str | None]
 ) -> str:
     """Return a wheel's RECORD with other rows for some files; the rest stays as it is written.
-    path: its own. rows: of files, by path; None takes the row out. real: follows links."""
+
+    path: its own. rows: of files, by path; None takes the row out. real: follows links.
+    """
     site, lines = str(PurePosixPath(path).parent.parent), []
     for line in text.splitlines(keepends=True):
         name = next(csv.reader([line]), [""])[0]

@@ -40,7 +40,9 @@ REMEDIES: Final = (
 
 def remedy(library: Library, device: ComputeCapability, status: str) -> str:
     """Return what to take in place of a library that spoils a verdict, "" if nothing is known.
-    status: the verdict's word."""
+
+    status: the verdict's word.
+    """
     if library.doubt == OTHER_FORMAT:
         return "a newer release of this program, which may know the format"
     if status in ("not known", "broken"):

@@ -170,8 +170,11 @@ class Verdict:
 
     @property
     def driver(self) -> OldestDriver | None:
-        """The oldest driver for it; None where nothing says which CUDA it has. It is the highest of
-        what CUDA's libraries, the PTX that the device has to use, and the device itself ask for."""
+        """The oldest driver for it; None where nothing says which CUDA it has.
+
+        It is the highest of what CUDA's libraries, the PTX that the device has to use, and the
+        device itself ask for.
+        """
         majors = _toolkits(finding.library for finding in self.findings)
         major = str(max(majors)) if majors else None
         first = accelerators.first_cuda(str(self.device))
@@ -244,9 +247,11 @@ _VARIANT = re.compile(r"(?P<start>.*cuda)(?P<major>\d\d)(?P<minor>\d)(?P<end>\.s
 
 
 def _variants(findings: list[LibraryVerdict], majors: set[int]) -> tuple[LibraryVerdict, ...]:
-    """Return the findings, with variants of a library judged as a set. A program opens the one
-    variant for the CUDA that is there. If one that it may open runs, the others that do not are not
-    used. majors: the versions of CUDA that are there, if that is known."""
+    """Return the findings, with variants of a library judged as a set.
+
+    A program opens the one variant for the CUDA that is there. If one that it may open runs, the
+    others that do not are not used. majors: the versions of CUDA that are there, if that is known.
+    """
     sets: dict[tuple[str, str], list[tuple[LibraryVerdict, int]]] = {}
     for finding in findings:
         if match := _VARIANT.fullmatch(finding.library.path):

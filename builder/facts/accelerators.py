@@ -98,8 +98,10 @@ def _other_gpus() -> dict[str, tuple[str, str]]:
 
 
 def gpu(name: str) -> tuple[str, str]:
-    """Return the name and compute capability of any GPU on record: ("RTX-5090", "12.0"). Raises
-    InputError for another one, and for what is no GPU."""
+    """Return the name and compute capability of any GPU on record: ("RTX-5090", "12.0").
+
+    Raises InputError for another one, and for what is no GPU.
+    """
     key = _key(name)
     for each in accelerators().values():
         if each.compute_capability and key in map(_key, (each.name, *each.aliases)):
@@ -122,8 +124,10 @@ def on_arm64(name: str) -> bool:
 
 
 def find(name: str) -> Accelerator:
-    """Return the accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3". Raises
-    InputError that names the nearest known one."""
+    """Return the accelerator a person means, in any case: "v100", "A100-80GB", "TPU-v3".
+
+    Raises InputError that names the nearest known one.
+    """
     key = name.lower().removeprefix("nvidia-").removeprefix("nvidia_").removeprefix("tesla_")
     known = _names().get(key)
     if known is None and (other := _other_gpus().get(_key(name))):

@@ -99,8 +99,11 @@ def oldest_driver(
     major: str | None, ptx_isa: str = "", first_cuda: str = ""
 ) -> OldestDriver | None:
     """Return the oldest driver for libraries of a CUDA ("12"), for PTX ("8.5"), and for a GPU that
-    a CUDA knew first ("12.8"). For a PTX ISA that is newer than the table, the newest row counts.
-    None where neither CUDA nor PTX is known."""
+    a CUDA knew first ("12.8").
+
+    For a PTX ISA that is newer than the table, the newest row counts. None where neither CUDA nor
+    PTX is known.
+    """
     known = [OldestDriver(row.driver, row.cuda) for row in cuda().drivers if row.cuda == major]
     if ptx_isa:
         rows = cuda().ptx

@@ -91,17 +91,21 @@ class Device:
         return next((row for row in rows if here < numbers(row.since)), None)
 
     def seconds(self, flops: float, moved: float, kinds: frozenset[str]) -> float:
-        """Return the least time that a step takes, if nothing but one thing held it up. flops:
-        operations on one device. moved: bytes that are read or written at least once. kinds: the
-        types that products calculate in; the fastest of the device where none is in the table."""
+        """Return the least time that a step takes, if nothing but one thing held it up.
+
+        flops: operations on one device. moved: bytes that are read or written at least once. kinds:
+        the types that products calculate in; the fastest of the device where none is in the table.
+        """
         rates = [self.flops[kind] for kind in kinds if kind in self.flops]
         if not self.is_gpu or not rates:  # a TPU multiplies float32 in parts of bfloat16
             rates = list(self.flops.values())
         return max(flops / max(rates), moved / self.bandwidth)
 
     def target(self, cudnn: str) -> str:
-        """Return how XLA is told of a GPU: stream_executor.GpuTargetConfigProto as text. cudnn: the
-        version that is called, "9.10.2"; "" for none."""
+        """Return how XLA is told of a GPU: stream_executor.GpuTargetConfigProto as text.
+
+        cudnn: the version that is called, "9.10.2"; "" for none.
+        """
         major, minor = self.capability.split(".")
         limits = _capabilities()[self.capability]
         version = [*cudnn.split("."), "0", "0"] if cudnn else ["0", "0", "0"]

@@ -107,8 +107,9 @@ def _version(text: str) -> Version | None:
 
 
 def _releases(packages: Mapping[str, str]) -> dict[str, str]:
-    """Return the release of each framework among packages, by its key of image.yaml. What NVIDIA
-    built has other libraries than the wheels on PyPI, and is left out."""
+    """Return the release of each framework among packages, by its key of image.yaml.
+
+    What NVIDIA built has other libraries than the wheels on PyPI, and is left out."""
     return {
         framework.name: packages[name]
         for framework in frameworks.every()

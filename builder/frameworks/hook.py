@@ -44,9 +44,11 @@ def start(
     framework: str = "",
     begin: Callable[[Any], None] = lambda _module: None,
 ) -> None:
-    """Begin, and run the sitecustomize that this one hides: that of the image. hook: the file of
-    the hook. take: gets the step that a program names. framework: the package that is waited for,
-    "" for none. begin: gets it when it is loaded."""
+    """Begin, and run the sitecustomize that this one hides: that of the image.
+
+    hook: the file of the hook. take: gets the step that a program names. framework: the package
+    that is waited for, "" for none. begin: gets it when it is loaded.
+    """
     here = os.path.dirname(os.path.abspath(hook))
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
     for name in [name for name in sys.modules if name.partition(".")[0] == "builder"]:
@@ -121,8 +123,10 @@ def grown(
     batch: int, first: int, room: int, compiled: Callable[[int], dict[str, Any]]
 ) -> Iterator[int]:
     """Yield batches that fit, each larger than the one before. first: bytes that one of `batch`
-    examples needs. compiled: takes so many times the batch, returns what the compiler says. The
-    memory of a step grows with the batch nearly linearly, so two sizes say where to look."""
+    examples needs. compiled: takes so many times the batch, returns what the compiler says.
+
+    The memory of a step grows with the batch nearly linearly, so two sizes say where to look.
+    """
     if not batch or first * (MOST // batch) <= room:
         return
     known, too_large, until = [(0, 0), (1, first)], 0, time.monotonic() + SEARCH

@@ -164,8 +164,10 @@ def _agree(has: str, wanted: str) -> bool:
 
 def version(library: ctypes.CDLL, how: str) -> str:
     """Return what a library says of its version ("9.3.0"). Raises AttributeError where it cannot.
-    how: the kind and the function. int, size: one number, X * 10000 + Y * 100 + Z (below 10000, X *
-    1000; cudart has no Z, and Y * 10). property: three calls, one a number. pair: two pointers."""
+
+    how: the kind and the function. int, size: one number, X * 10000 + Y * 100 + Z (below 10000,
+    X * 1000; cudart has no Z, and Y * 10). property: three calls, one a number. pair: two pointers.
+    """
     kind, _, name = how.partition(" ")
     call, numbers = getattr(library, name), [ctypes.c_int(-1) for _ in range(3)]
     if kind == "property":

@@ -23,8 +23,10 @@ if TYPE_CHECKING:  # Python 3.8 cannot evaluate these
 
 
 def ask(framework: str, questions: Mapping[str, Question], request: Json) -> Json:
-    """Return the answers to these questions about a job's folder, and to those that all share. Each
-    gets the framework's module, the request, and what it calls with a problem and its fix."""
+    """Return the answers to these questions about a job's folder, and to those that all share.
+
+    Each gets the framework's module, the request, and what it calls with a problem and its fix.
+    """
     module: Any = importlib.import_module(framework)
     problems: list[dict[str, str]] = []
 
@@ -57,9 +59,11 @@ def owners(_: Any, request: Json, wrong: Wrong) -> Json:
 
 
 def model(request: Json, name: str, how: str, run: Run, wrong: Wrong) -> Json:
-    """Check that the exported program in model/NAME runs, and answers finite numbers. how: what
-    writes it. run: loads the file and runs it; returns the shapes of what it takes and of what it
-    answers, and whether all of that is finite."""
+    """Check that the exported program in model/NAME runs, and answers finite numbers.
+
+    how: what writes it. run: loads the file and runs it; returns the shapes of what it takes and of
+    what it answers, and whether all of that is finite.
+    """
     path = os.path.join(request["job"], "model", name)
     if not os.path.isfile(path):
         wrong(
@@ -82,8 +86,10 @@ def model(request: Json, name: str, how: str, run: Run, wrong: Wrong) -> Json:
 def checkpoint(
     request: Json, endings: tuple[str, ...], read: Callable[[str], int], wrong: Wrong
 ) -> Json:
-    """Check that the newest checkpoint reads back, without code in it. read: reads a file, and
-    returns the number of its values."""
+    """Check that the newest checkpoint reads back, without code in it.
+
+    read: reads a file, and returns the number of its values.
+    """
     folder = os.path.join(request["job"], "checkpoints")
     saved = [path for path in files(folder) if path.endswith(endings)]
     if not saved:

@@ -65,8 +65,10 @@ done < /{_FOLDER}/wanted
 
 
 class ContainerApt:
-    """Chooses versions for the project at `root`; see builder.config.locking.Apt. Most locks need
-    no new Debian package, so the engine is not used before the first call."""
+    """Chooses versions for the project at `root`; see builder.config.locking.Apt.
+
+    Most locks need no new Debian package, so the engine is not used before the first call.
+    """
 
     def __init__(self, root: Path, settings: Settings, on_event: OnEvent = ignore) -> None:
         self._root, self._settings, self._on_event = root, settings, on_event
@@ -79,8 +81,10 @@ class ContainerApt:
     def __call__(
         self, suite: str, wanted: Sequence[Sequence[str]], installed: tuple[DebianPackage, ...]
     ) -> tuple[tuple[DebianPackage, ...], ...]:
-        """Return, for each list of names, what apt installs for it on top of `installed`. Raises
-        OutsideError for a package that there is not, and for a mirror that does not answer."""
+        """Return, for each list of names, what apt installs for it on top of `installed`.
+
+        Raises OutsideError for a package that there is not, and for a mirror that does not answer.
+        """
         key = (suite, tuple(map(tuple, wanted)), installed)
         if key not in self._chosen:
             with step(f"Debian {suite}: choose versions", self._on_event), refusals(KIND):

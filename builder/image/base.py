@@ -241,9 +241,11 @@ class _Maker:
 def write_environment(
     environment: Environment, writer: LayerWriter, passwd: str, group: str
 ) -> None:
-    """Write the top layer's entries: the program's user and folder, the Python environment. The
-    accounts are written here and not by useradd, which would leave today's date in /etc/shadow.
-    passwd, group: the accounts of the rootfs."""
+    """Write the top layer's entries: the program's user and folder, the Python environment.
+
+    The accounts are written here and not by useradd, which would leave today's date in /etc/shadow.
+    passwd, group: the accounts of the rootfs.
+    """
     user, home = environment.user, f"home/{USER}"
     files = environment.files | {
         "etc/passwd": f"{passwd}{USER}:x:{user}:{user}::/{home}:/usr/sbin/nologin\n",

@@ -63,9 +63,11 @@ class BytecodeCompiler:
     def compile(
         self, sources: Mapping[str, bytes], check: Callable[[], object] = lambda: None
     ) -> dict[str, bytes]:
-        """Return the bytecode of sources, both by their path in the image. Those that do not
-        compile are left out. check: called before each batch; what it raises ends the rest. Raises
-        OutsideError where the compiler cannot run."""
+        """Return the bytecode of sources, both by their path in the image.
+
+        Those that do not compile are left out. check: called before each batch; what it raises ends
+        the rest. Raises OutsideError where the compiler cannot run.
+        """
         names = sorted(sources)
         batches = [names[at : at + BATCH] for at in range(0, len(names), BATCH)]
 
@@ -102,9 +104,11 @@ class BytecodeCompiler:
 
 @contextlib.contextmanager
 def unpacked(debs: Iterable[Path], python: str) -> Iterator[BytecodeCompiler]:
-    """Yield the compiler of fetched Debian packages, unpacked into a temporary folder. debs:
-    BasePlan.compiler. It needs no root, and nothing of this machine but a kernel of Linux on
-    x86-64."""
+    """Yield the compiler of fetched Debian packages, unpacked into a temporary folder.
+
+    debs: BasePlan.compiler. It needs no root, and nothing of this machine but a kernel of Linux on
+    x86-64.
+    """
     with tempfile.TemporaryDirectory(prefix="compiler-") as home:
         root = Path(home)
         for path in debs:
@@ -132,8 +136,10 @@ def _unpack(package: Path, root: Path) -> None:
 
 
 def in_container(image: str, python: str, docker: Sequence[str]) -> BytecodeCompiler:
-    """Return the compiler in containers of an image that has this Python. It serves hosts of
-    another kind. docker: the command of the engine's client."""
+    """Return the compiler in containers of an image that has this Python.
+
+    It serves hosts of another kind. docker: the command of the engine's client.
+    """
     command = [*docker, "run", "--rm", "--interactive", "--network=none", "--platform=linux/amd64"]
     command += [f"--env={name}={value}" for name, value in ENVIRONMENT.items()]
     return BytecodeCompiler((*command, f"--entrypoint=/usr/bin/python{python}", image), os.environ)

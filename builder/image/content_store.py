@@ -126,7 +126,9 @@ class ContentStore:
 
     def prune(self, before: float) -> int:
         """Remove what no run has used since `before` (seconds since 1970); return the bytes freed.
-        A run that is making a layer at the same time may have to make it again."""
+
+        A run that is making a layer at the same time may have to make it again.
+        """
         keys, images = self.folder / "keys", self.folder / "images"
         files.remove_older([*keys.glob("*.json"), *images.glob("*.json")], time.time() - before)
         layers = [_read(path, _layer, touch=False) for path in keys.glob("*.json")]
@@ -150,8 +152,10 @@ def of_this_machine() -> ContentStore:
 
 
 def base_layers(plan: BasePlan, known: Mapping[str, Layer]) -> list[dict[str, Any]]:
-    """Return a row for each layer of a base, with its sizes where they are known. known: the
-    committed layers by key. Others are looked for in the store."""
+    """Return a row for each layer of a base, with its sizes where they are known.
+
+    known: the committed layers by key. Others are looked for in the store.
+    """
     store, rows = of_this_machine(), []
     for planned in plan.layers:
         layer = known.get(planned.key) or store.find(planned.key)

@@ -49,9 +49,11 @@ def control(deb: Path) -> dict[str, bytes]:
 
 
 def files(deb: Path) -> Iterator[tuple[tarfile.TarInfo, Iterator[bytes]]]:
-    """Yield the entries of data.tar in its order, each with the pieces of its content. Names are
-    like `usr/bin/env`, without a leading `./`; the root itself is left out. A content that is not
-    read before the next entry is asked for is skipped."""
+    """Yield the entries of data.tar in its order, each with the pieces of its content.
+
+    Names are like `usr/bin/env`, without a leading `./`; the root itself is left out. A content
+    that is not read before the next entry is asked for is skipped.
+    """
     with _explained(deb), _tar(deb, "data.tar", MOST_UNPACKED) as tar:
         for info, content in tar:
             yield info, _pieces(deb, content)

@@ -62,9 +62,12 @@ def render(
     templates: Path | None = None,
     driver: OldestDriver | None = None,
 ) -> Rendered:
-    """Return a target with its Dockerfile. templates: the folder of a project's own templates,
-    which win over the factory's. driver: the oldest for the libraries of the lock; None: the oldest
-    for their CUDA. Raises InputError for a template that cannot be rendered."""
+    """Return a target with its Dockerfile.
+
+    templates: the folder of a project's own templates, which win over the factory's. driver: the
+    oldest for the libraries of the lock; None: the oldest for their CUDA. Raises
+    InputError for a template that cannot be rendered.
+    """
     base = plan.plan(spec, stack, lock) if lock.rootfs else None
     environment = {**start.environment(spec, stack, driver), **spec.environment}
     config = ImageConfig(
@@ -91,8 +94,10 @@ def render(
 
 
 def load(root: Path, name: str) -> Rendered:
-    """Return a target from the files in its folder. Raises InputError for mistakes in image.yaml,
-    and for a target that is not locked."""
+    """Return a target from the files in its folder.
+
+    Raises InputError for mistakes in image.yaml, and for a target that is not locked.
+    """
     target = targets.of(root, name)
     return render(target.spec, target.stack, target.lock, templates_of(root), target.driver)
 
@@ -129,9 +134,11 @@ def write(root: Path, texts: Mapping[Path, str]) -> tuple[str, ...]:
 
 
 def fill(name: str, templates: Path | None, **values: object) -> str:
-    """Return the text of `name`, from its template `name`.j2. templates: the folder of the
-    project's own templates. Raises InputError with the template's line where it cannot be
-    rendered."""
+    """Return the text of `name`, from its template `name`.j2.
+
+    templates: the folder of the project's own templates. Raises InputError with the template's line
+    where it cannot be rendered.
+    """
     import jinja2
 
     try:

@@ -77,9 +77,11 @@ def _opened(file: LockedFile) -> IO[bytes] | None:
 def fetch(
     client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry = ignore
 ) -> IO[bytes]:
-    """Return a file, open for reading, downloaded if it is not here. It can be read even where
-    another run removes the file meanwhile. Raises OutsideError where no address has it, or where
-    its bytes are not the lock's."""
+    """Return a file, open for reading, downloaded if it is not here.
+
+    It can be read even where another run removes the file meanwhile. Raises OutsideError where no
+    address has it, or where its bytes are not the lock's.
+    """
     with files.locked(file.path.with_suffix(".lock"), check=lambda: progress(0)):
         if (opened := _opened(file)) is None:
             if file.path.exists():
@@ -109,7 +111,9 @@ def _download(
 
 def _attempt(client: web.Client, file: LockedFile, url: str, progress: Progress) -> bool:
     """Download what is missing of a file from one address; return False where it is not there.
-    Raises TransientError where a later attempt may succeed."""
+
+    Raises TransientError where a later attempt may succeed.
+    """
     with file.part.open("ab+") as part, _content(client, file, url, part.tell()) as content:
         if content is None:
             return False
@@ -236,9 +240,11 @@ def wheel_file(folder: Path, pin: Pin) -> Path:
 
 @contextlib.contextmanager
 def wheels_of(pins: Iterable[Pin], platform: Platform) -> Iterator[Wheels]:
-    """Yield the wheels of these pins, from the indexes that this host is configured for. They lie
-    in the user's cache meanwhile. Raises OutsideError where an index cannot be reached, InputError
-    for a configuration that cannot be read."""
+    """Yield the wheels of these pins, from the indexes that this host is configured for.
+
+    They lie in the user's cache meanwhile. Raises OutsideError where an index cannot be reached,
+    InputError for a configuration that cannot be read.
+    """
     host = network.discover()
     addresses = {
         sha256: host.with_login(address)
@@ -257,9 +263,12 @@ def fetch_debs(
     on_event: OnEvent = ignore,
     retry: Retry = _RETRY,
 ) -> dict[DebianPackage, Path]:
-    """Return the .deb files of these packages, from the cache or from Debian's archives. Each comes
-    from the mirror, or from the archive that keeps every version. Raises OutsideError for a package
-    that neither has, for bytes that are not the lock's, and for an archive that does not answer."""
+    """Return the .deb files of these packages, from the cache or from Debian's archives.
+
+    Each comes from the mirror, or from the archive that keeps every version. Raises OutsideError
+    for a package that neither has, for bytes that are not the lock's, and for an archive that does
+    not answer.
+    """
     locked = {
         deb: LockedFile(
             f"{deb.name} {deb.version}",

@@ -112,9 +112,11 @@ def assemble(
     config: Mapping[str, Any],
     base: AssembledImage | None = None,
 ) -> AssembledImage:
-    """Return the image of these layers, each with its line in the image's history. config: what
-    stands below `config` of the configuration (`Env`, `Labels` and so on). base: the image whose
-    layers lie below; its config is not taken over."""
+    """Return the image of these layers, each with its line in the image's history.
+
+    config: what stands below `config` of the configuration (`Env`, `Labels` and so on). base: the
+    image whose layers lie below; its config is not taken over.
+    """
     from builder.registry import manifests
 
     below = manifests.configuration_in(base.configuration) if base else PLATFORM

@@ -62,8 +62,10 @@ class LayersLock:
         return tuple(layer for layer in layers if layer) if all(layers) else None
 
     def check(self, layer: Layer, name: str) -> Layer:
-        """Return a layer that was made, compared with its line; a new key gets one. Raises
-        CheckFailed for other bytes than the file has."""
+        """Return a layer that was made, compared with its line; a new key gets one.
+
+        Raises CheckFailed for other bytes than the file has.
+        """
         with self._writing, files.locked_for("layers", self.path):
             now = read(self.path)
             if (known := now.layers.get(layer.key)) is None:

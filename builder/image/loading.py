@@ -204,8 +204,10 @@ class Archive:
 
 
 def write_layout(image: AssembledImage, store: ContentStore, name: str, folder: Path) -> None:
-    """Write an OCI image layout. The index is written last: until then it is no layout. name:
-    REPOSITORY:TAG, as an engine that loads the folder's archive will name the image."""
+    """Write an OCI image layout. The index is written last: until then it is no layout.
+
+    name: REPOSITORY:TAG, as an engine that loads the folder's archive will name the image.
+    """
     for layer in image.layers:
         to = folder / blob_path(layer.blob.digest)
         with store.path(layer).open("rb") as file, files.replacing(to, 0o644) as copy:
@@ -245,9 +247,11 @@ LEAST: Final = 150_000_000
 
 
 class Preload:
-    """Loads for some bases, in a thread of its own; a context manager. Call `add` for each layer
-    that is made, then `settle`, then load the whole images. The end of the block removes what was
-    preloaded: the whole images have its layers."""
+    """Loads for some bases, in a thread of its own; a context manager.
+
+    Call `add` for each layer that is made, then `settle`, then load the whole images. The end of
+    the block removes what was preloaded: the whole images have its layers.
+    """
 
     def __init__(
         self,

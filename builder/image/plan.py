@@ -197,7 +197,9 @@ def plan(spec: ImageSpec, stack: Stack, lock: Lock) -> BasePlan:
 
 def compiler(lock: Lock) -> tuple[DebianPackage, ...]:
     """Return the locked Debian packages that bytecode is compiled with; the last is Python itself.
-    Raises InputError for a lock that lacks one."""
+
+    Raises InputError for a lock that lacks one.
+    """
     locked = [*(lock.rootfs.packages if lock.rootfs else ()), *lock.apt.get(lockfile.APT, ())]
     debs = {deb.name: deb for deb in locked}
     names = [name.format(lock.python) for name in COMPILER]
@@ -246,8 +248,10 @@ def image_config(lock: Lock) -> dict[str, Any]:
 def wheel_layers(
     lock: Lock, prune: Prune | None, compression: Compression | None = None
 ) -> tuple[WheelLayer, ...]:
-    """Return the wheel layers of a lock, in their order in the base. No wheel is read. prune: what
-    device code stays; None where nothing is pruned."""
+    """Return the wheel layers of a lock, in their order in the base. No wheel is read.
+
+    prune: what device code stays; None where nothing is pruned.
+    """
     compression = compression or Compression()
     return tuple(
         _wheel_layer(lock, file, pins, prune, compression)
@@ -310,9 +314,11 @@ def _wheel_layer(
 
 
 def exclude_rules(framework: Framework, lock_file: str, wheel: str) -> tuple[Exclude, ...]:
-    """Return the exclude rules for a wheel of a lock file, by its name. They speak of the wheels of
-    cuda.lock and of the framework's lock alone: what image.yaml and the trainer add comes whole. A
-    test trains, and sees that nothing of what is excluded is loaded."""
+    """Return the exclude rules for a wheel of a lock file, by its name.
+
+    They speak of the wheels of cuda.lock and of the framework's lock alone: what image.yaml and the
+    trainer add comes whole. A test trains, and sees that nothing of what is excluded is loaded.
+    """
     by_file = {lockfile.CUDA: framework.exclude_nvidia, framework.lock_file: framework.exclude}
     known = by_file.get(lock_file, ())
     return tuple(rule for rule in known if fnmatchcase(wheel, rule.wheels))

@@ -114,7 +114,9 @@ class BuiltPlan(ImagePlan):
 
 def files(root: Path, spec: ImageSpec, stack: Stack) -> dict[str, File]:
     """Return the files of a target's program, and of the start hook, by their name in the context.
-    Raises InputError for a file that is not the project's own."""
+
+    Raises InputError for a file that is not the project's own.
+    """
     root = spec.program.home(root)
     source = root / spec.program.folder
     # `python -m` starts in /app
@@ -148,14 +150,18 @@ def walk(folder: Path) -> Iterator[Path]:
 
 
 def check(root: Path, path: Path) -> None:
-    """Refuse a file of a program that must not be in an image. Raises InputError. A link must not
-    bring in what is left out, such as `../.git/config`."""
+    """Refuse a file of a program that must not be in an image. Raises InputError.
+
+    A link must not bring in what is left out, such as `../.git/config`.
+    """
     outgoing.check(root, path, lambda real: any(map(_left_out, real.parts)))
 
 
 def assemble(plan: AssembledPlan, base: AssembledImage, store: ContentStore) -> AssembledImage:
-    """Return the training image: the program's files on top of its base. Their layer is in the
-    store, and the image under its digest."""
+    """Return the training image: the program's files on top of its base.
+
+    Their layer is in the store, and the image under its digest.
+    """
     from builder.registry import manifests
 
     layer = _layer(store, plan.files, plan.compression)
@@ -195,8 +201,10 @@ def build(
     no_cache: bool,
     on_event: OnEvent,
 ) -> BuiltImage:
-    """Let BuildKit build a training image under `reference`, on its base in that repository. Raises
-    OutsideError for a step that failed, and for an engine that cannot build."""
+    """Let BuildKit build a training image under `reference`, on its base in that repository.
+
+    Raises OutsideError for a step that failed, and for an engine that cannot build.
+    """
     from builder.config import uv
     from builder.config.debian import build_secrets
     from builder.engine import buildx

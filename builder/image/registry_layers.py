@@ -29,9 +29,12 @@ def fetch(
     on_event: OnEvent = ignore,
     on_layer: Callable[[Layer], object] = lambda _: None,
 ) -> frozenset[str]:
-    """Bring layers of the repository into the store, in this order. on_layer: gets each as soon as
-    it is there, from any thread. Returns the keys of those that the registry has lost, or has other
-    bytes of: the store has nothing of these, and a build makes them."""
+    """Bring layers of the repository into the store, in this order.
+
+    on_layer: gets each as soon as it is there, from any thread. Returns the keys of those that the
+    registry has lost, or has other bytes of: the store has nothing of these, and a build makes
+    them.
+    """
     lost: list[str] = []
 
     def get(layer: Layer, progress: Callable[[int], None]) -> None:
@@ -81,8 +84,10 @@ def publish(
 def base_in_registry(
     registry: Registry, reference: Reference, committed: AssembledImage
 ) -> AssembledImage | None:
-    """Return the base under a tag of a registry; None where there is none. committed: what
-    images/layers.lock says that it is. Raises CheckFailed for another one."""
+    """Return the base under a tag of a registry; None where there is none.
+
+    committed: what images/layers.lock says that it is. Raises CheckFailed for another one.
+    """
     manifest = registry.manifest(reference.repository, reference.target)
     if manifest is None:
         return None

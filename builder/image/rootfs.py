@@ -121,9 +121,11 @@ def make(
     on_event: OnEvent = ignore,
     stop: threading.Event | None = None,
 ) -> Layer:
-    """Return the layer of a rootfs: from the store, else made with the engine. stop: ends it with
-    KeyboardInterrupt, and its container with it. Raises OutsideError where a package cannot be had
-    or configured, or where the engine refuses."""
+    """Return the layer of a rootfs: from the store, else made with the engine.
+
+    stop: ends it with KeyboardInterrupt, and its container with it. Raises OutsideError where
+    a package cannot be had or configured, or where the engine refuses.
+    """
     key = rootfs.plan(compression).key
     stop = stop or threading.Event()
     with store.lock(key, partial(_check, stop)):
@@ -163,9 +165,11 @@ def container_of(
     command: Sequence[str],
     network: str,
 ) -> Iterator[Container]:
-    """Yield a container of one layer that was not started. At the end both are removed. kind: the
-    label of both, by which the next run removes what a killed one left. network: the engine's name
-    for its network."""
+    """Yield a container of one layer that was not started. At the end both are removed.
+
+    kind: the label of both, by which the next run removes what a killed one left. network: the
+    engine's name for its network.
+    """
     containers.sweep(engine.client, kind)
     name = f"{REPOSITORY}:{secrets.token_hex(8)}"
     labels = containers.labels(kind, name)
@@ -199,8 +203,10 @@ def _install(
     making: RunningStep,
     stop: threading.Event,
 ) -> None:
-    """Install all packages in a container, and export its files as a tar. Raises OutsideError with
-    the line of a script that failed."""
+    """Install all packages in a container, and export its files as a tar.
+
+    Raises OutsideError with the line of a script that failed.
+    """
     store = ContentStore(exported.parent / "start")
     required = [(package.name, paths[package]) for package in sorted(rootfs.required)]
     added = [(package.name, paths[package]) for package in sorted(rootfs.added)]
@@ -368,9 +374,11 @@ _CAPABILITY: Final = "SCHILY.xattr.security.capability"
 
 
 def normalize(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
-    """Write the files of an exported container. newest: when the newest package was built, in
-    seconds since 1970. What is younger was made in the container and gets the one date of all
-    images."""
+    """Write the files of an exported container.
+
+    newest: when the newest package was built, in seconds since 1970. What is younger was made in
+    the container and gets the one date of all images.
+    """
     with tarfile.open(fileobj=exported, mode="r:") as tar:
         entries = {info.name.removeprefix("./").rstrip("/"): info for info in tar}
         keep = {name: info for name, info in entries.items() if not _omitted(name, info)}

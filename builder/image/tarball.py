@@ -26,9 +26,11 @@ class _Packer(Protocol):
 
 
 class LayerWriter:
-    """Writes one layer to a file that is open for writing. The caller adds entries sorted by name,
-    each folder before what is in it. Names have no leading slash. Nothing is valid before
-    `close`."""
+    """Writes one layer to a file that is open for writing.
+
+    The caller adds entries sorted by name, each folder before what is in it. Names have no leading
+    slash. Nothing is valid before `close`.
+    """
 
     def __init__(self, file: IO[bytes], compression: Compression) -> None:
         self._file = file

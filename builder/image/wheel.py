@@ -91,9 +91,12 @@ class InstalledFile:
 def installed(
     wheel: IO[bytes], name: str, python: str, exclude: Sequence[Exclude] = ()
 ) -> dict[str, InstalledFile]:
-    """Return the files that a wheel installs, by their path in the image. wheel: open for reading;
-    it has to stay open. name: the distribution, for messages and its headers. python: "3.11".
-    Raises OutsideError for a wheel that is damaged, or that no installer should install."""
+    """Return the files that a wheel installs, by their path in the image.
+
+    wheel: open for reading; it has to stay open. name: the distribution, for messages and its
+    headers. python: "3.11". Raises OutsideError for a wheel that is damaged, or that no installer
+    should install.
+    """
     try:
         with zipfile.ZipFile(_Listed(wheel)) as archive:
             members = [each for each in archive.infolist() if not each.filename.endswith("/")]
@@ -149,8 +152,10 @@ def _check(name: str, members: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def add(files: dict[str, InstalledFile], file: InstalledFile, owner: str, other: str) -> None:
-    """Put a file among others. Raises OutsideError where another content is at its place. owner,
-    other: the distributions of the file and of those that are there, for the message."""
+    """Put a file among others. Raises OutsideError where another content is at its place.
+
+    owner, other: the distributions of the file and of those that are there, for the message.
+    """
     present = files.get(file.path)
     if present and present.identity != file.identity:
         raise OutsideError(
@@ -336,8 +341,10 @@ def _commands(name: str, text: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def excluded(path: str, by: Sequence[Exclude]) -> bool:
-    """Return whether a rule excludes a file. path: below site-packages, or of a script
-    `../../..`."""
+    """Return whether a rule excludes a file.
+
+    path: below site-packages, or of a script `../../..`.
+    """
     return any(matches(path, pattern) for rule in by for pattern in rule.paths)
 
 

@@ -139,8 +139,11 @@ def write(
     scratch: Path,
     check: Callable[[], None] = lambda: None,
 ) -> Layer:
-    """Write a layer to a file. opened: its wheels, in the order of its pins. scratch: a folder for
-    the libraries that are pruned, one at a time. check: is called between pieces, and may raise."""
+    """Write a layer to a file.
+
+    opened: its wheels, in the order of its pins. scratch: a folder for the libraries that are
+    pruned, one at a time. check: is called between pieces, and may raise.
+    """
     content = _installed(layer, opened)
     content |= _compiled(layer, content, compiler, check)
     pruning = _Pruning(layer, scratch)
@@ -206,9 +209,11 @@ def _compiled(
 
 
 class _Pruning:
-    """Libraries that lose the device code which the layer's GPU cannot run. device_code: whether
-    any library had some. changed: path -> the record's hash and size of each changed library. Both
-    are known when the content of the libraries was read."""
+    """Libraries that lose the device code which the layer's GPU cannot run.
+
+    device_code: whether any library had some. changed: path -> the record's hash and size of each
+    changed library. Both are known when the content of the libraries was read.
+    """
 
     def __init__(self, layer: WheelLayer, scratch: Path) -> None:
         self.keep, self.scratch = layer.keep or "", scratch
@@ -239,8 +244,10 @@ class _Pruning:
         library.unlink()
 
     def records(self) -> dict[str, str]:
-        """Return path -> text of the records that the audit compares the libraries with. Each lies
-        in a folder that no other wheel has: `tensorflow`, `nvidia/cudnn`."""
+        """Return path -> text of the records that the audit compares the libraries with.
+
+        Each lies in a folder that no other wheel has: `tensorflow`, `nvidia/cudnn`.
+        """
         lines: dict[str, list[str]] = {}
         for path, (digest, size) in sorted(self.changed.items()):
             first, second, *_ = path.removeprefix(self.site).split("/")
@@ -251,8 +258,10 @@ class _Pruning:
 
 
 def _links(layer: WheelLayer, content: Mapping[str, InstalledFile]) -> dict[str, str]:
-    """Return a link to each of NVIDIA's libraries where the loader looks. cuDNN looks for libnvrtc,
-    and a framework for libnvJitLink, where neither wheel puts it."""
+    """Return a link to each of NVIDIA's libraries where the loader looks.
+
+    cuDNN looks for libnvrtc, and a framework for libnvJitLink, where neither wheel puts it.
+    """
     site = re.escape(site_packages(layer.python).lstrip("/"))
     libraries = (
         re.fullmatch(rf"{site}/nvidia/[^/]+/lib/([^/]+)", path) for path in sorted(content)

@@ -30,8 +30,10 @@ class AdvisoryReport:
 
 
 def check(root: Path, targets: Sequence[str], address: str, today: date) -> AdvisoryReport:
-    """Look up what these targets lock. today: in UTC. Raises InputError for a target without a
-    lock, OutsideError for what could not be looked up."""
+    """Look up what these targets lock. today: in UTC.
+
+    Raises InputError for a target without a lock, OutsideError for what could not be looked up.
+    """
     files = projects.all_of(root, targets)
     specs = [target.spec for target in files]
     locked = {

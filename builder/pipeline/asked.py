@@ -61,8 +61,10 @@ class Asked:
         return target == self.target or own
 
     def manifest(self, client: Registry) -> Manifest:
-        """Return the image's manifest. Raises OutsideError for none, CheckFailed for an index, or
-        an image that git does not name."""
+        """Return the image's manifest.
+
+        Raises OutsideError for none, CheckFailed for an index, or an image that git does not name.
+        """
         image = self.reference
         manifest = client.manifest(image.repository, image.target)
         if manifest is None:
@@ -109,8 +111,10 @@ class Asked:
 
 
 def of(root: Path | None, reference: str, settings: Settings) -> Asked:
-    """Return what a reference asks for. root: the project, None outside of one. Raises InputError
-    for what is no reference, or a target that cannot be read."""
+    """Return what a reference asks for. root: the project, None outside of one.
+
+    Raises InputError for what is no reference, or a target that cannot be read.
+    """
     image = repository.resolve(reference, settings)
     if root is None or image.digest:
         return Asked(image)

@@ -34,8 +34,11 @@ class TargetChange:
 
 
 def changed(root: Path, settings: Settings, targets: Sequence[str]) -> tuple[TargetChange, ...]:
-    """Return a Change for each target (`all`: every one). A target counts as changed where the
-    registry cannot tell. Raises InputError for a target that the project does not have."""
+    """Return a Change for each target (`all`: every one).
+
+    A target counts as changed where the registry cannot tell. Raises InputError for a target that
+    the project does not have.
+    """
     known = image_yaml.targets(root)
     names = known if "all" in targets else image_yaml.named(root, targets)
     return tuple(_change(root, settings, name) for name in names)
@@ -72,8 +75,10 @@ factory, and what a build in the cloud does."""
 
 
 def touching(root: Path) -> dict[str, tuple[str, ...]]:
-    """Return the targets, each with globs of the files that can change its image. In a glob, *
-    stands for a part of a name, and ** for any number of folders. Raises InputError."""
+    """Return the targets, each with globs of the files that can change its image.
+
+    In a glob, * stands for a part of a name, and ** for any number of folders. Raises InputError.
+    """
     return {
         spec.name: (f"{image_yaml.IMAGES}/{spec.name}/**", *_of_program(root, spec), *_OF_ALL)
         for spec in image_yaml.load_all(root)

@@ -35,8 +35,11 @@ def lock(
     on_event: OnEvent = ignore,
     now: Sequence[str] = (),
 ) -> Iterator[Lock]:
-    """Choose and write the locks of these targets, one after the other. Refuses a lock that is
-    known to fail on its GPU, before it is written. Raises InputError, OutsideError."""
+    """Choose and write the locks of these targets, one after the other.
+
+    Refuses a lock that is known to fail on its GPU, before it is written.
+    Raises InputError, OutsideError.
+    """
     from builder.trust import rebuilders  # and with it what reads signatures
 
     for target in (targets.of(root, name) for name in names):
@@ -93,13 +96,17 @@ def bases(root: Path) -> dict[str, BasePlan]:
 
 def stale(root: Path, names: Sequence[str]) -> tuple[Staleness, ...]:
     """Return every lock file of targets that does not belong to today's image.yaml and tables.
-    Raises InputError."""
+
+    Raises InputError.
+    """
     return tuple(each for target in targets.all_of(root, names) for each in target.checked()[1])
 
 
 def problems(root: Path) -> tuple[str, ...]:
-    """Return where images/*/image.yaml, the locked wheels and the schema disagree. A sentence each.
-    Raises InputError for a target that cannot be loaded or resolved at all."""
+    """Return where images/*/image.yaml, the locked wheels and the schema disagree.
+
+    A sentence each. Raises InputError for a target that cannot be loaded or resolved at all.
+    """
     from builder.prove import wheels
 
     problems: list[str] = []

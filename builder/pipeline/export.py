@@ -42,9 +42,11 @@ class Exported:
 def to_registry(
     targets: Sequence[Target], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
-    """Put the training images of these targets onto their bases in the registry. The tag is
-    `unproven-<hash>`; the tags that people follow move after a smoke run only. Raises InputError
-    without a registry, OutsideError where the registry lacks a base."""
+    """Put the training images of these targets onto their bases in the registry.
+
+    The tag is `unproven-<hash>`; the tags that people follow move after a smoke run only. Raises
+    InputError without a registry, OutsideError where the registry lacks a base.
+    """
     reference = repository.of(options.settings, "build")
     return tuple(_put_onto_base(reference, target, options, engine) for target in targets)
 
@@ -52,8 +54,10 @@ def to_registry(
 def bases_to_registry(
     targets: Sequence[Target], options: BuildOptions, engine: Connect
 ) -> tuple[Exported, ...]:
-    """Put the bases of these targets into the registry. Raises InputError without a registry or for
-    a published base."""
+    """Put the bases of these targets into the registry.
+
+    Raises InputError without a registry or for a published base.
+    """
     reference = repository.of(options.settings, "build")
     bases: dict[str, Target] = {}
     for target in targets:
@@ -82,9 +86,11 @@ def bases_to_registry(
 def to_layout(
     targets: Sequence[Target], options: BuildOptions, engine: Connect, base_only: bool, folder: Path
 ) -> tuple[Exported, ...]:
-    """Write the image of one target, or its base, into a new folder. Raises InputError for several
-    targets, a folder with something in it, or an image that BuildKit has to build; OutsideError,
-    CheckFailed."""
+    """Write the image of one target, or its base, into a new folder.
+
+    Raises InputError for several targets, a folder with something in it, or an image that BuildKit
+    has to build; OutsideError, CheckFailed.
+    """
     if len(targets) != 1:
         raise InputError("a layout holds one image", "name one target")
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):

@@ -54,8 +54,10 @@ def others(root: Path, against: str | None) -> tuple[str, ...]:
 
 
 def problems(root: Path, trust: TrustSettings, against: str | None = None) -> Iterator[str]:
-    """Yield what is wrong with the lines of a project, a sentence each. against: the branch that
-    they are compared with. Raises what `others` raises, and InputError."""
+    """Yield what is wrong with the lines of a project, a sentence each.
+
+    against: the branch that they are compared with. Raises what `others` raises, and InputError.
+    """
     lock = layers_lock.of(root)
     for commit in others(root, against):
         before = _lines_in(root, commit).layers
@@ -102,9 +104,11 @@ def make(
     engine: Callable[[], Engine],
     on_event: OnEvent,
 ) -> tuple[Layer, ...]:
-    """Make the layers of these keys again, and compare them with their lines; return them. Nothing
-    comes from a cache or a registry but packages, which are compared with the locks. Raises
-    CheckFailed for the first that differs, or that no target needs."""
+    """Make the layers of these keys again, and compare them with their lines; return them.
+
+    Nothing comes from a cache or a registry but packages, which are compared with the locks. Raises
+    CheckFailed for the first that differs, or that no target needs.
+    """
     lock, made = layers_lock.of(root), dict[str, Layer]()
     with tempfile.TemporaryDirectory(prefix="rebuild-") as folder:
         store = ContentStore(Path(folder))
@@ -124,8 +128,11 @@ def make(
 def _missing(
     plan: BasePlan, keys: Collection[str], lock: LayersLock, store: ContentStore
 ) -> Availability | None:
-    """Return what to make of a base for these keys; None for nothing. The environment is made above
-    the rootfs, so that is made, too. The other layers count as there: nothing reads them."""
+    """Return what to make of a base for these keys; None for nothing.
+
+    The environment is made above the rootfs, so that is made, too. The other layers count as there:
+    nothing reads them.
+    """
     planned = {layer.key: layer for layer in plan.layers}
     bottom, *_, top = planned
     wanted = planned.keys() & keys

@@ -106,8 +106,10 @@ class BuildOptions:
 
 def prepare(root: Path, name: str) -> Target:
     """Load, resolve, read the lock, render and plan a target. Files are read, none is written.
+
     Raises InputError for what image.yaml cannot mean, CheckFailed where the lock or the Dockerfile
-    no longer fits image.yaml."""
+    no longer fits image.yaml.
+    """
     return prepared(targets.of(root, name))
 
 
@@ -188,7 +190,9 @@ def build(
     root: Path, targets: Sequence[Target], options: BuildOptions, engine: Engine
 ) -> tuple[ImageRecord, ...]:
     """Build the images of these targets on the engine; a base that several share is made once.
-    Raises OutsideError, CheckFailed."""
+
+    Raises OutsideError, CheckFailed.
+    """
     bases = load_bases(targets, options, engine)
     return tuple(build_image(root, target, bases, options, engine) for target in targets)
 
@@ -230,7 +234,9 @@ class LoadPlan:
 
 def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> LoadPlan:
     """Return where the bases of these targets are, and what it takes to have them on the engine.
-    Raises OutsideError, CheckFailed."""
+
+    Raises OutsideError, CheckFailed.
+    """
     from builder.image import base, loading
 
     store = content_store.of_this_machine()
@@ -249,7 +255,9 @@ def plan_load(targets: Sequence[Target], options: BuildOptions, engine: Engine) 
 
 def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine) -> dict[str, Base]:
     """Return the bases of these targets on the engine, by hash; what they share is made once.
-    Raises OutsideError, CheckFailed."""
+
+    Raises OutsideError, CheckFailed.
+    """
     hashes = {target.base.hash for target in targets if target.base}
     if not hashes:
         return {}
@@ -321,7 +329,9 @@ def build_image(
     root: Path, target: Target, bases: Mapping[str, Base], options: BuildOptions, engine: Engine
 ) -> ImageRecord:
     """Put a target's program onto its base on the engine; return the record, which is written.
-    bases: by hash, on the engine. Raises OutsideError."""
+
+    bases: by hash, on the engine. Raises OutsideError.
+    """
     from builder.image import loading
 
     began, store = time.monotonic(), content_store.of_this_machine()

@@ -72,8 +72,10 @@ def find(text: str) -> PythonProgram:
 
 def requirements(program: PythonProgram) -> tuple[str, str]:
     """Return the program's requirements, and the file that they come from; both may be "".
+
     requirements.txt in the folder, else pyproject.toml's dependencies, else (for a package) the
-    same of the folder above, where such files usually lie. Raises InputError."""
+    same of the folder above, where such files usually lie. Raises InputError.
+    """
     above = () if program.flat else (program.folder.parent,)
     for folder in (program.folder, *above):
         path = folder / image_yaml.REQUIREMENTS
@@ -96,8 +98,10 @@ def requirements(program: PythonProgram) -> tuple[str, str]:
 
 
 def on_target(target: TargetFiles, program: PythonProgram) -> TargetFiles:
-    """Return a target with this program in place of its own. Raises InputError, for each
-    requirement that cannot be installed."""
+    """Return a target with this program in place of its own.
+
+    Raises InputError, for each requirement that cannot be installed.
+    """
     text, source = requirements(program)
     folder = ProgramFolder(program.flat, image_yaml.requirements_in(text, source))
     budget = target.spec.size_budget and target.spec.size_budget + ADDED_SIZE
@@ -127,8 +131,10 @@ def _begin(target: TargetFiles, package: TargetFiles) -> None:
 def locked(
     target: TargetFiles, program: PythonProgram, apt: Apt, on_event: OnEvent = ignore
 ) -> TargetFiles:
-    """Return a target with this program, locked. Raises InputError for requirements that cannot be,
-    OutsideError."""
+    """Return a target with this program, locked.
+
+    Raises InputError for requirements that cannot be, OutsideError.
+    """
     package = on_target(target, program)
     spec, stack = package.spec, package.stack
     programs.files(package.root, spec, stack)  # what must not be in an image is refused first
@@ -151,7 +157,8 @@ def build(
     on_event: OnEvent = ignore,
 ) -> tuple[TargetFiles, ProvenImage]:
     """Return a target with this program, and its image, locked, built and proven, where anything
-    changed. Raises InputError, CheckFailed, OutsideError."""
+    changed. Raises InputError, CheckFailed, OutsideError.
+    """
     apt = ContainerApt(root, settings, on_event)
     package = locked(targets.of(root, name), program, apt, on_event)
     options = make.BuildOptions(settings, on_event, signed=rebuilders.required)

@@ -38,8 +38,10 @@ def validity(receipt: Receipt | None, record: ImageRecord, spec: ImageSpec) -> V
 def prove_once(
     root: Path, engine: Engine, target: Target, record: ImageRecord, on_event: OnEvent = ignore
 ) -> tuple[Receipt, bool]:
-    """Return the receipt of the image of this record, and whether it was written now. The image is
-    proven where no receipt holds. Raises what `prove` raises."""
+    """Return the receipt of the image of this record, and whether it was written now.
+
+    The image is proven where no receipt holds. Raises what `prove` raises.
+    """
     receipt = receipt_of(root, target.name)
     if receipt and validity(receipt, record, target.spec):
         return receipt, False
@@ -49,8 +51,10 @@ def prove_once(
 def prove(
     root: Path, engine: Engine, target: Target, record: ImageRecord, on_event: OnEvent = ignore
 ) -> Receipt:
-    """Smoke-test the image of this record and write its receipt. Raises CheckFailed; OutsideError,
-    also on an engine that would run the image emulated."""
+    """Smoke-test the image of this record and write its receipt.
+
+    Raises CheckFailed; OutsideError, also on an engine that would run the image emulated.
+    """
     if engine.architecture != "amd64":
         raise OutsideError(
             f"{target.name}: built, not proven here: the image is for linux/amd64, and this engine"
@@ -81,9 +85,11 @@ def prove(
 
 
 def _account(known: AssembledImage, record: ImageRecord) -> None:
-    """Raise CheckFailed for an image with a layer that nobody accounts for. The layers of the base
-    are those of images/layers.lock, the one above holds the program's files. So every file of the
-    image is known. What BuildKit made of a Dockerfile is not compared."""
+    """Raise CheckFailed for an image with a layer that nobody accounts for.
+
+    The layers of the base are those of images/layers.lock, the one above holds the program's files.
+    So every file of the image is known. What BuildKit made of a Dockerfile is not compared.
+    """
     for name in {record.digest, record.image_id} - {known.digest, known.config_digest}:
         raise CheckFailed(
             f"{record.target}: {name} is not what the locks and the program give: {known.digest}",
@@ -92,8 +98,10 @@ def _account(known: AssembledImage, record: ImageRecord) -> None:
 
 
 def prove_built(root: Path, engine: Engine, target: Target, on_event: OnEvent = ignore) -> Receipt:
-    """Prove the image that the last build made. Raises InputError where that was made from other
-    files than today's, or is not on the engine."""
+    """Prove the image that the last build made.
+
+    Raises InputError where that was made from other files than today's, or is not on the engine.
+    """
     record = records.up_to_date(root, engine, target.name, target.inputs)
     if record is None:
         raise InputError(

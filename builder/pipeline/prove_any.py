@@ -102,8 +102,10 @@ class Judgement:
 
 
 def prove_any(request: ProofRequest, on_event: OnEvent = ignore) -> Judgement:
-    """Read an image, start it where the engine has it, and ask every check. Raises InputError,
-    OutsideError. What a check refuses is no error: `Judgement.require`."""
+    """Read an image, start it where the engine has it, and ask every check.
+
+    Raises InputError, OutsideError. What a check refuses is no error: `Judgement.require`.
+    """
     machines = fleet.parse(request.machines) if request.machines else ()
     gpu = audit.gpu_of(request.root, request.image, request.gpu)
     gpu = gpu or next((machine.gpu for machine in machines), None)

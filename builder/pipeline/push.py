@@ -86,8 +86,10 @@ def push_target(
     on_event: OnEvent = ignore,
 ) -> PushedImage:
     """Push the image that the last build of a target made, with its base and its receipt, and write
-    its tags into images/pushed.lock. Raises InputError where nothing was built, CheckFailed without
-    a receipt for that very image."""
+    its tags into images/pushed.lock.
+
+    Raises InputError where nothing was built, CheckFailed without a receipt for that very image.
+    """
     root, target = files.root, files.name
     record = records.read(root, target)
     image = engine.image(record.image_id) if record else None
@@ -191,8 +193,10 @@ class _Sender:
     sent: int = 0
 
     def base(self, tag: str) -> None:
-        """Bring the base of this tag: from the cache, else from the engine. Raises OutsideError
-        where neither has it, nor the registry."""
+        """Bring the base of this tag: from the cache, else from the engine.
+
+        Raises OutsideError where neither has it, nor the registry.
+        """
         to, events = self.reference.tagged(tag), self.step.on_event
         if self.client.head(to.repository, tag):
             return

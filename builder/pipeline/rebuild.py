@@ -43,7 +43,9 @@ def rebuild(
     on_event: OnEvent,
 ) -> Rebuilt:
     """Build the image of a reference again and compare it. name: of the target, else by the tag.
-    Raises InputError for a target that is not assembled here, OutsideError, CheckFailed."""
+
+    Raises InputError for a target that is not assembled here, OutsideError, CheckFailed.
+    """
     image = asked.of(root, reference, settings)
     target = make.prepare(root, name or _target_of(root, image))
     if target.base is None or not isinstance(target.image, program.AssembledPlan):

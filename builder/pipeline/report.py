@@ -110,8 +110,11 @@ class ImageReport:
 
 def of(name: str, request: ReportRequest, today: date, on_event: OnEvent = ignore) -> ImageReport:
     """Return what is known of a target's last build, or of an image in files, on the engine or in a
-    registry. Nothing of it runs. Raises InputError for a target that was not built, or has changed
-    since, and for a name that leads nowhere; OutsideError."""
+    registry. Nothing of it runs.
+
+    Raises InputError for a target that was not built, or has changed since, and for a name that
+    leads nowhere; OutsideError.
+    """
     engine = cache(partial(connect, request.settings, on_event=on_event))
     targets = image_yaml.targets(request.root) if request.root else ()
     if request.root and name in targets:

@@ -14,8 +14,10 @@ from builder.registry import Reference, Registry
 
 
 def of(settings: Settings, to: str = "push") -> Reference:
-    """Return the project's repository. to: the verb of the error. Raises InputError where none is
-    set."""
+    """Return the project's repository. to: the verb of the error.
+
+    Raises InputError where none is set.
+    """
     if not settings.registry:
         raise InputError(
             f"no registry is set: there is nowhere to {to} to",

@@ -50,9 +50,11 @@ def signer_of(trust: TrustSettings) -> Signer:
 
 
 def contents(target: TargetFiles, record: ImageRecord, version: str) -> Contents:
-    """Return what can be attested of the image that the last build of a target made. version: of
-    the factory. Raises InputError where the target's files are no longer those of the build,
-    besides what make.prepared raises."""
+    """Return what can be attested of the image that the last build of a target made.
+
+    version: of the factory. Raises InputError where the target's files are no longer those of the
+    build, besides what make.prepared raises.
+    """
     item = prepared(target)
     if item.inputs != record.inputs:
         raise InputError(
@@ -82,8 +84,10 @@ def statements(
     receipt: Receipt,
     contents: Contents | None,
 ) -> dict[Manifest, tuple[Statement, ...]]:
-    """Return the statements about an image, and about its base in the same repository. contents:
-    None says nothing of what they are made of."""
+    """Return the statements about an image, and about its base in the same repository.
+
+    contents: None says nothing of what they are made of.
+    """
     digest = manifest.digest
     about_image = (
         Statement(digest, dsse.SIGNATURE, {}),
@@ -145,8 +149,10 @@ def sign(
     signer: Signer,
     created: str,
 ) -> tuple[str, ...]:
-    """Attach the statements that this signer has not attested yet; return their digests. created:
-    ISO 8601, for the list of referrers."""
+    """Attach the statements that this signer has not attested yet; return their digests.
+
+    created: ISO 8601, for the list of referrers.
+    """
     attached = parallel.each(
         lambda each: attestations.attach(client, repository, *each, signer, created),
         statements.items(),

@@ -136,9 +136,12 @@ def _sizes(at: Mapping[str, Any]) -> str:
 
 
 def _place_of(request: SlimRequest, source: OpenedImage) -> Place:
-    """Return where the new image goes. A path or a name that ends with .tar is an archive,
-    HOST/REPOSITORY:TAG a registry's, any other a name in the engine; nothing is a place beside the
-    source. Raises InputError where the source, or another archive, lies there."""
+    """Return where the new image goes.
+
+    A path or a name that ends with .tar is an archive, HOST/REPOSITORY:TAG a registry's, any other
+    a name in the engine; nothing is a place beside the source. Raises InputError where the source,
+    or another archive, lies there.
+    """
     name, output = request.image, request.output
     in_engine = bool(source.image_id)
     here = source.reference or (registry.parse(name) if in_engine else None)
@@ -230,8 +233,10 @@ def _compare(
 
 
 def _no_worse(name: str, before: Iterable[CheckResult], after: Iterable[CheckResult]) -> None:
-    """Raise CheckFailed where a check says of the new image what it does not say of the old one. A
-    check that refuses the old one names the largest reason, which may be another one then."""
+    """Raise CheckFailed where a check says of the new image what it does not say of the old one.
+
+    A check that refuses the old one names the largest reason, which may be another one then.
+    """
     for old, new in zip(before, after, strict=True):
         known = {defect.message for defect in (*old.problems, *old.findings)}
         fresh = [each for each in new.problems if each.message not in known]

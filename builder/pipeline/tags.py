@@ -34,9 +34,11 @@ class Promotion:
 
 
 def tags_for(target: str, release: str, root: Path, extra: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the tags of a target's image: that of this version first, the target's own last. The
-    version's is `<target>-<release>-<git commit>`: with `-dirty` where the tree differs from the
-    commit, without a commit where there is no git."""
+    """Return the tags of a target's image: that of this version first, the target's own last.
+
+    The version's is `<target>-<release>-<git commit>`: with `-dirty` where the tree differs from
+    the commit, without a commit where there is no git.
+    """
     commit = (git.ask(root, "rev-parse", "--short=12", "HEAD") or "").strip()
     if commit and not provenance.is_clean(root):
         commit += "-dirty"
@@ -52,9 +54,11 @@ def promote(
     *,
     on_event: OnEvent = ignore,
 ) -> Promotion:
-    """Move a tag of an image's repository to this image, if it is proven. root: the project, whose
-    images/pushed.lock gets the tag. Raises what `verify` raises, and CheckFailed for a tag of
-    another target."""
+    """Move a tag of an image's repository to this image, if it is proven.
+
+    root: the project, whose images/pushed.lock gets the tag. Raises what `verify` raises, and
+    CheckFailed for a tag of another target.
+    """
     image = asked.of(root, reference, settings)
     to = image.named.tagged(tag)
     with repository.opened(to, on_event, f"promote {to}") as client:
@@ -106,8 +110,10 @@ def _led(client: Registry, to: Reference, manifest: Manifest, root: Path | None)
 
 
 def move(client: Registry, to: Reference, manifest: Manifest) -> Promotion:
-    """Make a tag lead to a manifest that the repository has, and read that back. `<tag>-previous`
-    is written first: interrupted after that, the tag still leads where it did."""
+    """Make a tag lead to a manifest that the repository has, and read that back.
+
+    `<tag>-previous` is written first: interrupted after that, the tag still leads where it did.
+    """
     assert to.tag is not None
     before = client.head(to.repository, to.tag)
     if before != manifest.digest:

@@ -112,9 +112,11 @@ def of_any_version(receipt: Receipt, names: Sequence[str], labels: Mapping[str, 
 def proven(
     client: Registry, wanted: Asked, judge: Judge | None, rules: Policy
 ) -> tuple[Verification, Manifest]:
-    """Return the image with the newest receipt that proves it, and its manifest. judge: None judges
-    by the suite of the target, or of the image's label. rules: whose receipts count, and how old
-    they may be. Raises what `verify` raises."""
+    """Return the image with the newest receipt that proves it, and its manifest.
+
+    judge: None judges by the suite of the target, or of the image's label. rules: whose receipts
+    count, and how old they may be. Raises what `verify` raises.
+    """
     image, manifest = wanted.reference, wanted.manifest(client)
     labels = client.labels(image.repository, manifest)
     listed = (

@@ -185,8 +185,10 @@ class Account:
 
 
 def account(image: Image) -> Account | None:
-    """Return the account of the image's user; None for a name that its /etc/passwd has not. As runc
-    does: a number without a row has group 0, and /etc/group adds to those of a row."""
+    """Return the account of the image's user; None for a name that its /etc/passwd has not.
+
+    As runc does: a number without a row has group 0, and /etc/group adds to those of a row.
+    """
     user, _, group = str(image.config.get("User") or "0").partition(":")
     rows = [line.split(":") for line in image.tree.texts.get("/etc/passwd", "").splitlines()]
     rows = [row for row in rows if len(row) > 3 and row[2].isdecimal() and row[3].isdecimal()]

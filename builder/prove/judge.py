@@ -96,9 +96,11 @@ def behind_a_checkpoint(events: Sequence[TrainerEvent]) -> bool:
 
 
 def falling(first: Sequence[float], second: Sequence[float]) -> dict[str, float] | None:
-    """Return the mean of the first losses of the first run, and of the last of the second run. Each
-    mean is over at most five losses, and over at most half of all. None where there are fewer than
-    two losses, or where one that counts is not finite."""
+    """Return the mean of the first losses of the first run, and of the last of the second run.
+
+    Each mean is over at most five losses, and over at most half of all. None where there are fewer
+    than two losses, or where one that counts is not finite.
+    """
     total = len(first) + len(second)
     count = min(5, total // 2)
     if count == 0:

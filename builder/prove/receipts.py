@@ -202,7 +202,9 @@ def valid_for(
     receipt: Receipt | None, image: str | Iterable[str], required: Mapping[str, int]
 ) -> Validity:
     """Tell whether `receipt` proves one image, which is given by its digest, its id or both.
-    required: the checks that the receipt must hold, each with its present version."""
+
+    required: the checks that the receipt must hold, each with its present version.
+    """
     names = {image} if isinstance(image, str) else {name for name in image if name}
     if receipt is None:
         return Validity("there is no receipt")

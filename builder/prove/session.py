@@ -174,8 +174,10 @@ class Sandbox:
         stop_signal: StopSignal = "SIGKILL",
         entrypoint: Sequence[str] | None = None,
     ) -> Run:
-        """Run the image as a job would, for at most `seconds`; stop it once `stop` says so. steps:
-        how many optimizer steps it trains, for the progress that is shown."""
+        """Run the image as a job would, for at most `seconds`; stop it once `stop` says so.
+
+        steps: how many optimizer steps it trains, for the progress that is shown.
+        """
         environment = {"PYTHONUNBUFFERED": "1"}
         with self.container(arguments, environment, entrypoint) as container:
             return self._run(container, seconds, stop, steps, stop_signal)
@@ -191,8 +193,11 @@ class Sandbox:
         part: Part | None = None,
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
-        anything else, as its sitecustomize. variable: the name of the variable with its request.
-        imports: modules of the factory that it imports. part: a file that it finds as PART."""
+        anything else, as its sitecustomize.
+
+        variable: the name of the variable with its request. imports: modules of the factory that it
+        imports. part: a file that it finds as PART.
+        """
         paths = (HOOK, manifests.environment(self.config).get("PYTHONPATH", ""))
         environment = {
             "PYTHONUNBUFFERED": "1",
@@ -371,8 +376,10 @@ _LOOK: Final = 1.0
 
 class _Lines:
     """The lines of a container, which is killed at a point in time, after so many characters, or
-    when its volumes hold too much. It waits while nobody takes its lines, so they need no more than
-    a little memory."""
+    when its volumes hold too much.
+
+    It waits while nobody takes its lines, so they need no more than a little memory.
+    """
 
     def __init__(self, container: Container, deadline: float, limits: Limits) -> None:
         self.timed_out = self.flooded = self.filled = False

@@ -183,9 +183,11 @@ def _unneeded(image: Image) -> Iterator[FileChange]:
 
 
 def _in_use(image: Image) -> Callable[[str, str], bool]:
-    """Return what tells whether a file that looks like a cache's is needed. A link leads there
-    (uv's link mode), a variable or the command names its folder, uv itself starts the program, or
-    it is another folder of that name."""
+    """Return what tells whether a file that looks like a cache's is needed.
+
+    A link leads there (uv's link mode), a variable or the command names its folder, uv itself
+    starts the program, or it is another folder of that name.
+    """
     tree, config = image.tree, image.config
     words = [str(each) for key in ("Entrypoint", "Cmd") for each in config.get(key) or ()]
     starts_uv = any(posixpath.basename(word) in ("uv", "uvx") for word in words)

@@ -40,9 +40,11 @@ def smoke(
     limits: Limits | None = None,
     workload: Workload | None = None,
 ) -> Receipt:
-    """Prove an image by a suite, and write its receipt into `folder` (build/<target>). The receipt
-    is written in any case, and beside it a log of everything the containers printed. Raises
-    CheckFailed where a check did not pass, OutsideError where the engine refused."""
+    """Prove an image by a suite, and write its receipt into `folder` (build/<target>).
+
+    The receipt is written in any case, and beside it a log of everything the containers printed.
+    Raises CheckFailed where a check did not pass, OutsideError where the engine refused.
+    """
     with refusals(subject.image), interruptible():
         client = engine.client
         containers.sweep(client, LABEL)

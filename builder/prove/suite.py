@@ -100,8 +100,10 @@ class Suite:
 
     def required(self, accelerator: str) -> dict[str, int]:
         """Return the checks that a receipt for this accelerator, or for a GPU of this compute
-        capability, must hold, each with its version. Raises InputError for an accelerator that does
-        not exist."""
+        capability, must hold, each with its version.
+
+        Raises InputError for an accelerator that does not exist.
+        """
         is_capability = accelerator[:1].isdigit()
         kind = "gpu" if is_capability else accelerators.find(accelerator).kind
         return {check.name: check.version for check in self.of(kind)}
@@ -110,8 +112,10 @@ class Suite:
         return tuple(check.judge(image) for check in self.checks)
 
     def holds(self, receipt: Receipt | None, image: str | Iterable[str]) -> Validity:
-        """Tell whether `receipt` proves an image, given by digest, id or both, by this suite. A
-        receipt of another suite is no proof, whatever checks it holds."""
+        """Tell whether `receipt` proves an image, given by digest, id or both, by this suite.
+
+        A receipt of another suite is no proof, whatever checks it holds.
+        """
         validity = receipts.valid_for(receipt, image, {})
         if receipt is None or not validity:
             return validity

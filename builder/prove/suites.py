@@ -121,8 +121,9 @@ def outputs(name: str) -> Check:
 
 def imports(proven_elsewhere: Sequence[str]) -> Check:
     """Return the check whether every module that a program imports as it starts can be imported.
-    proven_elsewhere: modules that another check loads; these are only found, for they load
-    slowly."""
+
+    proven_elsewhere: modules that another check loads; these are only found, for they load slowly.
+    """
 
     def run(session: Session) -> Answer:
         module = session.subject.spec.program.module
@@ -196,8 +197,10 @@ def of_spec(spec: ImageSpec) -> Suite:
 
 
 def of_image(labels: Mapping[str, str]) -> Suite:
-    """Return the suite that an image with these labels needs. Raises CheckFailed for a label that
-    names no suite, or no framework."""
+    """Return the suite that an image with these labels needs.
+
+    Raises CheckFailed for a label that names no suite, or no framework.
+    """
     name = labels.get(LABEL, receipts.TRAINER)
     try:
         return frameworks.of_image(labels).suites()[name]

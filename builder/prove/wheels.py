@@ -51,9 +51,11 @@ def _locked() -> tuple[Wheel, ...]:
 
 
 def check(root: Path, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return target -> what the tables, its lock and the wheels that were read say differently. It
-    downloads nothing, and looks at locked GPU targets with a base of their own. Raises
-    InputError."""
+    """Return target -> what the tables, its lock and the wheels that were read say differently.
+
+    It downloads nothing, and looks at locked GPU targets with a base of their own. Raises
+    InputError.
+    """
     wheels = read(root)
     problems: dict[str, tuple[str, ...]] = {}
     for target in _judged(root, names):
@@ -74,9 +76,11 @@ def check(root: Path, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def require(root: Path, stack: Stack, lock: Lock) -> None:
-    """Refuse a lock with a wheel that is known not to run on its GPU, before it is written. Raises
-    InputError that names the library and what would run. Wheels that were never read pass here:
-    `builder check` asks for them, and the image's receipt needs them to be right."""
+    """Refuse a lock with a wheel that is known not to run on its GPU, before it is written.
+
+    Raises InputError that names the library and what would run. Wheels that were never read pass
+    here: `builder check` asks for them, and the image's receipt needs them to be right.
+    """
     if not _is_judged(stack):
         return
     verdict = of_known(lock, read(root)).verdict(stack.compute_capability or "")
@@ -159,8 +163,10 @@ def by_wheel(pins: Iterable[Pin], libraries: Iterable[Library]) -> dict[str, Whe
 
 
 def of_lock(lock: Lock, platform: Platform, on_event: OnEvent = ignore) -> tuple[Library, ...]:
-    """Return every library in the wheels of a lock, at the paths where they are installed. It
-    downloads gigabytes, a wheel at a time. Raises OutsideError."""
+    """Return every library in the wheels of a lock, at the paths where they are installed.
+
+    It downloads gigabytes, a wheel at a time. Raises OutsideError.
+    """
     pins = tuple(lock.packages.values())
     libraries: list[Library] = []
     with (

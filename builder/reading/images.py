@@ -194,8 +194,10 @@ def archived(archive: IO[bytes], skips: bool = False) -> Iterator[tuple[str, IO[
 
 
 def find_image(reference: object, get: Callable[[str], Manifest | None], target: str) -> Manifest:
-    """Return the manifest of the image for linux/amd64 that a tag or digest leads to. Raises
-    InputError for an index without one, OutsideError where there is no such image."""
+    """Return the manifest of the image for linux/amd64 that a tag or digest leads to.
+
+    Raises InputError for an index without one, OutsideError where there is no such image.
+    """
     for _ in range(_NESTED):
         manifest = get(target)
         if manifest is None:

@@ -145,9 +145,11 @@ _SUMS: Final = re.compile(r"/var/lib/dpkg/(info|status\.d)/[^/]+\.md5sums$")
 
 
 class _SecretSearch:
-    """Looks into the files of one layer, one after the other, for what looks like a secret. A file
-    that a wheel installed is public as long as it has the size that RECORD gives it, one of a
-    Debian package as long as it has its checksum."""
+    """Looks into the files of one layer, one after the other, for what looks like a secret.
+
+    A file that a wheel installed is public as long as it has the size that RECORD gives it, one of
+    a Debian package as long as it has its checksum.
+    """
 
     def __init__(self) -> None:
         self._suspects: dict[str, tuple[str, int, str]] = {}
@@ -185,8 +187,10 @@ class _SecretSearch:
 
 
 def visible(layers: Sequence[ReadLayer]) -> Iterator[tuple[ReadLayer, Callable[[str], bool]]]:
-    """Yield each layer, the highest first, and whether a container sees a path of it. layers: the
-    lowest first."""
+    """Yield each layer, the highest first, and whether a container sees a path of it.
+
+    layers: the lowest first.
+    """
     hidden = set[str]()  # these paths, and everything below them
     emptied = set[str]()  # everything below these folders, not the folders themselves
 
@@ -215,8 +219,10 @@ def visible(layers: Sequence[ReadLayer]) -> Iterator[tuple[ReadLayer, Callable[[
 
 
 def merge(layers: Sequence[ReadLayer]) -> tuple[Library, ...]:
-    """Return the libraries that a container of these layers would see, sorted by path. One with
-    several names (uv links what it installs to its cache) has that of an installed file."""
+    """Return the libraries that a container of these layers would see, sorted by path.
+
+    One with several names (uv links what it installs to its cache) has that of an installed file.
+    """
     libraries: list[Library] = []
     recorded: dict[str, WheelRecord] = {}
     for layer, seen in visible(layers):
@@ -238,9 +244,11 @@ _FOLDER: Final = Entry(0, 0o755, 0, 0)
 
 
 class Tree:
-    """The files that a container of these layers (the lowest first) would see, by path. files,
-    folders: by path; a folder that no layer describes has the rights that an unpacked one gets.
-    layer: the diff id of the layer that has a file. hooks, texts, records: see `Layer`."""
+    """The files that a container of these layers (the lowest first) would see, by path.
+
+    files, folders: by path; a folder that no layer describes has the rights that an unpacked one
+    gets. layer: the diff id of the layer that has a file. hooks, texts, records: see `Layer`.
+    """
 
     def __init__(self, layers: Sequence[ReadLayer]) -> None:
         self.files: dict[str, Entry] = {}
@@ -302,9 +310,11 @@ class Tree:
 
 
 class LayerCache:
-    """The layers that this machine has read: `<diff id>-<version of the reader>.json.gz`. A
-    registry, and an engine with the containerd store, name a layer by the digest that it has when
-    it is packed. `<digest>.layer` says which diff id that is."""
+    """The layers that this machine has read: `<diff id>-<version of the reader>.json.gz`.
+
+    A registry, and an engine with the containerd store, name a layer by the digest that it has when
+    it is packed. `<digest>.layer` says which diff id that is.
+    """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or files.cache_home() / "layer-contents"

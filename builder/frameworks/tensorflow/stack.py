@@ -56,8 +56,10 @@ def resolve(spec: ImageSpec) -> Stack:
 def _for_gpu(
     spec: ImageSpec, accelerator: Accelerator, release: TensorFlowRelease, facts: tuple[Fact, ...]
 ) -> Stack:
-    """Return the stack of an image for a GPU; `facts` are those of any image. Raises RefusedError
-    for what cannot work."""
+    """Return the stack of an image for a GPU; `facts` are those of any image.
+
+    Raises RefusedError for what cannot work.
+    """
     runs = _check_kernels(spec, accelerator, release)
     known = Stack(
         spec,
@@ -114,9 +116,11 @@ def _with_libraries(known: Stack, release: TensorFlowRelease) -> Stack:
 
 
 def _prune(mode: PruneMode, capability: str, release: TensorFlowRelease) -> Prune | None:
-    """Return what is kept, None where nothing is taken out. TensorFlow's libraries hold the same
-    code for a T4 as for a V100 (sm_70): with "tensorflow", both keep 7.0 and share a base. NVIDIA's
-    libraries hold code for each."""
+    """Return what is kept, None where nothing is taken out.
+
+    TensorFlow's libraries hold the same code for a T4 as for a V100 (sm_70): with "tensorflow",
+    both keep 7.0 and share a base. NVIDIA's libraries hold code for each.
+    """
     if mode == "off":
         return None
     if mode == "all":

@@ -122,9 +122,11 @@ def _caches(image: Image) -> Iterator[Defect]:
 
 
 def _unaccounted(image: Image, subject: Subject) -> Iterator[Defect]:
-    """Yield the files that would be run, and that neither the base nor the program brings. The
-    layers of the base have the digests that images/layers.lock says. Above them lies the program.
-    Whatever else a Dockerfile adds may be data, and no program."""
+    """Yield the files that would be run, and that neither the base nor the program brings.
+
+    The layers of the base have the digests that images/layers.lock says. Above them lies the
+    program. Whatever else a Dockerfile adds may be data, and no program.
+    """
     tree = image.tree
 
     def is_known(path: str) -> bool:

@@ -368,8 +368,10 @@ def _allocator(environment: Environment) -> Iterator[Defect]:
 
 
 def _flags(variable: str, text: str) -> Iterator[Defect]:
-    """Judge flags: XLA stops at the first word that is none; of two equal ones the last wins. A
-    value in quotes may hold spaces; it counts as one word."""
+    """Judge flags: XLA stops at the first word that is none; of two equal ones the last wins.
+
+    A value in quotes may hold spaces; it counts as one word.
+    """
     if not text.lstrip().startswith("-"):
         return
     words = re.findall(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""", text)

@@ -69,9 +69,11 @@ def run(image: Image) -> Answer:
 def taken(
     image: Image, apart: Collection[str], programs: Mapping[str, Dynamic]
 ) -> tuple[frozenset[str], str]:
-    """Return the libraries that something in an image loads, and what was not followed. apart:
-    libraries that count only where another file loads them. programs: what the loader reads of
-    executables, by path."""
+    """Return the libraries that something in an image loads, and what was not followed.
+
+    apart: libraries that count only where another file loads them. programs: what the loader reads
+    of executables, by path.
+    """
     follower = _Follower(image)
     modules = [each for each in image.content.libraries if _MODULE.search(each.path)]
     for defects in (follower.modules(modules), follower.extensions(), follower.opened()):

@@ -159,9 +159,11 @@ def check_gpu(image: ProbedImage, tensorflow: str, opener: str) -> None:
 
 
 def _found(image: ProbedImage, rows: Sequence[opens.Opened], cuda: int) -> dict[str, str]:
-    """Return name -> the file that the loader takes; what it does not find is a problem. What cuDNN
-    opens of its own lies beside it, and what a library is linked to is opened with it: both are
-    left to libraries.check."""
+    """Return name -> the file that the loader takes; what it does not find is a problem.
+
+    What cuDNN opens of its own lies beside it, and what a library is linked to is opened with it:
+    both are left to libraries.check.
+    """
     own = [row for row in rows if not row.opener]
     compiler = next(row for row in rows if row.name.startswith("libnvrtc.so"))
     part = next(row.name for row in rows if row.name.startswith(f"{compiler.opener}.so"))
