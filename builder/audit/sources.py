@@ -77,9 +77,7 @@ def of_name(
     """Read an image in files, on the engine or in a registry. See `found`."""
     with step(f"read {name}", on_event) as running:
         of_registry = partial(
-            images.of_registry,
-            on_layer=partial(_log_layer, running),
-            on_bytes=running.progress,
+            images.of_registry, on_layer=partial(_log_layer, running), on_bytes=running.progress
         )
         return found(name, images.of_archive, engine, of_registry, default, targets)
 

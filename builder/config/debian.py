@@ -106,12 +106,9 @@ def _public(label: str, path: str) -> str:
 
 @dataclass(frozen=True)
 class HostApt:
-    """What the host's apt knows."""
-
     mirror: Mirror | None = None
     """None on a host of another distribution."""
     settings: tuple[tuple[str, str], ...] = ()
-    """Those of the network, as (name, value)."""
     logins: Mapping[str, Login] = field(default_factory=dict)
     """For mirrors, never to be printed."""
 

@@ -36,8 +36,6 @@ _RECORD: Final = re.compile(
 
 @dataclass(frozen=True, order=True)
 class DebianPackage:
-    """One Debian package."""
-
     name: str
     version: str
     archive: str
@@ -49,11 +47,9 @@ class DebianPackage:
     sha256: str
     """Of the .deb, in hex."""
     bytes: int
-    """Its size."""
 
 
 def dump(packages: Iterable[DebianPackage]) -> str:
-    """Return the records, sorted by name."""
     return "".join(
         f"{package.name}={package.version}\n"
         f"    {package.archive}/{package.time}/{package.path}\n"
@@ -104,18 +100,10 @@ def from_apt(uris: str, dates: Mapping[str, str]) -> tuple[DebianPackage, ...]:
     for match in _URI.finditer(uris):
         name, version = (*match["file"].split("_"), "")[:2]
         archive = SECURITY if match["path"].startswith(_SECURITY_POOL) else ARCHIVE
-        time = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
-        packages.append(
-            DebianPackage(
-                name,
-                unquote(version),
-                archive,
-                time.strftime("%Y%m%dT%H%M%SZ"),
-                unquote(match["path"]),
-                match["sha256"],
-                int(match["bytes"]),
-            )
-        )
+        kept = parsedate_to_datetime(dates[archive]) + _UNTIL_KEPT
+        time, path = kept.strftime("%Y%m%dT%H%M%SZ"), unquote(match["path"])
+        size, sha256 = int(match["bytes"]), match["sha256"]
+        packages.append(DebianPackage(name, unquote(version), archive, time, path, sha256, size))
     records = tuple(sorted(packages))
     try:
         readable = parse(dump(records)) == records

@@ -129,11 +129,9 @@ def requirement(value: str) -> str:
 
 
 def module(value: str) -> str:
-    """Refuse what is no module's name."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", value, re.ASCII):
         raise invalid(
-            f"{shown(value)} is not a module",
-            "write it as after `python -m`, such as trainer.task",
+            f"{shown(value)} is not a module", "write it as after `python -m`, such as trainer.task"
         )
     return value
 

@@ -69,13 +69,11 @@ class Program:
         return project.INSTALLED if self.is_packaged(root) else root
 
     def is_packaged(self, root: Path) -> bool:
-        """Return whether it is the packaged trainer."""
         named = (self.folder, self.module) == (FOLDER, MODULE)
         return named and not (root / self.folder).exists()
 
 
 def _program(value: object, info: ValidationInfo) -> Program:
-    """Return the program of a text. Refuses a folder or a module that cannot be."""
     if isinstance(value, Program):
         return value
     if not isinstance(value, str) or not re.fullmatch(r"[^:\s][^:]*:[^:]+", value):
@@ -88,8 +86,6 @@ def _program(value: object, info: ValidationInfo) -> Program:
 
 @dataclass(frozen=True)
 class ProgramFolder:
-    """What the folder of a program holds."""
-
     flat: bool = False
     """The module lies in the folder itself, whose content becomes /app; otherwise the folder is a
     package, and becomes a folder of /app."""
@@ -263,7 +259,6 @@ class ImageSpec(FileModel):
 
     @classmethod
     def field_of(cls, key: str) -> str:
-        """A framework's name stands for the release."""
         return "release" if frameworks.is_known(key) else key
 
     @property
@@ -283,17 +278,16 @@ class ImageSpec(FileModel):
 
     @property
     def program_folder(self) -> ProgramFolder:
-        """What the program's folder holds."""
         return self._folder
 
 
 def _frameworks_in(values: Iterable[Any]) -> tuple[str, ...]:
     """Return the keys that name a framework; it takes time to ask whether an unknown key does."""
-    return frameworks.named_in(key for key in values if key not in ImageSpec.model_fields)
+    others = (key for key in values if isinstance(key, str) and key not in ImageSpec.model_fields)
+    return tuple(filter(frameworks.is_known, others))
 
 
 def targets(root: Path) -> tuple[str, ...]:
-    """Return the names of all targets of a project, sorted."""
     return tuple(sorted(path.parent.name for path in (root / IMAGES).glob(f"*/{FILE}")))
 
 

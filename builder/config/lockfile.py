@@ -64,7 +64,6 @@ class LockedRootfs:
 
     @property
     def packages_checksum(self) -> str:
-        """The checksum of the packages' bytes."""
         return debian_packages.checksum(self.packages)
 
     @property
@@ -109,7 +108,6 @@ class Lock:
 
     @property
     def packages(self) -> dict[str, Pin]:
-        """Every Python package by name."""
         return {pin.name: pin for wheels in self.wheels.values() for pin in wheels}
 
     @property
@@ -127,7 +125,6 @@ class Lock:
 
     @property
     def document(self) -> str:
-        """The text of image.lock, as JSON."""
         root = self.rootfs and {
             "suite": self.rootfs.suite,
             "packages": self.rootfs.packages_checksum,
@@ -222,7 +219,6 @@ def _explained(root: Path, target: str) -> Iterator[None]:
 
 
 def os_lock(root: Path, suite: str) -> Path:
-    """Return the file that holds the packages of the rootfs."""
     return root / image_yaml.IMAGES / f"os-{suite}.lock"
 
 
@@ -245,7 +241,6 @@ def write(root: Path, made: Lock) -> None:
 
 
 def write_rootfs(root: Path, made: LockedRootfs) -> None:
-    """Write the file of a rootfs, if it differs."""
     header = f"# Debian packages of the OS root, shared by all targets.\n# {_WRITTEN}\n"
     _write(os_lock(root, made.suite), header + debian_packages.dump(made.packages))
 

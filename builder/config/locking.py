@@ -14,23 +14,20 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from builder.config import debian_packages, image_yaml, listed, lockfile, network, uv
 from builder.config.debian_packages import DebianPackage
+from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import APT, APT_EXTRA, CUDA, EXTRA, Lock, LockedRootfs, Moved
+from builder.config.network import BuildNetwork
 from builder.config.pins import Pin
-from builder.config.stack import GLIBC, OWN_PYTHON
+from builder.config.stack import GLIBC, OWN_PYTHON, Stack
 from builder.config.uv import NoSolution, Platform
 from builder.core import files, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore, step
 from builder.facts import frameworks
-
-if TYPE_CHECKING:
-    from builder.config.image_yaml import ImageSpec
-    from builder.config.network import BuildNetwork
-    from builder.config.stack import Stack
 
 WANTED = ("?essential", "?priority(required)", "apt")
 """The packages of a rootfs, as apt patterns."""
@@ -298,7 +295,6 @@ def _check_builds(stack: Stack, pins: Mapping[str, Pin], host: BuildNetwork) -> 
 
 
 def _moved(base: Mapping[str, Pin], every: Mapping[str, Pin]) -> tuple[Moved, ...]:
-    """Return the libraries that have another version with a user's requirements."""
     return tuple(
         Moved(name, pin.version, every[name].version)
         for name, pin in base.items()
@@ -320,11 +316,8 @@ def _layers(
 
 @dataclass(frozen=True)
 class _Resolver:
-    """Resolves what an image needs."""
-
     stack: Stack
     environment: Mapping[str, str]
-    """Variables for uv."""
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -333,7 +326,6 @@ class _Resolver:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """The requirements of image.yaml and of the trainer's requirements.txt."""
         spec = self.stack.spec
         return tuple(
             dict.fromkeys(
@@ -353,7 +345,6 @@ class _Resolver:
         return uv.resolve(requirements, platform, self.environment, constraints, versions)
 
     def framework(self, versions: Mapping[str, str]) -> dict[str, Pin]:
-        """Return the framework and all that it needs."""
         stack, spec = self.stack, self.stack.spec
         try:
             return self.resolve(self.wanted, versions, stack.constraints)

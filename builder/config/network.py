@@ -26,7 +26,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from packaging.markers import Marker
@@ -36,9 +36,7 @@ from builder.core import project, web
 from builder.core.display import address
 from builder.core.errors import InputError
 from builder.core.files import parsed
-
-if TYPE_CHECKING:
-    from builder.core.web import Client
+from builder.core.web import Client
 
 PYPROJECT: Final = "pyproject.toml"
 PINNED: Final = "BUILDER_PINNED"
@@ -67,7 +65,6 @@ _CERTIFICATE: Final = re.compile(
 _PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 Login = tuple[str, str]
-"""A user and a password."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class BuildNetwork:
     """The host's network configuration. It holds credentials: never print or store it."""
 
     ca: Path | None = None
-    """The CA bundle."""
     proxies: tuple[tuple[str, str], ...] = ()
     """By the variables' names in lower case."""
     index: str | None = None
@@ -194,9 +190,7 @@ class BuildNetwork:
 
 
 def discover(
-    environment: Mapping[str, str] | None = None,
-    root: Path = Path("/"),
-    home: Path | None = None,
+    environment: Mapping[str, str] | None = None, root: Path = Path("/"), home: Path | None = None
 ) -> BuildNetwork:
     """Return the host's configuration: the environment, then each tool's files.
 
@@ -305,7 +299,6 @@ def _uv_settings(env: Mapping[str, str], root: Path, config: Path) -> dict[str, 
 
 
 def _project_settings() -> dict[str, Any]:
-    """Return [tool.uv] of the project's pyproject.toml."""
     try:
         file = project.find_root() / PYPROJECT
         tool = parsed(tomllib.loads, file.read_text(encoding="utf-8")).get("tool", {})
@@ -317,7 +310,6 @@ def _project_settings() -> dict[str, Any]:
 
 
 def _tables(settings: Mapping[str, object]) -> list[dict[str, Any]]:
-    """Return the tables [[index]] of uv's settings."""
     return [table for table in _words(settings.get("index")) if isinstance(table, dict)]
 
 
@@ -423,7 +415,6 @@ def with_login(url: str, logins: Mapping[str, Login]) -> str:
 
 
 def without_login(url: str) -> str:
-    """Return an address without user and password, for a person."""
     return address(url).replace("***@", "")
 
 

@@ -16,8 +16,6 @@ _PIN = re.compile(
 
 @dataclass(frozen=True)
 class Pin:
-    """One wheel."""
-
     name: str
     version: str
     sha256: str
@@ -32,7 +30,6 @@ class Pin:
 
 
 def dump(pins: Iterable[Pin], header: str) -> str:
-    """Return a requirements file with hashes, sorted by name."""
     lines = [f"# {line}".rstrip() for line in header.splitlines()]
     for pin in sorted(pins, key=lambda pin: pin.name):
         size = f"  # {pin.bytes} bytes" if pin.bytes is not None else ""

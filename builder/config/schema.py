@@ -16,7 +16,6 @@ from builder.facts import accelerators, cuda, frameworks
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of image.yaml."""
     result = ImageSpec.model_json_schema()
     _describe(ImageSpec, result)
     _describe(AcceptedAdvisory, result["$defs"][AcceptedAdvisory.__name__])
@@ -71,5 +70,4 @@ def _describe(model: type[BaseModel], schema: dict[str, Any]) -> None:
 
 
 def schema_text() -> str:
-    """Return the text of images/schema.json."""
     return json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"

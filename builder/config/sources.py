@@ -45,8 +45,6 @@ class NotPlainError(Exception):
 
 @dataclass(frozen=True)
 class MadeWheel:
-    """A wheel of a source."""
-
     content: bytes
     requires: tuple[str, ...]
     """As Requires-Dist has them."""
@@ -93,7 +91,6 @@ _INFO: Final = ".egg-info/PKG-INFO"
 
 
 def _files(source: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a source, by their path below its own folder."""
     left = 4 * LARGEST
     if source[:2] == b"PK":
         with zipfile.ZipFile(io.BytesIO(source)) as archive:

@@ -31,13 +31,11 @@ class Fact:
     statement: str
     value: str
     source: str
-    """Where it stands."""
     verified: bool
     """Whether we have read it there, or tried it."""
 
     @classmethod
     def of(cls, statement: str, value: str, source: Source) -> Fact:
-        """Return a fact from the tables."""
         return cls(statement, value, source.text, source.verified)
 
 
@@ -52,7 +50,6 @@ class Prune:
     only: PruneMode
 
     def keeps(self, capability: str) -> bool:
-        """Tell whether code for this compute capability stays."""
         kept, other = compute_capability(self.keep), compute_capability(capability)
         return kept.major == other.major and kept.minor <= other.minor
 

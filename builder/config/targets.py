@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.config import compatibility, device_code, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
@@ -15,9 +14,7 @@ from builder.config.lockfile import Lock, Staleness
 from builder.config.stack import Fact, Stack
 from builder.core.errors import InputError
 from builder.facts import frameworks
-
-if TYPE_CHECKING:
-    from builder.facts.cuda import OldestDriver
+from builder.facts.cuda import OldestDriver
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,6 @@ class TargetFiles:
 
     @property
     def name(self) -> str:
-        """The target's name."""
         return self.spec.name
 
     @cached_property
@@ -81,7 +77,6 @@ class TargetFiles:
         return (*self.stack.facts, Fact(name, oldest.driver, source, True))
 
     def checked(self) -> tuple[Lock | None, tuple[Staleness, ...]]:
-        """Return what `lockfile.check` says of the lock."""
         return lockfile.check(self.home, self.spec, self.stack)
 
 

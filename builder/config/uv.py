@@ -22,12 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
 
-from packaging.tags import (
-    Tag,
-    compatible_tags,
-    cpython_tags,
-    create_compatible_tags_selector,
-)
+from packaging.tags import Tag, compatible_tags, cpython_tags, create_compatible_tags_selector
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from builder.config import network

@@ -27,7 +27,6 @@ GROUP: Final = "training_image_factory.backends"
 DEFAULT: Final = "vertex"
 """The backend of a command that names none."""
 OWN: Final = ("local", "vertex", "kubernetes")
-"""The backends of this distribution."""
 
 Flags = Mapping[str, str | None]
 """Options of the command line by their names; None stands for not given."""
@@ -56,7 +55,6 @@ class BackendKind:
     name: str
     """What --on calls it; its section of a job's file, and by default its table of builder.toml."""
     title: str
-    """Its name for a person."""
     open: Callable[..., Any]
     """Connects it: takes the project's folder, the Job that is sent (None: none is), its Flags, and
     the name of the job that is asked about (None: of none). Returns a Backend, or for one that jobs
@@ -68,7 +66,6 @@ class BackendKind:
     """Returns its table of builder.toml as it is where nothing is written: a FileModel
     (builder/core/filemodel.py), or its class. None: it has no table."""
     own_table: str = ""
-    """The name of its table, where that is not its own."""
     section: Callable[[], Any] | None = None
     """Returns its section of a job's file as it is where nothing is written: a WrittenModel
     (builder/jobs/description/values.py), or its class. None: it has none."""
@@ -86,13 +83,11 @@ class BackendKind:
 
     @property
     def table(self) -> str:
-        """Return the name of its table of builder.toml."""
         return self.own_table or self.name
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Return the names of all backends, ours first."""
     return plugins.names(GROUP, OWN)
 
 
@@ -109,10 +104,8 @@ def of(name: str) -> BackendKind:
 
 @cache
 def every() -> tuple[BackendKind, ...]:
-    """Return all backends, ours first."""
     return tuple(map(of, names()))
 
 
 def ours() -> tuple[BackendKind, ...]:
-    """Return the backends of this distribution."""
     return tuple(map(of, OWN))

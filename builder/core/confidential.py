@@ -115,7 +115,6 @@ def _token_in(text: bytes) -> str | None:
 
 @cache
 def _rules() -> tuple[dict[str, Any], ...]:
-    """Return the rules, with words and pattern as bytes."""
     rules = json.loads(RULES.read_text(encoding="utf-8"))["rules"]
     return tuple(
         {

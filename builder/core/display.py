@@ -84,5 +84,4 @@ class Lines(str):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
-        """Return these texts, each on its line."""
         return cls("\n".join(map(line, texts)))

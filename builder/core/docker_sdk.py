@@ -117,7 +117,6 @@ def _exists(socket: Path) -> bool:
 
 
 def _remedy(host: str, reason: str) -> str:
-    """Return what to do about an engine that gives no answer."""
     if "permission denied" in reason.lower():
         try:
             user = getpass.getuser()

@@ -32,8 +32,6 @@ class StepProgress:
 
 @dataclass(frozen=True)
 class StepLog:
-    """A line that a step printed."""
-
     name: str
     line: str
 
@@ -75,17 +73,14 @@ class RunningStep:
 
     @property
     def seconds(self) -> float:
-        """The time since it began."""
         return time.monotonic() - self.began
 
     def log(self, line: str) -> None:
-        """Pass on a line that the step printed."""
         self.on_event(StepLog(self.name, line))
 
     def progress(
         self, current: int, total: int | None = None, unit: Literal["bytes", "steps"] = "bytes"
     ) -> None:
-        """Report how far the step is."""
         self.on_event(StepProgress(self.name, current, total, unit))
 
 

@@ -50,12 +50,10 @@ class FileModel(BaseModel):
 
     @classmethod
     def file_keys(cls) -> tuple[str, ...]:
-        """Return the keys that the file may have."""
         return tuple(field.alias or name for name, field in cls.model_fields.items())
 
     @classmethod
     def field_of(cls, key: str) -> str:
-        """Return the field that a key of the file gives a value."""
         return key
 
 
@@ -101,15 +99,11 @@ def location(path: Path, where: str, *field: str | int) -> str:
 def error(where: str, mistakes: Sequence[Mistake]) -> InputError:
     """Return all mistakes of a file as one error, in the order of its lines."""
     mistakes = sorted(mistakes, key=lambda mistake: mistake.line)
-    lines = [f"{where}:{mistake.line}: {_sentence(mistake)}" for mistake in mistakes]
+    lines = [f"{where}:{mistake.line}: {mistake}" for mistake in mistakes]
     if len(mistakes) == 1:
         return InputError(lines[0], mistakes[0].fix)
     fixes = [f"{line} -> {mistake.fix}" for line, mistake in zip(lines, mistakes, strict=True)]
     return InputError(Lines.of(fixes), f"mend these {len(fixes)} lines, then try again")
-
-
-def _sentence(mistake: Mistake) -> str:
-    return f"{mistake.field}: {mistake.what}" if mistake.field else mistake.what
 
 
 def mistakes(

@@ -18,8 +18,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class DoctorFinding:
-    """The result of a check."""
-
     name: str
     severity: Severity
     """An "error" prevents the work, a "warning" does not."""

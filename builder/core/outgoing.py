@@ -36,10 +36,7 @@ def inside(root: Path, path: Path) -> None:
 
 
 def check(
-    root: Path,
-    path: Path,
-    left_out: Callable[[PurePosixPath], bool],
-    fix: str = HAND_OVER,
+    root: Path, path: Path, left_out: Callable[[PurePosixPath], bool], fix: str = HAND_OVER
 ) -> None:
     """Raise InputError, by name, for a file that must not leave: a secret, or a link out of the
     project or to what is left out of it.

@@ -48,7 +48,6 @@ def load(group: str, name: str, own: Collection[str], reference: str) -> Any:
 
 @cache
 def others(group: str) -> EntryPoints:
-    """Return the entry points of a group."""
     from importlib.metadata import entry_points
 
     return entry_points(group=group)

@@ -54,7 +54,6 @@ def tag_of(root: Path, target: str) -> str:
 
 
 def templates_of(root: Path) -> Path | None:
-    """Return the folder of the project's own templates, None where it has none."""
     folder = root / TEMPLATES
     return folder if folder.is_dir() else None
 

@@ -107,8 +107,7 @@ WorkerPool = Annotated[
     ),
 ]
 Bucket = Annotated[
-    str,
-    matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://"),
+    str, matches(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]", "a bucket", "write its name without gs://")
 ]
 Age = Annotated[
     str, matches(r"[1-9][0-9]{0,3}[hdw]", "an age", "write hours, days or weeks: 12h, 30d, 4w")
@@ -199,7 +198,6 @@ class TrustSettings(FileModel):
 
     @property
     def oldest(self) -> timedelta | None:
-        """How old a receipt may be; None for any age."""
         age = self.max_age
         return timedelta(hours=int(age[:-1]) * _HOURS[age[-1]]) if age else None
 
@@ -241,14 +239,12 @@ class Settings(FileModel):
 
 @cache
 def _model(kinds: tuple[BackendKind, ...]) -> type[Settings]:
-    """Return the settings with the tables of these backends."""
     defaults = {kind.table: kind.settings() for kind in kinds if kind.settings is not None}
     tables: dict[str, Any] = {name: (type(value), value) for name, value in defaults.items()}
     return create_model("Settings", __base__=Settings, **tables)
 
 
 def _tables(model: type[Settings]) -> dict[str, type[FileModel]]:
-    """Return the models of all tables by their names."""
     annotations = {name: field.annotation for name, field in model.model_fields.items()}
     return {
         name: annotation
@@ -262,8 +258,6 @@ def _tables(model: type[Settings]) -> dict[str, type[FileModel]]:
 
 @dataclass(frozen=True)
 class BuilderToml(Document):
-    """builder.toml as it was written."""
-
     mapping: str = "a table"
     sources: dict[str, str] = dataclasses.field(default_factory=dict)
     """Where a value is from, if not from the file."""
@@ -285,7 +279,6 @@ class BuilderToml(Document):
             ) from None
 
     def table(self, *path: str | int) -> BuilderToml:
-        """Return the lines of one of its tables."""
         start = len(path)
         below = {key[start:]: line for key, line in self.lines.items() if key[:start] == path}
         return dataclasses.replace(self, lines=below)
@@ -309,7 +302,6 @@ class BuilderToml(Document):
         return filemodel.error(MARKER, mistakes)
 
     def written(self, key: str, example: str) -> str:
-        """Return a line that gives `key` a value."""
         if key == "trigger":
             return "[[cloud.trigger]]"
         if example.startswith("["):

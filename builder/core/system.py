@@ -59,9 +59,7 @@ def ending_with_parent(command: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def secret_files(
-    contents: Mapping[str, bytes],
-) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+def secret_files(contents: Mapping[str, bytes]) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
     """Yield each content as a file that a child process can read: the paths by name, and the
     descriptors that it has to inherit.
 

@@ -36,7 +36,6 @@ SLOWEST: Final = 50_000
 """Bytes a second that a large body has to arrive with, on top of DEADLINE."""
 _PIECE: Final = 1 << 18
 MOVED: Final = frozenset({301, 302, 303, 307, 308})
-"""The statuses of redirects."""
 
 
 @dataclass(frozen=True)
@@ -376,13 +375,11 @@ class _Way:
     def _bad_redirect(self, where: str) -> OutsideError:
         host = origin(self.named_by)[1]
         return OutsideError(
-            f"{host} redirects to {where}",
-            f"do not trust this answer: look who answers for {host}",
+            f"{host} redirects to {where}", f"do not trust this answer: look who answers for {host}"
         )
 
 
 _WAY: ContextVar[_Way | None] = ContextVar("way", default=None)
-"""The way of the request that this thread makes."""
 
 
 def without_login(url: str) -> tuple[str, str]:

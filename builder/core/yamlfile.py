@@ -47,6 +47,9 @@ class Mistake:
     what: str
     fix: str
 
+    def __str__(self) -> str:
+        return f"{self.field}: {self.what}" if self.field else self.what
+
 
 @dataclass(frozen=True)
 class Document:

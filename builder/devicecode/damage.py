@@ -120,7 +120,6 @@ def _table(data: Buffer, sections: Sequence[Section]) -> str:
 
 
 def _containers(sections: Sequence[Section], present: Sequence[Container]) -> str:
-    """Say which containers are missing."""
     names = {container.section for container in present}
     for section in sections:
         if section.name in (COMPILED, LINK_INPUT) and section.name not in names:
@@ -133,7 +132,6 @@ def _containers(sections: Sequence[Section], present: Sequence[Container]) -> st
 
 
 def _payloads(data: Buffer, entries: Iterable[Entry]) -> str:
-    """Name the first entry whose code is not whole."""
     for entry in entries:
         start = entry.offset + entry.header_size
         stored = entry.compressed_size if entry.compression else entry.payload_size

@@ -122,7 +122,6 @@ class _File:
         self.names = self._at(names, self.tags.get(_STRSZ, 0)) if names else b""
 
     def dynamic(self) -> Dynamic | None:
-        """Return all of it; None for a file without a dynamic section."""
         if not self.tags:
             return None
         (machine,) = struct.unpack_from("<H", self.data, 18)

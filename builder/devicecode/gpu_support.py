@@ -47,7 +47,6 @@ class Release:
 
     @cached_property
     def code(self) -> Audit:
-        """The libraries of its wheels."""
         return Audit(tuple(library for wheel in self.wheels for library in wheel.libraries))
 
     @cached_property
@@ -79,7 +78,6 @@ def _release(row: Mapping[str, Any]) -> Release:
 
 
 def read() -> tuple[Release, ...]:
-    """Return the releases that were read, in the order of the table."""
     return tuple(map(_release, _rows()))
 
 
@@ -94,7 +92,6 @@ def of(framework: str) -> tuple[Release, ...]:
 
 
 def wheels(name: str, version: str) -> tuple[Wheel, ...]:
-    """Return the wheels of this distribution and version that were read."""
     rows = (wheel for row in _rows() for wheel in row["wheels"])
     found = (row for row in rows if (row["name"], row["version"]) == (name, version))
     return tuple(wheel_from_json(row, row["sha256"]) for row in found)

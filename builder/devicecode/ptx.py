@@ -34,7 +34,6 @@ class Directives(NamedTuple):
 
     @property
     def target(self) -> Target:
-        """What the text compiles for."""
         return Target(PTX, self.architecture, self.suffix)
 
     def __str__(self) -> str:

@@ -24,6 +24,7 @@ from builder.devicecode.pruning.elf import Buffer
 from builder.devicecode.pruning.errors import Malformed
 from builder.devicecode.pruning.fatbin import (
     COMPILED,
+    HEADER,
     HEADER_SIZE,
     LINK_INPUT,
     Container,
@@ -129,10 +130,10 @@ def _has_other_format(data: Buffer) -> bool:
     except Malformed:
         return False
     starts = [bytes(data[part.offset : part.offset + HEADER_SIZE]) for part in parts]
-    return any(start[:4] == _MARK and start[4:6] not in (b"\x01\0", b"\0\0") for start in starts)
+    return any(
+        start[:4] == HEADER[:4] and start[4:6] not in (b"\x01\0", b"\0\0") for start in starts
+    )
 
-
-_MARK: Final = b"\x50\xed\x55\xba"
 
 _TOO_LARGE: Final = f"larger than {LARGEST >> 30} GiB: no library is"
 

@@ -91,7 +91,6 @@ class Containers(NamedTuple):
 
     @classmethod
     def total(cls, each: Iterable[Containers]) -> Containers:
-        """Return what all of them hold together."""
         columns: list[Any] = [*zip(cls(), *each, strict=True)]
         return cls._make([*map(sum, columns[:-1]), newest(columns[-1])])
 
@@ -239,7 +238,6 @@ class Audit:
 
 
 def _toolkits(libraries: Iterable[Library]) -> set[int]:
-    """Return the major versions of CUDA whose libraries are among these."""
     names = (_TOOLKIT.match(library.name) for library in libraries)
     return {int(name[1]) for name in names if name}
 
@@ -273,7 +271,6 @@ def _variants(findings: list[LibraryVerdict], majors: set[int]) -> tuple[Library
 
 
 def judge(library: Library, device: ComputeCapability) -> LibraryVerdict:
-    """Return how one library runs on one device."""
     if library.broken:
         return LibraryVerdict(library, Support.BROKEN)
     if library.doubt:

@@ -38,8 +38,8 @@ limit there (the kernel's Documentation/admin-guide: cgroup-v1/memory.rst, cgrou
 
 def memory_of(machine: str) -> int:
     """Return the bytes that a machine of the default pool has for containers. "": the default."""
-    worker = MACHINES.get(machine) or MACHINES[DEFAULT_MACHINE]
-    return int((worker.memory - SYSTEM_GB) * 1e9)
+    memory = MACHINES.get(machine) or MACHINES[DEFAULT_MACHINE]
+    return int((memory - SYSTEM_GB) * 1e9)
 
 
 @contextlib.contextmanager

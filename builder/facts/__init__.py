@@ -16,8 +16,6 @@ DATA = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Source:
-    """Where a fact comes from."""
-
     text: str
     verified: bool
     """We read or tried it, and did not only hear of it."""
@@ -35,11 +33,15 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def sources_of(table: Mapping[str, Any]) -> dict[str, Source]:
-    """Return the sources that the rows of a table name."""
     return {
         key: Source(entry["text"], entry["verified"] == "true")
         for key, entry in table["sources"].items()
     }
+
+
+def sourced(row: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:
+    """Return a row of a table with the source that it names."""
+    return {**row, "source": sources[row["source"]]}
 
 
 def numbers(version: str) -> tuple[int, ...]:

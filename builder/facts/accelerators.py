@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 from builder.core.errors import InputError
-from builder.facts import DATA, Source, read_table, sources_of
+from builder.facts import DATA, Source, read_table, sourced, sources_of
 
 Kind = Literal["gpu", "tpu", "cpu"]
 
@@ -20,66 +21,49 @@ class Architecture:
 
     name: str
     first_cuda: str
-    last_cuda: str | None
-    """`first_cuda` and `last_cuda`: the CUDA toolkits that know it."""
-    last_driver: str | None
-    """The last driver branch that does. Both last ones are None while it is supported."""
     source: Source
+    last_cuda: str | None = None
+    """`first_cuda` and `last_cuda`: the CUDA toolkits that know it."""
+    last_driver: str | None = None
+    """The last driver branch that does. Both last ones are None while it is supported."""
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One kind of device."""
-
     name: str
     kind: Kind
     precision: str
     """The dtype that mixed precision computes in; float32 where it gains nothing."""
     precision_source: Source
     source: Source
-    aliases: tuple[str, ...] = ()
+    aliases: Sequence[str] = ()
     architecture: Architecture | None = None
     compute_capability: str | None = None
     refused: str | None = None
     """Why no image is made for it; then `instead` names the accelerator to take."""
     instead: str | None = None
-    only: tuple[str, ...] = ()
+    only: Sequence[str] = ()
     """The frameworks, by the key of image.yaml, that an image is made with all the same."""
     refused_source: Source | None = None
 
 
 @cache
 def accelerators() -> dict[str, Accelerator]:
-    """Return every accelerator by its name."""
     table = read_table(DATA / "accelerators.yaml")
     sources = sources_of(table)
     architectures = {
-        name: Architecture(
-            name,
-            entry["first_cuda"],
-            entry.get("last_cuda"),
-            entry.get("last_driver"),
-            sources[entry["source"]],
-        )
-        for name, entry in table["architectures"].items()
+        name: Architecture(name, **sourced(row, sources))
+        for name, row in table["architectures"].items()
     }
-    return {
-        entry["name"]: Accelerator(
-            name=entry["name"],
-            kind=entry["kind"],
-            precision=entry["precision"],
-            precision_source=sources["precision"],
-            source=sources[entry["source"]],
-            aliases=tuple(entry.get("aliases", ())),
-            architecture=architectures.get(entry.get("architecture")),
-            compute_capability=entry.get("compute_capability"),
-            refused=entry.get("refused"),
-            only=tuple(entry.get("only", ())),
-            instead=entry.get("instead"),
-            refused_source=sources.get(entry.get("refused_source")),
-        )
-        for entry in table["accelerators"]
-    }
+    known = {}
+    for row in table["accelerators"]:
+        found = {
+            "precision_source": sources["precision"],
+            "architecture": architectures.get(row.get("architecture")),
+            "refused_source": sources.get(row.get("refused_source")),
+        }
+        known[row["name"]] = Accelerator(**{**sourced(row, sources), **found})
+    return known
 
 
 @cache

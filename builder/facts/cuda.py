@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from builder.facts import DATA, Source, numbers, read_table, sources_of
+from builder.facts import DATA, Source, numbers, read_table, sourced, sources_of
 
 _NVIDIA = """
 ml cfg nscq gpucomp ptxjitcompiler fatbinaryloader allocator compiler pkcs11 pkcs11-openssl3 nvvm
@@ -25,7 +25,7 @@ class Cudnn:
     """The compute capabilities that all of cuDNN's libraries run on, from version `since` on."""
 
     since: str
-    capabilities: tuple[str, ...]
+    capabilities: Sequence[str]
     source: Source
 
 
@@ -85,8 +85,6 @@ class OldestDriver:
 
 @dataclass(frozen=True)
 class CudaFacts:
-    """The facts about CUDA."""
-
     packages: Mapping[str, str]
     """A library's short name -> the part of its wheel's name."""
     cudnn: tuple[Cudnn, ...]
@@ -138,32 +136,19 @@ def shipped_with(framework: str, release: str, major: str) -> Shipped | None:
 
 
 def toolkit(version: str) -> Toolkit:
-    """Return a toolkit of the table by its version ("12.9")."""
     return next(row for row in cuda().toolkits if row.cuda == version)
 
 
 @cache
 def cuda() -> CudaFacts:
-    """Return the content of cuda.yaml."""
     table = read_table(DATA / "cuda.yaml")
     known = sources_of(table)
     return CudaFacts(
         packages=table["packages"],
-        cudnn=tuple(
-            Cudnn(entry["since"], tuple(entry["capabilities"]), known[entry["source"]])
-            for entry in table["cudnn"]
-        ),
-        toolkits=tuple(
-            Toolkit(entry["cuda"], entry["libraries"], known[entry["source"]])
-            for entry in table["toolkits"]
-        ),
-        shipped=tuple(
-            Shipped(**{**entry, "source": known[entry["source"]]}) for entry in table["shipped"]
-        ),
-        drivers=tuple(
-            Driver(entry["cuda"], entry["driver"], known[entry["source"]])
-            for entry in table["drivers"]
-        ),
+        cudnn=tuple(Cudnn(**sourced(row, known)) for row in table["cudnn"]),
+        toolkits=tuple(Toolkit(**sourced(row, known)) for row in table["toolkits"]),
+        shipped=tuple(Shipped(**sourced(row, known)) for row in table["shipped"]),
+        drivers=tuple(Driver(**sourced(row, known)) for row in table["drivers"]),
         ptx=tuple(
             PtxIsa(isa, toolkit, driver, known[table["ptx"]["source"]])
             for isa, toolkit, driver in table["ptx"]["rows"]

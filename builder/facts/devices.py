@@ -47,8 +47,6 @@ class TypeSince:
 
 @dataclass(frozen=True)
 class Device:
-    """One device."""
-
     name: str
     accelerator: str
     memory: int
@@ -71,7 +69,6 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU, and not a part of a TPU."""
         return not self.topology
 
     @property
@@ -158,13 +155,11 @@ def _table() -> Mapping[str, Any]:
 
 @cache
 def devices() -> Mapping[str, Device]:
-    """Return every device by its name."""
     rows = _table()["devices"]
     return {row.name: row for row in TypeAdapter(tuple[Device, ...]).validate_python(rows)}
 
 
 def sources() -> Mapping[str, Source]:
-    """Return the sources that the rows name."""
     return sources_of(_table())
 
 

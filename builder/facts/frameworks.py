@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from builder.core import plugins
 
@@ -30,7 +30,6 @@ GROUP: Final = "training_image_factory.frameworks"
 DEFAULT: Final = "tensorflow"
 """The framework of an image.yaml that names none."""
 OWN: Final = ("tensorflow", "torch", "jax")
-"""The frameworks of this distribution."""
 
 LABEL: Final = "training-image-factory.framework"
 """The label of an image that names its framework; those of DEFAULT have none."""
@@ -62,7 +61,6 @@ class OptionalLibrary:
     """The oldest compute capability whose GPUs have the feature ("8.0"), "" where hardly any
     program asks for it."""
     why: str
-    """What it is for."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,7 @@ class Part:
     sha256: str
     """Of the wheel, in hex."""
     bytes: int
-    """The wheel's size."""
     path: str
-    """The file in it."""
 
 
 class WhyNot(Protocol):
@@ -88,8 +84,6 @@ class WhyNot(Protocol):
 
 
 class Framework(Protocol):
-    """A framework."""
-
     @property
     @abstractmethod
     def name(self) -> str:
@@ -174,7 +168,6 @@ class Framework(Protocol):
 
     @property
     def lock_file(self) -> str:
-        """The file that locks the framework and all it needs."""
         return f"{self.name}.lock"
 
     def pruned(self, only: str) -> tuple[str, ...]:
@@ -192,7 +185,6 @@ def of(name: str) -> Framework:
 
 @cache
 def every() -> tuple[Framework, ...]:
-    """Return all frameworks, ours first."""
     return tuple(map(of, plugins.names(GROUP, OWN)))
 
 
@@ -207,14 +199,9 @@ def minor(release: str) -> str:
     return ".".join(release.split(".")[:2])
 
 
-def named_in(keys: Iterable[Any]) -> tuple[str, ...]:
-    """Return the keys that name a framework. Other distributions are asked for unknown keys."""
-    return tuple(key for key in keys if isinstance(key, str) and is_known(key))
-
-
 @cache
 def is_known(name: str) -> bool:
-    """Return whether a framework has this name."""
+    """Return whether a framework has this name. Other distributions are asked for unknown ones."""
     return name in OWN or name in plugins.names(GROUP, OWN)
 
 

@@ -43,14 +43,11 @@ class KnownBad:
 
     @property
     def fix(self) -> str:
-        """What to do about it."""
         return f"take {self.instead}"
 
 
 @dataclass(frozen=True)
 class FoundBad:
-    """A row that applies."""
-
     row: KnownBad
     versions: Mapping[str, str]
     """Those that it is about, by their names for a person."""
@@ -130,7 +127,6 @@ def _libraries(packages: Mapping[str, str]) -> dict[str, str]:
 
 @cache
 def rows() -> tuple[KnownBad, ...]:
-    """Return the table."""
     return tuple(map(_row, read_table(DATA / "known_bad.yaml")["rows"]))
 
 

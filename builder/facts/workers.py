@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True)
-class WorkerMachine:
-    """A machine that Cloud Build offers."""
-
-    memory: float
-    """In GB."""
-
-
-MACHINES: Final[Mapping[str, WorkerMachine]] = {
-    "E2_MEDIUM": WorkerMachine(4),
-    "E2_STANDARD_2": WorkerMachine(8),
-    "E2_HIGHCPU_8": WorkerMachine(8),
-    "E2_HIGHCPU_32": WorkerMachine(32),
-    "N1_HIGHCPU_8": WorkerMachine(7.2),
-    "N1_HIGHCPU_32": WorkerMachine(28.8),
+MACHINES: Final[Mapping[str, float]] = {
+    "E2_MEDIUM": 4,
+    "E2_STANDARD_2": 8,
+    "E2_HIGHCPU_8": 8,
+    "E2_HIGHCPU_32": 32,
+    "N1_HIGHCPU_8": 7.2,
+    "N1_HIGHCPU_32": 28.8,
 }
-"""By the names of the API reference (BuildOptions.machineType). Memory: the pages of the
+"""Memory in GB, by the names of the API reference (BuildOptions.machineType); from the pages of the
 machine series."""
 
 DEFAULT_MACHINE: Final = "E2_STANDARD_2"

@@ -98,7 +98,6 @@ def answer(result: dict[str, Any]) -> None:
 
 
 def words(error: BaseException) -> str:
-    """Return what an error that nobody expected says."""
     return f"{type(error).__name__}: {error}"[:500]
 
 

@@ -148,7 +148,6 @@ def check(locked: Mapping[str, str], wrong: Wrong, begin: Callable[[str], object
 
 
 def _open_parts(cudnn: str, wrong: Wrong) -> None:
-    """Open cuDNN's other libraries, which lie beside the first."""
     number = os.path.basename(cudnn).partition(".so.")[2].partition(".")[0]
     for part in CUDNN_PARTS.get(int(number or 0), ()):
         path = os.path.join(os.path.dirname(cudnn), f"libcudnn_{part}.so.{number}")
@@ -261,5 +260,4 @@ def _stem(package: str) -> str:
 
 
 def line(error: BaseException) -> str:
-    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

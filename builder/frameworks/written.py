@@ -39,7 +39,6 @@ def ask(framework: str, questions: Mapping[str, Question], request: Json) -> Jso
 
 
 def run(framework: str, questions: Mapping[str, Question]) -> None:
-    """Answer the request of the command line."""
     sys.stdout.write(json.dumps(ask(framework, questions, json.loads(sys.argv[1]))) + "\n")
 
 
@@ -110,10 +109,8 @@ def checkpoint(
 
 
 def files(folder: str) -> list[str]:
-    """Return every file below a folder, sorted."""
     return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
 
 
 def line(error: BaseException) -> str:
-    """Return an error as one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

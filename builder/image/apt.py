@@ -76,7 +76,6 @@ class ContainerApt:
 
     @cached_property
     def archives(self) -> Archives:
-        """Debian's archives, as the settings and this machine name them."""
         return debian.archives(self._settings)
 
     def __call__(

@@ -32,7 +32,6 @@ from builder.image.wheel_layers import Making, OnLayer
 from builder.registry import Reference
 
 USER: Final = "trainer"
-"""The name of the program's user."""
 
 
 def look_up(
@@ -179,7 +178,6 @@ def _taken(
 
 
 def _by_platform(plans: Sequence[BasePlan]) -> dict[Platform, list[BasePlan]]:
-    """Return the plans, by the platform that their wheels are for."""
     platforms: dict[Platform, list[BasePlan]] = {}
     for plan in plans:
         platform = Platform(plan.python, GLIBC[plan.rootfs.suite])
@@ -199,7 +197,6 @@ class _Maker:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def rootfs(self, plan: BasePlan) -> Layer:
-        """Return the layer of a base's rootfs, made where the store lacks it."""
         layer = rootfs.make(
             plan.rootfs,
             self.engine(),

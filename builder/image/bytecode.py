@@ -135,7 +135,7 @@ def _unpack(package: Path, root: Path) -> None:
             at.symlink_to(info.linkname)
 
 
-def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -> BytecodeCompiler:
+def in_container(image: str, python: str, docker: Sequence[str]) -> BytecodeCompiler:
     """Return the compiler in containers of an image that has this Python.
 
     It serves hosts of another kind. docker: the command of the engine's client.
@@ -146,7 +146,6 @@ def in_container(image: str, python: str, docker: Sequence[str] = ("docker",)) -
 
 
 def runs_here() -> bool:
-    """Return whether this machine runs programs of Linux on x86-64 by itself."""
     return platform.system() == "Linux" and platform.machine() in ("x86_64", "AMD64")
 
 

@@ -56,7 +56,6 @@ class ContentStore:
         return layer if layer and self.has(layer) else None
 
     def knows(self, key: str) -> bool:
-        """Return whether there is an entry for a key, whole or not."""
         return self._entry(key).exists()
 
     def has(self, layer: Layer) -> bool:
@@ -66,7 +65,6 @@ class ContentStore:
         return False
 
     def path(self, layer: Layer) -> Path:
-        """Return the file of a layer's blob."""
         return self.folder / blob_path(layer.blob.digest)
 
     def lock(
@@ -81,7 +79,6 @@ class ContentStore:
         return f".new.{containers.owner(os.getpid()).replace(':', ',')}."
 
     def sweep(self) -> None:
-        """Remove what killed runs left."""
         for path in self.folder.glob(".new.*"):
             owner = path.name.removeprefix(".new.").rpartition(".")[0].replace(",", ":")
             with contextlib.suppress(FileNotFoundError):  # another run was faster
@@ -120,7 +117,6 @@ class ContentStore:
         return _read(self.folder / "images" / f"{name}.json", _image)
 
     def keep_image(self, name: str, image: AssembledImage) -> None:
-        """Keep an image's manifest, configuration and list of layers under a name."""
         value = {
             "manifest": image.manifest.data.decode(),
             "configuration": image.configuration.decode(),

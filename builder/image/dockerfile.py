@@ -44,8 +44,6 @@ _VERTEX = re.compile(
 
 @dataclass(frozen=True)
 class Rendered:
-    """A target with its Dockerfile."""
-
     spec: ImageSpec
     stack: Stack
     base: BasePlan | None

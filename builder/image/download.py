@@ -47,8 +47,6 @@ Progress = Callable[[int], object]
 
 @dataclass(frozen=True)
 class LockedFile:
-    """A file that a lock names."""
-
     name: str
     sha256: str
     bytes: int | None
@@ -58,7 +56,6 @@ class LockedFile:
     urls: tuple[str, ...]
     """Where it may be, in the order in which they are tried."""
     fix: str
-    """What to do where none has it."""
 
     @property
     def part(self) -> Path:
@@ -78,11 +75,7 @@ def _opened(file: LockedFile) -> IO[bytes] | None:
 
 
 def fetch(
-    client: web.Client,
-    file: LockedFile,
-    retry: Retry,
-    progress: Progress,
-    log: OnRetry = ignore,
+    client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry = ignore
 ) -> IO[bytes]:
     """Return a file, open for reading, downloaded if it is not here.
 
@@ -103,7 +96,6 @@ def fetch(
 def _download(
     client: web.Client, file: LockedFile, retry: Retry, progress: Progress, log: OnRetry
 ) -> None:
-    """Bring a file from the first address that has it."""
     for url in file.urls:
         try:
             if retry.run(lambda url=url: _attempt(client, file, url, progress), log):  # type: ignore[misc]
@@ -217,7 +209,6 @@ class Wheels:
         return self._made(pin, opened) if pin.source else opened
 
     def _made(self, pin: Pin, source: IO[bytes]) -> IO[bytes]:
-        """Return the wheel of a source."""
         with source:
             try:
                 made = sources.wheel_of(pin.name, pin.version, source.read())
@@ -231,7 +222,6 @@ class Wheels:
         return io.BytesIO(made.content)
 
     def forget(self, pin: Pin) -> None:
-        """Remove a wheel that no layer needs any more."""
         wheel_file(self.folder, pin).unlink(missing_ok=True)
 
     def tidy(self) -> None:
@@ -241,12 +231,10 @@ class Wheels:
 
 
 def home() -> Path:
-    """Return the folder of wheels in the user's cache."""
     return files.cache_home() / "wheels"
 
 
 def wheel_file(folder: Path, pin: Pin) -> Path:
-    """Return where a wheel lies in a folder of wheels when it is there."""
     return folder / f"{pin.sha256}.whl"
 
 

@@ -28,8 +28,6 @@ MEDIA_TYPES: Final = {
 
 @dataclass(frozen=True)
 class Compression:
-    """How the bytes of a layer are packed."""
-
     kind: Literal["zstd", "gzip"] = "zstd"
     level: int = 3
 
@@ -42,7 +40,6 @@ class Compression:
 
     @property
     def media_type(self) -> str:
-        """The media type of a packed layer."""
         return MEDIA_TYPES[self.kind]
 
     def __str__(self) -> str:
@@ -51,8 +48,6 @@ class Compression:
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """A layer to make."""
-
     key: str
     """64 hex digits over all that decides its bytes."""
     name: str
@@ -62,7 +57,6 @@ class LayerPlan:
     download: int | None
     """The bytes of these packages, None where the lock does not know them all."""
     why: str
-    """One line on what it is for."""
 
     @property
     def history(self) -> str:

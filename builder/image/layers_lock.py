@@ -38,14 +38,10 @@ _LINE: Final = re.compile(
 
 @dataclass
 class LayersLock:
-    """The committed layers."""
-
     path: Path
-    """Of the file."""
     layers: dict[str, Layer]
     """By key."""
     names: dict[str, str]
-    """What people call them."""
     unsigned: frozenset[str] = frozenset()
     """The keys whose layers are taken from nowhere, and made (builder/trust/rebuilders.py)."""
     elsewhere: Mapping[str, Layer] = field(default_factory=dict, compare=False)
@@ -96,11 +92,9 @@ class LayersLock:
         return tuple(self.names.pop(key) for key in gone)
 
     def missing(self, plan: BasePlan) -> tuple[LayerPlan, ...]:
-        """Return the layers of a base that are not in the file."""
         return tuple(planned for planned in plan.layers if planned.key not in self.layers)
 
     def write(self) -> None:
-        """Write the file, sorted by name."""
         rows = sorted(self.layers.values(), key=lambda layer: (self.names[layer.key], layer.key))
         files.write(
             self.path, _HEADER + "".join(f"{line_of(row)} {self.names[row.key]}\n" for row in rows)
@@ -157,9 +151,6 @@ def _made() -> LayersLock:
 
 
 def line_of(layer: Layer) -> str:
-    """Return the line of a layer, without its name."""
     kind = next(kind for kind, media in MEDIA_TYPES.items() if media == layer.blob.media_type)
-    return (
-        f"{layer.key} {kind} {layer.blob.digest} {layer.blob.size} {layer.diff_id} "
-        f"{layer.unpacked_bytes}"
-    )
+    blob = layer.blob
+    return f"{layer.key} {kind} {blob.digest} {blob.size} {layer.diff_id} {layer.unpacked_bytes}"

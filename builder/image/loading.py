@@ -73,7 +73,8 @@ def load(
     """
     with step(f"load {name}", on_event) as loading:
         loaded = present(engine, image, name)
-        loading.cached, unpack = loaded is not None, not reads_zstd(engine)
+        loading.cached = loaded is not None
+        unpack = engine.product == "Docker" and engine.release < (23, 0)  # which read no zstd
         diff_ids = [layer.diff_id for layer in image.layers]
         if loaded is None and (known := _known(engine, diff_ids, name.rpartition(":")[0])):
             _send(engine, Archive(image, store, name, known, unpack), loading)
@@ -100,11 +101,6 @@ def present(engine: Engine, image: AssembledImage, name: str) -> EngineImage | N
         engine.client.api.tag(reference, repository, tag)
         return engine.image(name)
     return None
-
-
-def reads_zstd(engine: Engine) -> bool:
-    """Return whether this engine unpacks layers of zstd. Docker does since 23.0."""
-    return engine.product != "Docker" or engine.release >= (23, 0)
 
 
 def reuses_layers(engine: Engine) -> bool:
@@ -179,7 +175,6 @@ class Archive:
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that the archive holds."""
         return tuple(layer for layer in self.image.layers if layer.diff_id not in self.omit)
 
     @property

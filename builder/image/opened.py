@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder.core import docker_sdk
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent
+from builder.engine import Engine
 from builder.image import registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import MEDIA_TYPES, AssembledImage, Layer
@@ -23,9 +24,6 @@ from builder.reading.images import Blobs, ImageContent
 from builder.reading.layers import LayerCache, merge
 from builder.registry import Reference, Registry, decoding, manifests
 from builder.registry.manifests import OCI_CONFIG, Descriptor
-
-if TYPE_CHECKING:
-    from builder.engine import Engine
 
 PLAIN: Final = "application/vnd.oci.image.layer.v1.tar"
 _FIX: Final = "save or push the image again"

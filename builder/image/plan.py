@@ -68,8 +68,6 @@ def site_packages(python: str) -> str:
 
 @dataclass(frozen=True)
 class Rootfs:
-    """The packages of a rootfs."""
-
     suite: str
     required: tuple[DebianPackage, ...]
     """Debian's required ones and apt, with all they need."""
@@ -78,11 +76,9 @@ class Rootfs:
 
     @property
     def packages(self) -> tuple[DebianPackage, ...]:
-        """All packages, sorted by name."""
         return tuple(sorted((*self.required, *self.added)))
 
     def plan(self, compression: Compression) -> LayerPlan:
-        """Return the plan of the rootfs's layer."""
         texts: list[str] = []
         for packages in (self.required, self.added):
             for deb in sorted(packages):
@@ -99,8 +95,6 @@ class Rootfs:
 
 @dataclass(frozen=True)
 class WheelLayer:
-    """A layer to make from wheels."""
-
     plan: LayerPlan
     pins: tuple[Pin, ...]
     exclude: tuple[tuple[Exclude, ...], ...]
@@ -121,7 +115,6 @@ class Environment:
     """The top layer: the program's user and folder, the Python environment, the start hook."""
 
     python: str
-    """"3.11"."""
     user: int
     """The number of the program's user and group."""
     keep: str | None
@@ -167,7 +160,6 @@ class BasePlan:
 
     @cached_property
     def layers(self) -> tuple[LayerPlan, ...]:
-        """All layers, the lowest first."""
         rootfs = self.rootfs.plan(self.compression)
         top = self.environment.plan(rootfs, self.compression)
         return (rootfs, *(layer.plan for layer in self.wheels), top)
@@ -185,7 +177,6 @@ class BasePlan:
 
     @property
     def python(self) -> str:
-        """The version of Python: "3.11"."""
         return self.environment.python
 
 
@@ -356,9 +347,7 @@ class Estimate:
     """What some bases take. A layer or a package that several of them share counts once."""
 
     layers: int
-    """How many there are."""
     missing: int
-    """How many have to be made."""
     download: int
     """Bytes of packages, and of layers that a registry has."""
     unknown: int
@@ -374,8 +363,6 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Availability:
-    """Where the layers of some bases are, by their keys."""
-
     stored: Mapping[str, Layer]
     """In the content store."""
     offered: Mapping[str, Layer]
@@ -388,7 +375,6 @@ class Availability:
     """The keys of entries of the content store that do not count in this run."""
 
     def estimate(self, plans: Iterable[BasePlan]) -> Estimate:
-        """Return what these bases take; nothing is looked up."""
         sizes: dict[str, int | None] = {}
         for plan in plans:
             if plan.layers[0].key in self.missing:

@@ -27,13 +27,13 @@ from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
 from builder.engine import containers
 from builder.engine.docker import PLATFORM
-from builder.image import deb
+from builder.image import deb, tarball
 from builder.image.content_store import ContentStore
 from builder.image.download import fetch_debs
 from builder.image.layer import Compression, Layer, assemble
 from builder.image.loading import load
 from builder.image.plan import Rootfs
-from builder.image.tarball import LayerWriter, content
+from builder.image.tarball import LayerWriter
 from builder.reading.tars import members
 
 if TYPE_CHECKING:
@@ -394,11 +394,11 @@ def normalize(exported: IO[bytes], newest: int, writer: LayerWriter) -> None:
             if source.islnk():
                 source = entries.get(source.linkname, source)
             info.size = source.size if info.isreg() else 0
-            writer.entry(info, content(tar, source) if info.size else ())
+            file = tar.extractfile(source) if info.size else None
+            writer.entry(info, tarball.pieces(file) if file else ())
 
 
 def texts(blob: Path, names: Collection[str]) -> dict[str, str]:
-    """Return some files of a packed layer by their names."""
     with blob.open("rb") as file, members(file) as entries:
         return {
             info.name: content.read().decode()

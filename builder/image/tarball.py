@@ -18,7 +18,6 @@ from builder.image.layer import Compression, Layer
 from builder.registry.manifests import Descriptor
 
 PIECE: Final = 1 << 20
-"""Bytes that are read, hashed and packed at once."""
 
 
 class _Packer(Protocol):
@@ -43,13 +42,11 @@ class LayerWriter:
         self.unpacked_bytes = 0
 
     def folder(self, name: str, mode: int = 0o755, owner: tuple[int, int] = (0, 0)) -> None:
-        """Add a folder."""
         info = _info(name, mode, owner)
         info.type = tarfile.DIRTYPE
         self.entry(info)
 
     def link(self, name: str, target: str) -> None:
-        """Add a symbolic link."""
         info = _info(name, 0o777)
         info.type, info.linkname = tarfile.SYMTYPE, target
         self.entry(info)
@@ -124,15 +121,8 @@ def folders_above(paths: Iterable[str]) -> set[str]:
 
 
 def pieces(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the rest of a file in pieces."""
     while piece := file.read(PIECE):
         yield piece
-
-
-def content(tar: tarfile.TarFile, entry: tarfile.TarInfo) -> Iterator[bytes]:
-    """Yield the content of an entry in pieces; nothing for one that is no file."""
-    if file := tar.extractfile(entry) if entry.isfile() else None:
-        yield from pieces(file)
 
 
 def _info(name: str, mode: int, owner: tuple[int, int] = (0, 0)) -> tarfile.TarInfo:

@@ -69,8 +69,6 @@ _PYTHON: Final = f"{VENV}/bin/python"
 
 @dataclass(frozen=True)
 class InstalledFile:
-    """A file that a wheel installs."""
-
     path: str
     """In the image, without the leading slash."""
     mode: int
@@ -83,12 +81,10 @@ class InstalledFile:
 
     @classmethod
     def of(cls, path: str, content: bytes, mode: int = 0o644) -> InstalledFile:
-        """Return a file of known content."""
         identity = (len(content), isal_zlib.crc32(content))
         return cls(path, mode, len(content), identity, lambda: iter((content,)))
 
     def content(self) -> bytes:
-        """Return the whole content."""
         return b"".join(self.pieces())
 
 
@@ -177,7 +173,6 @@ def recorded(sha256: bytes) -> str:
 
 
 def bad_wheel(name: str, why: str) -> OutsideError:
-    """Return the error of a wheel that no installer should install."""
     return OutsideError(
         f"the wheel of {name}: {why}", "take another version of it, and tell those who publish it"
     )
@@ -196,8 +191,6 @@ class _Listed:
 
 
 class _Layout:
-    """Where the files of a wheel go."""
-
     def __init__(self, name: str, python: str, members: Sequence[zipfile.ZipInfo]) -> None:
         self.name, self.site = name, site_packages(python).lstrip("/")
         venv, info = VENV.lstrip("/"), _info_folder(name, members)

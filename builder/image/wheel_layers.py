@@ -177,7 +177,6 @@ def _checked(content: Iterable[bytes], check: Callable[[], None]) -> Iterator[by
 
 
 def _installed(layer: WheelLayer, opened: Sequence[IO[bytes]]) -> dict[str, InstalledFile]:
-    """Return what all wheels of a layer install, by path."""
     content: dict[str, InstalledFile] = {}
     owners: dict[str, str] = {}
     for pin, exclude, file in zip(layer.pins, layer.exclude, opened, strict=True):

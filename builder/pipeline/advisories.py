@@ -20,8 +20,6 @@ from builder.trust.advisories import FoundAdvisory, PackageVersion
 
 @dataclass(frozen=True)
 class AdvisoryReport:
-    """What is known against targets."""
-
     packages: int
     """How many were looked up."""
     targets: Mapping[str, Mapping[FoundAdvisory, AcceptedAdvisory | None]]

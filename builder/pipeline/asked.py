@@ -87,7 +87,6 @@ class Asked:
             raise self._moved(digest)
 
     def at(self, digest: str) -> Asked:
-        """Return the same, of this image alone."""
         return replace(self, digests=(digest,), locked=True)
 
     def moved(self, client: Registry) -> str:

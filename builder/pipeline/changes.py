@@ -28,8 +28,6 @@ from builder.pipeline import make, verify
 
 @dataclass(frozen=True)
 class TargetChange:
-    """Whether a target has to be made, and why."""
-
     target: str
     changed: bool
     why: str
@@ -99,6 +97,5 @@ def _of_program(root: Path, spec: ImageSpec) -> list[str]:
 
 
 def _below(folder: Path) -> str:
-    """Return the glob of all that a folder holds."""
     name = re.sub(r"[][*?\\]", "?", folder.as_posix())
     return "**" if name == "." else f"{name}/**"

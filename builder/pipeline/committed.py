@@ -6,10 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder.config import compatibility, image_yaml, listed, locking, network, targets
+from builder.config.lockfile import Lock, Staleness
+from builder.config.locking import Apt
 from builder.config.schema import schema_text
+from builder.config.stack import Stack
+from builder.config.targets import TargetFiles
 from builder.core import git, project
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, ignore
@@ -18,13 +22,6 @@ from builder.image import dockerfile, layers_lock
 from builder.image.plan import BasePlan, plan
 from builder.pipeline import records
 from builder.prove import receipts
-
-if TYPE_CHECKING:
-    from builder.config.lockfile import Lock, Staleness
-    from builder.config.locking import Apt
-    from builder.config.stack import Stack
-    from builder.config.targets import TargetFiles
-
 
 MADE_HERE: Final = (f"{project.BUILD}/*/{records.RECORD}", f"{project.BUILD}/*/{receipts.FILE}")
 """What `push` believes: it is of this machine, and comes with no commit."""

@@ -55,7 +55,6 @@ class Difference:
 
 
 def of(old: ImageReport, new: ImageReport) -> Difference:
-    """Return what changed from one image to another."""
     before, now = ({check.name: check for check in each} for each in _checks(old, new))
     known = old.debian is not None and new.debian is not None
     return Difference(
@@ -107,7 +106,6 @@ def _answer(check: CheckResult | None) -> tuple[object, ...]:
 
 
 def _layers(report: ImageReport) -> dict[str, int]:
-    """Return the bytes of each layer by what made it and its digest."""
     bars = ((diff_id[7:19], layer_bar(report, diff_id)) for diff_id in report.layers)
     return {f"{bar.name} ({short})": bar.bytes for short, bar in bars}
 
@@ -136,7 +134,6 @@ def _settings(report: ImageReport) -> dict[str, str]:
 
 
 def page(difference: Difference) -> Page:
-    """Return what a person reads."""
     old, new = difference.old, difference.new
     before, now = (sum(each.sizes.values()) for each in (old, new))
     shared = len(old.layers.keys() & new.layers.keys())

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, prefixed, step
 from builder.core.settings import LOCAL_REPOSITORY
+from builder.engine import Engine
 from builder.image import base, content_store, loading, program, registry_layers
 from builder.image.layer import AssembledImage
 from builder.image.registry_layers import base_in_registry
@@ -21,10 +21,7 @@ from builder.pipeline import repository
 from builder.pipeline.make import BuildOptions, Target, report_plan
 from builder.registry import Reference, Registry
 
-if TYPE_CHECKING:
-    from builder.engine import Engine
-
-Connect = Callable[[], "Engine"]
+Connect = Callable[[], Engine]
 """Called where an engine is needed: BuildKit has to run a Dockerfile, or a rootfs has to be made
 that neither this machine nor the registry has."""
 
@@ -39,7 +36,6 @@ class Exported:
 
     @property
     def row(self) -> dict[str, str]:
-        """For machines."""
         return {"reference": self.reference, "digest": self.digest}
 
 
@@ -88,11 +84,7 @@ def bases_to_registry(
 
 
 def to_layout(
-    targets: Sequence[Target],
-    options: BuildOptions,
-    engine: Connect,
-    base_only: bool,
-    folder: Path,
+    targets: Sequence[Target], options: BuildOptions, engine: Connect, base_only: bool, folder: Path
 ) -> tuple[Exported, ...]:
     """Write the image of one target, or its base, into a new folder.
 

@@ -12,11 +12,13 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from builder.core import git
 from builder.core.errors import CheckFailed, InputError
+from builder.core.events import OnEvent
 from builder.core.settings import Settings, TrustSettings
+from builder.engine import Engine
 from builder.image import base, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
@@ -24,10 +26,6 @@ from builder.image.layers_lock import FILE, LayersLock
 from builder.image.plan import Availability, BasePlan
 from builder.pipeline import committed
 from builder.trust import rebuilders
-
-if TYPE_CHECKING:
-    from builder.core.events import OnEvent
-    from builder.engine import Engine
 
 BRANCHES: Final = ("origin/HEAD", "origin/main", "origin/master", "main", "master")
 """The branch that a change goes into, where nobody names it."""
@@ -146,7 +144,6 @@ def _missing(
 
 
 def _commit(root: Path, name: str) -> str:
-    """Return the digest of a commit; "" for none."""
     words = ("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     return (git.ask(root, *words) or "").strip()
 

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Target:
-    """A target as its files describe it."""
-
     spec: ImageSpec
     stack: Stack
     lock: Lock
@@ -63,7 +61,6 @@ class Target:
 
     @property
     def name(self) -> str:
-        """The name of its folder, and of its tag."""
         return self.spec.name
 
     @property
@@ -74,8 +71,6 @@ class Target:
 
 @dataclass(frozen=True)
 class ProvenImage:
-    """An image on the engine with its receipt."""
-
     record: ImageRecord
     receipt: Receipt
     unchanged: bool
@@ -94,8 +89,6 @@ Signed = Callable[[LayersLock, TrustSettings], LayersLock]
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How images are built."""
-
     settings: Settings
     on_event: OnEvent = ignore
     no_cache: bool = False
@@ -209,8 +202,6 @@ def build(
 
 @dataclass(frozen=True)
 class Base:
-    """A base on the engine."""
-
     reference: str
     image: AssembledImage
     origin: str
@@ -221,7 +212,6 @@ class Base:
 
     @property
     def row(self) -> dict[str, str]:
-        """For machines."""
         known = {"reference": self.reference, "digest": self.image.digest}
         return {**known, "origin": self.origin}
 
@@ -239,7 +229,6 @@ class LoadPlan:
 
     @property
     def estimate(self) -> Estimate:
-        """What it takes to have them."""
         return self.available.estimate(self.plans.values())
 
 
@@ -337,11 +326,7 @@ def _of_base(hash_: str, on_event: OnEvent) -> OnEvent:
 
 
 def build_image(
-    root: Path,
-    target: Target,
-    bases: Mapping[str, Base],
-    options: BuildOptions,
-    engine: Engine,
+    root: Path, target: Target, bases: Mapping[str, Base], options: BuildOptions, engine: Engine
 ) -> ImageRecord:
     """Put a target's program onto its base on the engine; return the record, which is written.
 

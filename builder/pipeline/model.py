@@ -29,8 +29,6 @@ _MODELS: Final = ("model", "export")
 
 @dataclass(frozen=True)
 class Model:
-    """A job's folder that holds what its job wrote."""
-
     folder: Path
     files: int
     """How many were compared."""

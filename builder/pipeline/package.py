@@ -50,7 +50,6 @@ class PythonProgram:
 
     @property
     def slug(self) -> str:
-        """Return the folder's name as a part of an image's tag."""
         name = re.sub(r"[^a-z0-9]+", "-", self.folder.name.lower()).strip("-")
         return name[:30].strip("-") or "program"
 

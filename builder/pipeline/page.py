@@ -28,8 +28,6 @@ _NONE: Final = ("not there", "not followed", "not asked", "no code", "not used",
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a picture."""
-
     name: str
     parts: Mapping[str, int]
     """Kind -> bytes."""
@@ -37,7 +35,6 @@ class Bar:
 
     @property
     def bytes(self) -> int:
-        """Those of all parts."""
         return sum(self.parts.values())
 
 
@@ -60,14 +57,12 @@ class Section:
 
     @property
     def totals(self) -> Mapping[str, int]:
-        """The bytes of all bars by kind."""
         kinds = dict.fromkeys(kind for bar in self.bars for kind in bar.parts)
         sums = {kind: sum(bar.parts.get(kind, 0) for bar in self.bars) for kind in kinds}
         return {kind: count for kind, count in sums.items() if count}
 
     @property
     def widest(self) -> int:
-        """The bytes of the longest bar."""
         return max((bar.bytes for bar in self.bars), default=0) or 1
 
     @property
@@ -96,9 +91,7 @@ class Page:
 
     title: str
     state: str
-    """In one word."""
     facts: Mapping[str, str]
-    """By name."""
     problem: str = ""
     """Why nothing proves it."""
     sections: Sequence[Section] = ()
@@ -124,7 +117,6 @@ def lines(page: Page) -> Iterator[str]:
 
 
 def markdown(page: Page) -> str:
-    """Return the page as GitHub's Markdown."""
     out = [f"## {_mark(page.title)}: {_mark(page.state)}", ""]
     out += _table(["", ""], [fact for fact in page.facts.items() if fact[1]])
     out += [_mark(page.problem), ""] if page.problem else []
@@ -152,7 +144,6 @@ def _mark(text: str) -> str:
 
 
 def html(page: Page) -> str:
-    """Return the page as one file."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -31,7 +31,6 @@ def receipt_of(root: Path, target: str) -> Receipt | None:
 
 
 def validity(receipt: Receipt | None, record: ImageRecord, spec: ImageSpec) -> Validity:
-    """Return whether a receipt proves the image of this record."""
     names = (record.digest or record.image_id, record.image_id)
     return suites.of_spec(spec).holds(receipt, names)
 

@@ -17,7 +17,7 @@ from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
 from builder.engine.discovery import connect
 from builder.pipeline import records, repository, signing, verify
-from builder.prove import any_image, audit, fleet, own_loader, receipts, suites, waste
+from builder.prove import audit, fleet, own_loader, receipts, suites, waste
 from builder.prove.checks import compile as compiling
 from builder.prove.checks import start
 from builder.prove.image import Image, NotThereError
@@ -51,13 +51,10 @@ class ProofRequest:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What was seen of an image."""
-
     name: str
     """As it was asked for; by digest where it was taken from a registry."""
     image: Image
     gpu: Gpu | None
-    """What it was judged for."""
     checks: tuple[CheckResult, ...]
     fleet: tuple[CheckResult, ...]
     """On the machines of the request, where it names any."""
@@ -67,12 +64,12 @@ class Judgement:
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
-        """Return what all checks said."""
         return (*self.checks, *self.fleet)
 
     def require(self) -> None:
         """Raise CheckFailed where a check refused the image."""
-        any_image.require(self.name, self.results)
+        if problems := [problem for result in self.results for problem in result.problems]:
+            raise receipts.failure(self.name, problems)
 
     def push_receipt(self, settings: Settings) -> str:
         """Attach the receipt of what was asked of the image, and sign it where the settings name a

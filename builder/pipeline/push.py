@@ -15,7 +15,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from builder import __version__, registry
 from builder.config.stack import check_runs_on
@@ -24,6 +24,7 @@ from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.engine import Engine
 from builder.facts import accelerators
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
@@ -37,21 +38,15 @@ from builder.prove.receipts import Receipt
 from builder.registry import Manifest, Reference, Registry
 from builder.trust import pushed
 
-if TYPE_CHECKING:
-    from builder.engine import Engine
-
 
 @dataclass(frozen=True)
 class LocalImage:
-    """An image on an engine."""
-
     reference: str
     digest: str | None
     """Of its manifest, None where the engine's store makes one only at the push."""
     image_id: str
     """The engine's own Id of the image."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of its configuration."""
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from builder.config import image_yaml
 from builder.core.errors import InputError
+from builder.core.events import OnEvent
 from builder.core.settings import Settings
+from builder.engine import Engine
 from builder.image import base, layers_lock, program
 from builder.image.content_store import ContentStore
+from builder.image.layer import AssembledImage
 from builder.pipeline import asked, make, repository
 from builder.pipeline.asked import Asked
-
-if TYPE_CHECKING:
-    from builder.core.events import OnEvent
-    from builder.engine import Engine
-    from builder.image.layer import AssembledImage
-    from builder.registry import Manifest
+from builder.registry import Manifest
 
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """An image that was built again."""
-
     reference: str
     target: str
     digest: str

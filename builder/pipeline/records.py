@@ -59,7 +59,6 @@ def folder(root: Path, target: str) -> Path:
 
 
 def write(root: Path, record: ImageRecord) -> None:
-    """Write what a build made."""
     content = {**asdict(record), "over_budget": record.over_budget}
     files.write(folder(root, record.target) / RECORD, json.dumps(content, indent=2) + "\n")
 

@@ -45,8 +45,6 @@ _ANSWERS: Final = (
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What somebody wants to have told."""
-
     root: Path | None
     """The project's folder; None outside of one."""
     settings: Settings
@@ -63,12 +61,9 @@ class ImageReport:
     name: str
     """As it was asked for."""
     state: str
-    """In a word or two."""
     facts: Mapping[str, str]
-    """By name."""
     image: Image
     suite: str
-    """Whose checks these are."""
     checks: tuple[CheckResult, ...]
     problem: str = ""
     """Why nothing proves it."""
@@ -81,13 +76,11 @@ class ImageReport:
 
     @cached_property
     def packages(self) -> Mapping[str, str]:
-        """The versions of each Python package."""
         found = contents.packages(self.image)
         return {name: ", ".join(sorted(found[name])) for name in sorted(found)}
 
     @cached_property
     def waste(self) -> Sequence[waste.Waste]:
-        """What could be saved."""
         gpu = self.image.gpu
         return waste.of_image(self.image.content, gpu.capability if gpu else None)
 
@@ -98,7 +91,6 @@ class ImageReport:
 
     @property
     def sizes(self) -> Mapping[str, int]:
-        """The bytes of the whole image by kind."""
         return {kind: sum(row[kind] for row in self.layers.values()) for kind in spread.KINDS}
 
     @cached_property
@@ -108,7 +100,6 @@ class ImageReport:
 
     @cached_property
     def matrix(self) -> fleet.Matrix:
-        """Which GPU runs it with which driver."""
         return fleet.matrix(self.image)
 
     @property
@@ -210,7 +201,6 @@ def _advisories(
 
 
 def of_judgement(judgement: Judgement) -> ImageReport:
-    """Return what `builder prove` says of an image."""
     return of_image(judgement.name, judgement.image, judgement.results)
 
 
@@ -243,7 +233,6 @@ def _facts(image: Image) -> dict[str, str]:
 
 
 def page(report: ImageReport) -> Page:
-    """Return what a person reads."""
     return Page(
         report.name,
         report.state,
@@ -296,7 +285,6 @@ def _of_bytes(report: ImageReport) -> Iterator[Section]:
 
 
 def _origin(library: Library) -> str:
-    """Return the package of a library, or its folder."""
     return library.origin if library.package else str(Path(library.path).parent)
 
 

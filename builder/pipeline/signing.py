@@ -32,7 +32,6 @@ class Contents:
     lock: Lock
     """What its bill of materials is written from."""
     program: str
-    """The name of the program in it."""
     build: Build
     base_build: Build | None
     """`build` and `base_build`: of the image and of its base, None for a published base."""
@@ -162,5 +161,4 @@ def sign(
 
 
 def _hashes(files: Mapping[str, bytes]) -> dict[str, str]:
-    """Return path -> sha256 in hex."""
     return {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}

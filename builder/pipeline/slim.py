@@ -172,7 +172,6 @@ def _repository(name: str) -> str:
 
 
 def _programs(source: OpenedImage, content: ImageContent) -> dict[str, Dynamic]:
-    """Return what the loader reads of an image's executables."""
     found: dict[str, Dynamic] = {}
     for layer, read in zip(source.image.layers, content.layers, strict=True):
         executable = {

@@ -113,7 +113,6 @@ class _Making:
                 self.listing |= dict.fromkeys((path, *linked), (at, path))
 
     def layer(self, layer: Layer) -> Layer:
-        """Return a layer as it is in the new image."""
         changes = [each for each in self.plan.changes if each.layer == layer.diff_id]
         if not changes:
             return layer

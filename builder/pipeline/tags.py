@@ -30,7 +30,6 @@ class Promotion:
 
     @property
     def moved(self) -> bool:
-        """Whether the tag led elsewhere before."""
         return self.digest != self.previous
 
 
@@ -126,5 +125,4 @@ def move(client: Registry, to: Reference, manifest: Manifest) -> Promotion:
 
 
 def previous_tag(tag: str) -> str:
-    """Return the tag of the image that a tag led to before it moved."""
     return f"{tag[:119]}-previous"

@@ -105,7 +105,7 @@ def of_any_version(receipt: Receipt, names: Sequence[str], labels: Mapping[str, 
     """Judge a receipt by the checks that it holds, whatever their version."""
     needed = suites.of_image(labels).name
     if receipt.suite != needed or not receipt.checks:
-        return Validity(False, f"the receipt is of the suite {receipt.suite}, not {needed}")
+        return Validity(f"the receipt is of the suite {receipt.suite}, not {needed}")
     return receipts.valid_for(receipt, names, {})
 
 

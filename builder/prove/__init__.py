@@ -7,6 +7,6 @@ modules of checks/ judge it. smoke.py takes an image of the project through the 
 image. any_image.py says what a suite saw in an image that anybody made, and waste.py where its
 bytes go.
 
-audit.py and report.py judge libraries by names and tell the result; ptxas.py compiles their PTX.
+audit.py asks builder.audit on which GPUs the libraries of targets, or of anything else, run.
 wheels.py holds what the wheels of the locks carry.
 """

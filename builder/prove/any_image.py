@@ -13,19 +13,11 @@ from typing import Any
 from builder import __version__
 from builder.audit.audited import Gpu
 from builder.audit.report import annotation
-from builder.prove.receipts import CheckResult, Defect, Spent, failure
+from builder.prove.receipts import CheckResult, Defect, Spent
 from builder.prove.waste import Waste
 
 
-def require(name: str, results: Sequence[CheckResult]) -> None:
-    """Raise CheckFailed where a check refused the image."""
-    problems = [problem for result in results for problem in result.problems]
-    if problems:
-        raise failure(name, problems)
-
-
 def lines(results: Sequence[CheckResult]) -> Iterator[str]:
-    """Yield the results for people."""
     for result in results:
         yield f"{result.name:<13} {result.status:<12} {result.note}".rstrip()
         for problem in result.problems:
@@ -43,7 +35,6 @@ def as_dict(
     wasted: Sequence[Waste],
     spent: Sequence[Spent],
 ) -> dict[str, Any]:
-    """Return the results as JSON-ready data."""
     checks = [
         {
             "check": result.name,

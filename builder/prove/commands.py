@@ -53,23 +53,19 @@ class Command:
 
     words: tuple[str, ...]
     folder: str
-    """Where."""
     in_shell: bool = False
     """A shell runs a script that has no first line itself."""
 
     @property
     def name(self) -> str:
-        """The program without its folder."""
         return posixpath.basename(self.words[0])
 
     @property
     def is_python(self) -> bool:
-        """Whether it is an interpreter of Python."""
         return bool(_PYTHON.match(self.name))
 
     @property
     def is_shell(self) -> bool:
-        """Whether it is a shell."""
         return bool(_SHELL.match(self.name))
 
     @cached_property
@@ -104,7 +100,6 @@ class Command:
 
 
 def started(image: Image) -> Iterator[Command]:
-    """Yield what ENTRYPOINT and CMD start, one after the other."""
     words = [*(image.config.get("Entrypoint") or ()), *(image.config.get("Cmd") or ())]
     folder = str(image.config.get("WorkingDir") or "/")
     if words:
@@ -140,7 +135,6 @@ def _follow(image: Image, command: Command, depth: int) -> Iterator[Command]:
 def _in_shell(
     image: Image, text: str, folder: str, arguments: Sequence[str], depth: int
 ) -> Iterator[Command]:
-    """Yield what a line of a shell starts."""
     if len(text) > _LONGEST_WORD:
         return
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
@@ -179,8 +173,6 @@ def _is_unknown(word: str) -> bool:
 
 @dataclass(frozen=True)
 class Account:
-    """Who a container runs as."""
-
     uid: int
     groups: frozenset[int]
 

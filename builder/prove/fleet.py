@@ -82,8 +82,6 @@ def _refusal(image: Image, node: Node, verdict: Verdict) -> Defect | None:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Which GPU runs an image with which driver."""
-
     drivers: tuple[str, ...]
     """Ranges of drivers, the oldest first: between them an answer changes."""
     gpus: Mapping[str, tuple[str, ...]]
@@ -119,7 +117,6 @@ def matrix(image: Image) -> Matrix:
 
 
 def _range(branches: Sequence[int], start: int, end: int) -> str:
-    """Return which drivers these of all branches are."""
     if end == len(branches):
         return f"driver {branches[start]} and newer" if start else "any driver"
     last = branches[end - 1]

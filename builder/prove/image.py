@@ -83,8 +83,6 @@ class Started:
 
 @dataclass(frozen=True)
 class Image:
-    """An image that was read."""
-
     content: ImageContent
     gpu: Gpu | None = None
     """What it is judged for, None for no GPU."""
@@ -96,7 +94,6 @@ class Image:
 
     @cached_property
     def tree(self) -> Tree:
-        """The files that a container sees."""
         return Tree(self.content.layers)
 
     @property
@@ -107,12 +104,10 @@ class Image:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Its variables."""
         return manifests.environment(self.config)
 
     @property
     def search_path(self) -> tuple[str, ...]:
-        """The folders that a program is looked for in."""
         return tuple(dict.fromkeys((self.environment.get("PATH") or PATH).split(":")))
 
     @cached_property
@@ -124,7 +119,6 @@ class Image:
 
     @property
     def is_ours(self) -> bool:
-        """Whether the factory made it."""
         return self.subject is not None or ACCELERATOR in (self.config.get("Labels") or {})
 
     @property
@@ -134,7 +128,6 @@ class Image:
 
     @property
     def kind(self) -> Kind:
-        """The kind of accelerator that it is judged for."""
         if self.subject:
             return self.subject.stack.accelerator.kind
         return "gpu" if self.gpu else "cpu"

@@ -25,8 +25,6 @@ _LOG = "see build/*/smoke.log"
 
 @dataclass(frozen=True)
 class Run:
-    """What one container did."""
-
     exit_code: int
     seconds: float
     events: tuple[TrainerEvent, ...] = ()
@@ -56,7 +54,6 @@ class Run:
         return tuple(e for e in self.events if e.name == name and e.step is not None)
 
     def summary(self) -> dict[str, Any]:
-        """Return what a receipt says of it."""
         return {
             "exit_code": self.exit_code,
             "seconds": round(self.seconds, 1),
@@ -67,7 +64,6 @@ class Run:
 
     @property
     def losses(self) -> tuple[float, ...]:
-        """The training losses, in order."""
         return tuple(e.loss for e in self.of(contract.STEP) if e.loss is not None)
 
     @property
@@ -78,12 +74,10 @@ class Run:
 
     @property
     def last_step(self) -> int:
-        """The last step that it reported, 0 for none."""
         return max((e.step or 0 for e in self.of(contract.STEP)), default=0)
 
     @property
     def last_checkpoint(self) -> int | None:
-        """The step of the last checkpoint that it reported."""
         return max((e.step or 0 for e in self.of(contract.CHECKPOINT)), default=None)
 
     @property
@@ -159,12 +153,9 @@ def judge_second(first: Run, second: Run, steps: int) -> list[Defect]:
         return [explain(second, "the trainer, started again after a kill,")]
     defects = [_ignored_checkpoint(first, second)]
     if second.last_step < steps:
-        defects.append(
-            Defect(
-                f"the trainer ended well, but at step {second.last_step} of {steps}",
-                "let it train until --steps, those before a restart included",
-            )
-        )
+        what = f"the trainer ended well, but at step {second.last_step} of {steps}"
+        fix = "let it train until --steps, those before a restart included"
+        defects.append(Defect(what, fix))
     defects.append(_not_finite(second) or _not_learning(first, second, steps))
     return [defect for defect in defects if defect]
 

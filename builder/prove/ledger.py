@@ -30,5 +30,4 @@ class Ledger:
 
     @property
     def rows(self) -> tuple[Spent, ...]:
-        """What was noted, in that order."""
         return tuple(self._most.values())

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib import util
 from typing import Any, Final
 
 from builder.core.events import OnEvent
@@ -39,13 +38,14 @@ def interpreters(module: str) -> list[str]:
 def ask(made: Sandbox, framework: str, request: Mapping[str, Any], python: str = "") -> Run:
     """Ask a framework's probe in a container. python: as `Sandbox.probe` takes it."""
     imports = ("builder.frameworks.libraries", *frameworks.of(framework).loader_imports)
-    return made.probe(_probe(framework), request, imports, python=python)
+    probe = f"builder.frameworks.{framework}.probes.loader"
+    return made.probe(probe, request, imports, python=python)
 
 
 def ask_all(engine: ContainerEngine, image: Image, name: str, on_event: OnEvent) -> dict[str, Run]:
     """Ask the frameworks of an image in the engine that is judged for a GPU; return what the probe
     of each answered, by its name. Raises OutsideError."""
-    asked = [each for each in image.frameworks if image.gpu and _is_probed(each.name)]
+    asked = [each for each in image.frameworks if image.gpu and each.name in frameworks.OWN]
     if not asked or image.gpu is None:
         return {}
     request = {
@@ -81,14 +81,6 @@ def _of_others(defect: Defect) -> Defect:
     fix = re.sub(",? as locked", "", defect.fix).replace("what the lock has", "what it requires")
     kind = Finding if _USUAL.search(defect.message) else Defect
     return kind(defect.message, re.sub(r"\block\b", "install", fix))
-
-
-def _is_probed(framework: str) -> bool:
-    return util.find_spec(f"builder.frameworks.{framework}") is not None
-
-
-def _probe(framework: str) -> str:
-    return f"builder.frameworks.{framework}.probes.loader"
 
 
 def _python(image: Image, framework: Framework) -> str:

@@ -72,7 +72,6 @@ class CheckResult(_Frozen):
     passed: bool
     """Nothing refuses the image."""
     seconds: float = Field(ge=0)
-    """How long it took."""
     problems: tuple[Defect, ...] = Field(default=(), strict=False)
     findings: tuple[Defect, ...] = Field(default=(), strict=False, exclude_if=operator.not_)
     """What is worth a change, and no reason to refuse an image that others made."""
@@ -87,7 +86,6 @@ class CheckResult(_Frozen):
 
     @property
     def status(self) -> Literal["passed", "refused", "not there", "not followed"]:
-        """What the check says, in a word or two."""
         if not self.passed:
             return "refused"
         if self.not_there:
@@ -146,7 +144,6 @@ class Receipt(_Frozen):
 
     @property
     def time(self) -> datetime:
-        """When it was made."""
         return _time(self.made_at)
 
     @property
@@ -155,7 +152,6 @@ class Receipt(_Frozen):
         return bool(self.checks) and all(check.passed for check in self.checks)
 
     def result(self, name: str) -> CheckResult | None:
-        """Return the result of the check of this name, None where there was none."""
         return next((check for check in self.checks if check.name == name), None)
 
     def seen(self, name: str) -> Mapping[str, JsonValue]:
@@ -176,7 +172,6 @@ class Receipt(_Frozen):
 
     @property
     def problems(self) -> tuple[Defect, ...]:
-        """What is wrong, in the order of the checks."""
         return tuple(problem for check in self.checks for problem in check.problems)
 
 
@@ -194,19 +189,17 @@ def of(suite: str, checks: Sequence[CheckResult], **image: Any) -> Receipt:
 
 @dataclass(frozen=True)
 class Validity:
-    """Whether a receipt holds; `reason` is one line, empty where it does."""
+    """Whether a receipt holds."""
 
-    valid: bool
     reason: str = ""
+    """Why it does not, in one line."""
 
     def __bool__(self) -> bool:
-        return self.valid
+        return not self.reason
 
 
 def valid_for(
-    receipt: Receipt | None,
-    image: str | Iterable[str],
-    required: Mapping[str, int],
+    receipt: Receipt | None, image: str | Iterable[str], required: Mapping[str, int]
 ) -> Validity:
     """Tell whether `receipt` proves one image, which is given by its digest, its id or both.
 
@@ -214,29 +207,26 @@ def valid_for(
     """
     names = {image} if isinstance(image, str) else {name for name in image if name}
     if receipt is None:
-        return Validity(False, "there is no receipt")
+        return Validity("there is no receipt")
     if not names & {receipt.digest, receipt.image_id}:
         return Validity(
-            False,
             f"the receipt is for another image: {receipt.digest or receipt.image_id}, "
-            f"not {' or '.join(sorted(names)) or 'this one'}",
+            f"not {' or '.join(sorted(names)) or 'this one'}"
         )
     results = {check.name: check for check in receipt.checks}
     for check in receipt.checks:
         if not check.passed:
             why = check.problems[0].message if check.problems else "no reason given"
-            return Validity(False, f"the check {check.name} did not pass: {why}")
+            return Validity(f"the check {check.name} did not pass: {why}")
         if check.not_followed:
             why = check.not_followed
-            return Validity(False, f"the check {check.name} could not follow {why}")
+            return Validity(f"the check {check.name} could not follow {why}")
     for name, version in required.items():
         if name not in results:
-            return Validity(False, f"the receipt holds no check {name}")
+            return Validity(f"the receipt holds no check {name}")
         if (old := results[name].version) != version:
-            return Validity(
-                False, f"the receipt's check {name} is version {old}, now it is {version}"
-            )
-    return Validity(True)
+            return Validity(f"the receipt's check {name} is version {old}, now it is {version}")
+    return Validity()
 
 
 def failure(name: str, problems: Sequence[Defect]) -> CheckFailed:
@@ -282,7 +272,6 @@ def of_json(value: object, source: str) -> Receipt:
 
 
 def write(receipt: Receipt, path: Path) -> None:
-    """Write a receipt whole or not at all."""
     files.write(path, dump(receipt))
 
 

@@ -115,7 +115,6 @@ class Sandbox:
     limits: Limits = field(default_factory=Limits)
     on_event: OnEvent = ignore
     log: list[str] = field(default_factory=list)
-    """Every line that a container printed."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
@@ -230,7 +229,6 @@ class Sandbox:
         entrypoint: Sequence[str] | None = None,
         user: str = "",
     ) -> Iterator[Container]:
-        """Create a container, which is removed at the end of the block."""
         from docker.types import LogConfig, Mount
 
         options: dict[str, Any] = {}
@@ -304,23 +302,14 @@ class Sandbox:
                 stopped = _send(container, stop_signal)
                 if stop_signal == "SIGTERM":
                     lines.end_within(self.limits.grace_seconds)
-        run = Run(
-            0,
-            time.monotonic() - began,
-            tuple(events),
-            tuple(tail),
-            answer,
-            stopped,
-            lines.timed_out,
-        )
-        run = replace(run, flooded=lines.flooded, filled=lines.filled)
+        run = Run(0, time.monotonic() - began, tuple(events), tuple(tail), answer, stopped)
+        run = replace(run, timed_out=lines.timed_out, flooded=lines.flooded, filled=lines.filled)
         self.ledger.note("seconds of a container", run.seconds, seconds)
         self.ledger.note("bytes that a container printed", lines.printed, self.limits.output)
         self.ledger.note("bytes in a container's volumes", lines.held, self.limits.disk)
         return self._ended(container, run, stop_signal)
 
     def _ended(self, container: Container, run: Run, stop_signal: StopSignal) -> Run:
-        """Return a run with what the engine says of its end."""
         code = int(container.wait(timeout=60)["StatusCode"])
         container.reload()
         self.log.append(f"== exit code {code}")
@@ -350,7 +339,6 @@ class Session(Sandbox):
 
     @cached_property
     def read(self) -> Image:
-        """The image as its layers describe it."""
         stack = self.subject.stack
         gpu = stack.compute_capability and Gpu(
             stack.accelerator.name, compute_capability(stack.compute_capability)
@@ -403,7 +391,6 @@ class _Lines:
         containers.follow(container, self._put, lambda: self._read.put(None))
 
     def end_within(self, seconds: float) -> None:
-        """Let the time end earlier."""
         self._deadline = min(self._deadline, time.monotonic() + seconds)
 
     def __iter__(self) -> Iterator[str]:

@@ -67,15 +67,12 @@ class FileChange:
 
 @dataclass(frozen=True)
 class SlimmingPlan:
-    """What becomes of an image."""
-
     changes: tuple[FileChange, ...]
     left: Mapping[str, str]
     """Library -> why it is left as it is."""
 
     @property
     def size(self) -> int:
-        """The bytes that go."""
         return sum(change.before - change.after for change in self.changes)
 
 

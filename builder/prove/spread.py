@@ -31,7 +31,6 @@ linked."""
 
 
 def of_library(library: Library) -> dict[str, int]:
-    """Return the bytes of a library by kind."""
     device, gone = library.device_code, taken_out(library)
     rest = max(library.size - device - gone, 0)
     return {DEVICE_CODE: device, PRUNED: gone, LIBRARIES: rest}
@@ -78,7 +77,6 @@ def by_gpu(libraries: Iterable[Library]) -> Mapping[str, Mapping[str, int]]:
 
 
 def _gpus(architecture: int) -> str:
-    """Return a compute capability with its GPUs."""
     capability = f"{architecture // 10}.{architecture % 10}"
     known = accelerators.accelerators().values()
     names = [each.name for each in known if each.compute_capability == capability]

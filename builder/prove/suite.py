@@ -96,7 +96,6 @@ class Suite:
     checks: tuple[Check, ...]
 
     def of(self, kind: Kind) -> tuple[Check, ...]:
-        """Return the checks of an image for this kind of accelerator."""
         return tuple(check for check in self.checks if kind in check.kinds)
 
     def required(self, accelerator: str) -> dict[str, int]:
@@ -110,7 +109,6 @@ class Suite:
         return {check.name: check.version for check in self.of(kind)}
 
     def judge(self, image: Image) -> tuple[CheckResult, ...]:
-        """Return what each check says of an image that anybody made."""
         return tuple(check.judge(image) for check in self.checks)
 
     def holds(self, receipt: Receipt | None, image: str | Iterable[str]) -> Validity:
@@ -123,7 +121,7 @@ class Suite:
             return validity
         if receipt.suite != self.name:
             return Validity(
-                False, f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
+                f"the receipt is of the suite {receipt.suite}, the image needs {self.name}"
             )
         return receipts.valid_for(receipt, image, self.required(receipt.accelerator))
 

@@ -193,7 +193,6 @@ def _named(framework: str, suite: str) -> str:
 
 
 def of_spec(spec: ImageSpec) -> Suite:
-    """Return the suite that the image of a target needs."""
     return frameworks.of(spec.framework).suites()[spec.suite]
 
 

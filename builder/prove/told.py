@@ -51,20 +51,15 @@ _RUNS: Final = {
 def _device_code(seen: Seen) -> str:
     driver = seen["driver"]
     needs = f", with driver {driver['driver']} or newer" if driver else ""
-    compiles = (
-        f"; PTX takes about {seen['ptx_seconds']:.0f} s to compile" if seen["ptx_seconds"] else ""
-    )
-    count, gpu = len(seen["libraries"]), seen["compute_capability"]
-    return f"{count:,} libraries hold kernels, and a GPU of {gpu} {_RUNS[seen['status']]}" + (
-        f"{needs}{compiles}"
-    )
+    seconds = seen["ptx_seconds"]
+    compiles = f"; PTX takes about {seconds:.0f} s to compile" if seconds else ""
+    runs = f"a GPU of {seen['compute_capability']} {_RUNS[seen['status']]}"
+    return f"{len(seen['libraries']):,} libraries hold kernels, and {runs}{needs}{compiles}"
 
 
 def _combinations(seen: Seen) -> str:
-    told = seen["told"]
-    return f"its versions are none of {seen['note']} that fail" + (
-        f"; worth knowing: {told[0]}" if told else ""
-    )
+    told = f"; worth knowing: {seen['told'][0]}" if seen["told"] else ""
+    return f"its versions are none of {seen['note']} that fail{told}"
 
 
 def _permissions(seen: Seen) -> str:
@@ -142,4 +137,3 @@ _SAID: Final[Mapping[str, Callable[[Seen], str]]] = {
     "starts": _starts,
     "compile": lambda seen: f"its step {seen['note']}",
 }
-"""By a check's name."""

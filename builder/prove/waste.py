@@ -76,7 +76,6 @@ class Waste:
     example: str
     """The largest file."""
     fix: str
-    """How to be without them."""
 
     def __str__(self) -> str:
         line = f" by {self.line}" if self.line else ""
@@ -93,28 +92,18 @@ def of_image(content: ImageContent, device: ComputeCapability | None) -> tuple[W
         if size:
             rows.setdefault((kind, layer, fix), {})[path] = size
     line = lines_of(content)
-    wasted = [
-        Waste(
-            kind,
-            sum(sizes.values()),
-            len(sizes),
-            layer,
-            line[layer],
-            max(sizes, key=lambda path: sizes[path]),
-            fix,
-        )
-        for (kind, layer, fix), sizes in rows.items()
-    ]
+    wasted = []
+    for (kind, layer, fix), sizes in rows.items():
+        total, example = sum(sizes.values()), max(sizes, key=lambda path: sizes[path])
+        wasted.append(Waste(kind, total, len(sizes), layer, line[layer], example, fix))
     return tuple(sorted(wasted, key=lambda waste: -waste.size))
 
 
 def largest(wasted: Sequence[Waste]) -> tuple[Waste, ...]:
-    """Return those of a megabyte or more."""
     return tuple(waste for waste in wasted if waste.size >= 1_000_000)
 
 
 def lines(wasted: Sequence[Waste]) -> Iterator[str]:
-    """Yield the largest for people, and their sum."""
     shown = largest(wasted)
     if shown:
         total = sum(waste.size for waste in wasted)
@@ -136,13 +125,10 @@ def _files(
                 continue
             if not seen(path) and not _kind(path):
                 size, upper = above.get(path, (-1, ""))
-                again = size == entry.size
-                yield (
-                    path,
-                    entry.size,
-                    upper if again else layer.diff_id,
-                    (_AGAIN if again else _DELETED),
-                )
+                if size == entry.size:
+                    yield path, size, upper, _AGAIN
+                else:
+                    yield path, entry.size, layer.diff_id, _DELETED
             elif kind := _kind(path):
                 yield path, entry.size, layer.diff_id, kind
             elif path in copies:

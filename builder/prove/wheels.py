@@ -115,9 +115,7 @@ def _disagreements(libraries: Audit, stack: Stack) -> tuple[str, ...]:
 
 
 def verify(
-    root: Path,
-    names: Sequence[str],
-    on_event: OnEvent = ignore,
+    root: Path, names: Sequence[str], on_event: OnEvent = ignore
 ) -> dict[str, tuple[str, ...]]:
     """Read the wheels of locks, write what they carry, and say where the tables disagree.
 
@@ -158,10 +156,7 @@ def by_wheel(pins: Iterable[Pin], libraries: Iterable[Library]) -> dict[str, Whe
     every = tuple(libraries)
     return {
         pin.sha256: Wheel.of(
-            pin.name,
-            pin.version,
-            pin.sha256,
-            (item for item in every if item.package == pin.name),
+            pin.name, pin.version, pin.sha256, (item for item in every if item.package == pin.name)
         )
         for pin in pins
     }

@@ -42,11 +42,8 @@ _FIX: Final = "name what `docker save` wrote, or an OCI image layout"
 
 @dataclass(frozen=True)
 class LayerSecret:
-    """A secret in a layer of an image."""
-
     path: str
     kind: str
-    """What it is."""
     layer: str
     """The layer's diff id."""
 
@@ -56,8 +53,6 @@ class LayerSecret:
 
 @dataclass(frozen=True)
 class ImageContent:
-    """What the layers of an image hold."""
-
     libraries: tuple[Library, ...]
     """Those that a container would see."""
     layers: tuple[ReadLayer, ...] = ()
@@ -69,7 +64,6 @@ class ImageContent:
 
     @property
     def secrets(self) -> tuple[LayerSecret, ...]:
-        """Those of all layers, the lowest first."""
         return tuple(
             LayerSecret(path, kind, layer.diff_id)
             for layer in self.layers
@@ -106,9 +100,7 @@ def of_registry(
 
 
 def of_saved(
-    diff_ids: Sequence[str],
-    save: Callable[[], Blobs],
-    files: Mapping[str, Path] | None = None,
+    diff_ids: Sequence[str], save: Callable[[], Blobs], files: Mapping[str, Path] | None = None
 ) -> ImageContent:
     """Read an image that its holder gives out file by file, as an engine does.
 

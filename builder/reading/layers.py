@@ -22,16 +22,7 @@ from typing import IO, Final, NamedTuple, cast
 from pydantic import TypeAdapter
 
 from builder.core import confidential, files
-from builder.devicecode import (
-    damage,
-    dynamic,
-    inventory,
-    library,
-    pruning,
-    ptx,
-    reader,
-    records,
-)
+from builder.devicecode import damage, dynamic, inventory, library, pruning, ptx, reader, records
 from builder.devicecode.dynamic import Dynamic
 from builder.devicecode.inventory import Inventory
 from builder.devicecode.library import Library
@@ -309,7 +300,6 @@ class Tree:
                 at = "/" if entry.link.startswith("/") else posixpath.dirname(at)
 
     def named(self, name: str) -> Iterator[str]:
-        """Yield the files of this name, wherever they lie."""
         return (path for path in self.files if path.endswith(f"/{name}"))
 
     def program(self, word: str, search: str, folder: str = "/") -> str | None:
@@ -363,7 +353,6 @@ class LayerCache:
 
 @cache
 def _json() -> TypeAdapter[ReadLayer]:
-    """Return what writes a layer as JSON, and reads it back."""
     return TypeAdapter(ReadLayer)
 
 

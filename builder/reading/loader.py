@@ -103,7 +103,6 @@ class Files:
         return not (there and program.dynamic) or there.machine == program.dynamic.machine
 
     def _folders(self, by: Loaded | None, program: Loaded) -> Iterator[str]:
-        """Yield the folders that are searched, in their order."""
         wanted: list[tuple[str, Loaded]] = []
         if not (by and by.dynamic and by.dynamic.runpath):
             chain, at = [], by
@@ -167,7 +166,6 @@ class Files:
         return self.objects[path].hashes
 
     def undefined(self, symbols: Sequence[str]) -> tuple[str, ...]:
-        """Return those of the symbols that no library of the image defines."""
         return tuple(name for name in symbols if _hash(name) not in self._everywhere)
 
     @cached_property
@@ -195,7 +193,6 @@ class Process:
                 self.load(self._new(found, None))
 
     def copy(self, also: Callable[[str], str | None] | None = None) -> Process:
-        """Return a process with the same in it."""
         other = Process.__new__(Process)
         other.files, other.program, other.also = self.files, self.program, also or self.also
         other.loaded, other.names = dict(self.loaded), dict(self.names)

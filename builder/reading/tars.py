@@ -156,8 +156,6 @@ class Digested:
 
 
 class _Counted:
-    """A stream that counts what is read of it."""
-
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream, self.count = stream, 0
 

@@ -59,7 +59,7 @@ def test_holds_for_its_image_by_digest_and_by_id() -> None:
     ],
 )
 def test_says_why_it_does_not_hold(proof: Receipt | None, image: str, reason: str) -> None:
-    assert valid_for(proof, image, REQUIRED) == receipts.Validity(False, reason)
+    assert valid_for(proof, image, REQUIRED) == receipts.Validity(reason)
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:

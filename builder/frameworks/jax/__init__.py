@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 
 class JAX(Framework):
-    """JAX."""
-
     name = "jax"
     title = "JAX"
     distributions = frozenset({"jax"})

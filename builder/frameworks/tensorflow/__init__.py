@@ -60,8 +60,6 @@ _TENSORFLOW: Final = (
 
 
 class TensorFlow(Framework):
-    """TensorFlow."""
-
     name = "tensorflow"
     title = "TensorFlow"
     distributions = frozenset(

@@ -18,8 +18,6 @@ NEWER = ">="
 
 @dataclass(frozen=True)
 class TensorFlowRelease:
-    """One release of TensorFlow."""
-
     wheel: gpu_support.Release
     """What was read of its wheel."""
     cuda: str

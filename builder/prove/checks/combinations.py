@@ -19,7 +19,6 @@ _LIBRARY: Final = re.compile(r"lib(cublas|cudart|cudnn|nccl)\.so\.(\d+(?:\.\d+){
 
 
 def run(image: Image) -> Answer:
-    """Look up the versions of the image's frameworks and of CUDA's libraries in the table."""
     packages = {name: max(each) for name, each in contents.packages(image).items()}
     files = [_LIBRARY.fullmatch(posixpath.basename(path)) for path in image.tree.files]
     named = sorted((m[1], Version(m[2])) for m in files if m)

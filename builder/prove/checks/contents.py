@@ -77,7 +77,6 @@ def _all(versions: set[str]) -> str:
 
 
 def _compared(subject: Subject, installed: Mapping[str, set[str]]) -> Iterator[Defect]:
-    """Yield where the packages are not those of the locks."""
     locked = {canonicalize_name(name): version for name, version in subject.packages.items()}
     fix = "build the image again from its locks"
     for name, version in sorted(locked.items()):

@@ -14,7 +14,6 @@ from builder.prove.suite import Answer, Check
 
 
 def run(image: Image) -> Answer:
-    """Return each library's support for the image's GPU, and the library that spoils the image."""
     if image.gpu is None:
         raise NotThereError("no GPU is named (--gpu)")
     libraries = Audit(image.content.libraries)

@@ -59,7 +59,6 @@ class Rule(BaseModel):
 
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return the table."""
     table = read_table(Path(__file__).parent / "variables.yaml")["rules"]
     return TypeAdapter(tuple[Rule, ...]).validate_python(table)
 
@@ -120,13 +119,9 @@ def run(image: Image) -> Answer:
     for name in re.split("[ :]", environment.get("LD_PRELOAD", "")):
         known = image.tree.resolve(name) if "/" in name else next(image.tree.named(name), None)
         if name and not known and not _HOSTS.match(PurePosixPath(name).name):
-            defects.append(
-                Defect(
-                    f"LD_PRELOAD names {name}, which is not in the image: the loader "
-                    "leaves it out and complains in every process",
-                    f"{_UNSET}, or install the library",
-                )
-            )
+            effect = "the loader leaves it out and complains in every process"
+            what = f"LD_PRELOAD names {name}, which is not in the image: {effect}"
+            defects.append(Defect(what, f"{_UNSET}, or install the library"))
     if image.kind == "gpu":
         defects += [*_plugins(image), *_older_drivers(image), *_architectures(image)]
     defects += [*_keras(image), *_unread(image)]
@@ -397,7 +392,6 @@ def _flags(variable: str, text: str) -> Iterator[Defect]:
 
 
 def _known() -> frozenset[str]:
-    """Return the names that a near miss is compared with."""
     judged = (name for rule in rules() for name in rule.names if _NEAR_MISSES.match(name))
     return frozenset({*judged, *_OTHERS})
 

@@ -42,8 +42,6 @@ _LOWER: Final = ("==", "===", "~=", ">=", ">")
 
 @dataclass(frozen=True)
 class Distribution:
-    """What is installed in a folder of packages."""
-
     name: str
     version: Version
     site: str
@@ -59,7 +57,6 @@ class Distribution:
 
 
 def run(image: Image) -> Answer:
-    """Compare what is installed with what was, and with what it requires."""
     if image.is_ours:
         raise NotThereError("the factory's locks say what is in it, and its rules what is left out")
     found = list(distributions(image))
@@ -72,7 +69,6 @@ def run(image: Image) -> Answer:
 
 
 def distributions(image: Image) -> Iterator[Distribution]:
-    """Yield what is installed, in whatever folder of packages."""
     for path, text in image.tree.texts.items():
         match = _METADATA.match(path)
         if match is None:
@@ -219,7 +215,6 @@ def _required(each: Distribution) -> Iterator[Requirement]:
 
 
 def _is_older(there: Iterable[Distribution], wanted: SpecifierSet) -> bool:
-    """Tell whether all that is there is older than the least that is wanted."""
     least = [Version(each.version.removesuffix(".*")) for each in wanted if each.operator in _LOWER]
     return bool(least) and all(each.version < max(least) for each in there)
 

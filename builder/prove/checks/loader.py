@@ -142,7 +142,6 @@ class _Follower:
         return self.programs[program]
 
     def _beside(self, module: str) -> str:
-        """Return the folder of packages that a module lies in."""
         site = own_loader.SITE.match(module)
         return site[0] if site else posixpath.dirname(module) + "/"
 

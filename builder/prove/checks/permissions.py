@@ -42,31 +42,19 @@ _LOADER: Final = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib")
 
 
 def run(image: Image) -> Answer:
-    """Look at the rights of every file and folder."""
     user, _, group = str(image.config.get("User") or "").partition(":")
     rising, writable = sorted(_rising(image)), sorted(set(_writable(image)))
     defects: list[Defect] = []
     if user in ("", "0", "root"):
-        defects.append(
-            Finding(
-                "the image runs as root: its outputs would belong to root",
-                "end the Dockerfile with USER 1000:1000",
-            )
-        )
+        what = "the image runs as root: its outputs would belong to root"
+        defects.append(Finding(what, "end the Dockerfile with USER 1000:1000"))
     if rising:
-        defects.append(
-            Defect(
-                f"programs that run with another user's rights: {listed(rising)}",
-                "take the bit away (chmod u-s,g-s), the capability (setcap -r), or the program",
-            )
-        )
+        what = f"programs that run with another user's rights: {listed(rising)}"
+        fix = "take the bit away (chmod u-s,g-s), the capability (setcap -r), or the program"
+        defects.append(Defect(what, fix))
     if writable:
-        defects.append(
-            Defect(
-                f"everybody may write to what the image runs: {listed(writable)}",
-                "chmod o-w, or take the folder out of PATH or PYTHONPATH",
-            )
-        )
+        what = f"everybody may write to what the image runs: {listed(writable)}"
+        defects.append(Defect(what, "chmod o-w, or take the folder out of PATH or PYTHONPATH"))
     if user.isdecimal() and int(user):
         defects += _of_user(image, int(user), int(group) if group.isdecimal() else -1)
     return defects, {"note": f"USER {user or 'root'}", "set_id": rising, "writable": writable[:20]}

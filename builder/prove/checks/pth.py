@@ -24,18 +24,13 @@ namespaces, and pruned images of the factory (builder/devicecode/pruning/announc
 
 
 def run(image: Image) -> Answer:
-    """Compare each line that runs code with those that are known."""
     hooks = image.tree.hooks
     defects = []
     for path, line in sorted(hooks.items()):
         unknown = [each for each in line.splitlines() if not _KNOWN_HOOKS.fullmatch(each.strip())]
         if unknown:
-            defects.append(
-                Defect(
-                    f"{path} runs code at every start of Python: {unknown[0][:200]}",
-                    "remove it, or the package that brings it",
-                )
-            )
+            what = f"{path} runs code at every start of Python: {unknown[0][:200]}"
+            defects.append(Defect(what, "remove it, or the package that brings it"))
     note = f"{len(hooks)} known .pth hooks" if hooks else "no .pth file runs code"
     return defects, {"note": note}
 

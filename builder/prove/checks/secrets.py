@@ -17,7 +17,6 @@ from builder.registry import manifests
 
 
 def run(image: Image) -> Answer:
-    """Look for secrets in each layer, in the configuration and in the history."""
     history = manifests.history(image.content.configuration, every=True)
     defects = [*in_texts(image.config, history), *_in_layers(image)]
     return defects, {"note": f"{len(image.content.layers)} layers"}
@@ -41,7 +40,6 @@ def _in_layers(image: Image) -> Iterator[Defect]:
 
 
 def in_texts(config: Mapping[str, Any], history: Sequence[str]) -> Iterator[Defect]:
-    """Yield the secrets in the image's configuration and in the lines of its history."""
     texts = {f"environment ({e.partition('=')[0]})": e for e in config.get("Env") or ()}
     for key, value in (config.get("Labels") or {}).items():
         texts[f"label {key}"] = value

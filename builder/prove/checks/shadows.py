@@ -63,7 +63,6 @@ _PERHAPS: Final = re.compile(r"\s*(if|elif|else|except|case)\b")
 
 
 def run(image: Image) -> Answer:
-    """Look beside the program, along PYTHONPATH, and into the scripts and programs of the image."""
     started = list(commands.started(image))
     folders = _folders(image, started)
     defects = [*_modules(image, folders), *_second(image, folders)]
@@ -135,14 +134,11 @@ def _second(image: Image, folders: list[str]) -> Iterator[Defect]:
     for folder in folders:
         for name in sorted(known):
             first = f"{folder.rstrip('/')}/{name}/__init__.py"
-            others = [
-                p
-                for p in installed
-                if p != folder and f"{p}/{name}/__init__.py" in image.tree.files
-            ]
-            if first in image.tree.files and others:
+            paths = (f"{each}/{name}/__init__.py" for each in installed if each != folder)
+            other = next((path for path in paths if path in image.tree.files), "")
+            if first in image.tree.files and other:
                 yield (Finding if _PACKAGES.search(folder) or _dist(image, folder) else Defect)(
-                    f"{posixpath.dirname(first)} is imported, and not {others[0]}/{name}",
+                    f"{posixpath.dirname(first)} is imported, and not {posixpath.dirname(other)}",
                     "take one of them out, or its folder out of PYTHONPATH",
                 )
 
@@ -185,9 +181,8 @@ def _scripts(image: Image, started: Sequence[Command]) -> Iterator[Defect]:
         for number, line in enumerate(text.split("\n"), 1):
             match = "" if line.lstrip().startswith("#") else _shell(line)
             if match:
-                surely = (path in files or (login and path.startswith("/etc/profile"))) and line[
-                    :1
-                ].strip()
+                is_run = path in files or (login and path.startswith("/etc/profile"))
+                surely = is_run and line[:1].strip()
                 yield (Defect if surely else Finding)(
                     f"{path}:{number} says {match}: it hides the accelerator", "take the line out"
                 )

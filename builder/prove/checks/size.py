@@ -13,13 +13,9 @@ def run(session: Session) -> Answer:
     size, defects = subject.compressed_bytes or 0, []
     if budget is not None and size > budget:
         names = ", ".join(f"{name} ({part / 1e6:.0f} MB)" for name, part in subject.largest[:3])
-        defects.append(
-            Defect(
-                f"{size / 1e9:.2f} GB to pull are over the budget of {budget / 1e9:.2f} "
-                f"GB; the largest packages: {names}",
-                f"raise size_budget in images/{subject.target}/image.yaml, or drop a requirement",
-            )
-        )
+        over = f"{size / 1e9:.2f} GB to pull are over the budget of {budget / 1e9:.2f} GB"
+        fix = f"raise size_budget in images/{subject.target}/image.yaml, or drop a requirement"
+        defects.append(Defect(f"{over}; the largest packages: {names}", fix))
     return defects, {"compressed_bytes": subject.compressed_bytes, "budget_bytes": budget}
 
 

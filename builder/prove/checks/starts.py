@@ -76,7 +76,6 @@ def _seen(run: Run) -> dict[str, Any]:
 
 
 def _defect(run: Run, traceback: Traceback) -> Defect | None:
-    """Return what is wrong with a program that ended with an error."""
     where = f" ({traceback.own})" if traceback.own else ""
     if FAILS.search(traceback.raised):
         message = f"the program does not start: {traceback.raised[:200]}{where}"

@@ -39,7 +39,6 @@ def run(session: Session) -> Answer:
 
 
 def in_training(events: Sequence[TrainerEvent]) -> bool:
-    """Tell whether there is work to save."""
     return any(event.name == contract.STEP for event in events)
 
 

@@ -78,7 +78,6 @@ def plugin_folders() -> list[str]:
 
 
 def check_opened(wrong: Wrong) -> None:
-    """Look for what the plugin did not open."""
     for stem in OPENED:
         if not libraries.path_of(stem):
             package, _ = libraries.LIBRARIES[stem]
@@ -120,7 +119,6 @@ def check_releases(request: Json, wrong: Wrong) -> None:
 
 
 def probe(request: Json, seen: Json, wrong: Wrong) -> None:
-    """Ask everything, and note what is seen."""
     os.environ["JAX_PLATFORMS"] = "cpu"  # the plugin is started here, and not by a device's search
     seen.update({name: libraries.copies(name, name, wrong) for name in ("jax", "jaxlib")})
     try:

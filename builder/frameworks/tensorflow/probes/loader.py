@@ -259,7 +259,6 @@ def _check_copies(image: ProbedImage, paths: dict[str, str]) -> None:
 
 
 def check_libcuda(image: ProbedImage) -> None:
-    """Look for a libcuda where the loader would come across it."""
     for path in image.files(image.on_path(*CUDA)):
         image.wrong(
             f"a libcuda is on the loader's path: {path}; it shadows the driver's, and TensorFlow "
@@ -306,7 +305,6 @@ def configured() -> list[str]:
 
 
 def probe(request: Json, seen: Json, wrong: Wrong) -> None:
-    """Ask everything, and note what is seen."""
     image = ProbedImage(request, seen, wrong)
     spec = importlib.util.find_spec("tensorflow")
     places = list(spec.submodule_search_locations or ()) if spec else []

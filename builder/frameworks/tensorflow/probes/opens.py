@@ -29,7 +29,6 @@ class Opened(NamedTuple):
     opener: str = ""
     """The beginning of the name of the library whose code opens it, "" for TensorFlow's own."""
     without: str = TRAINS_ON_CPU
-    """What happens where it is missing."""
 
 
 def opened(cuda: Version, cudnn: int) -> tuple[Opened, ...]:
