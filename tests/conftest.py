@@ -48,6 +48,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore the tests in a cluster, all of them long, where none would run: Kubernetes' client
+    takes seconds to import."""
+    cluster = collection_path == ROOT / "tests/cluster"
+    return True if cluster and "not long" in config.option.markexpr else None
+
+
 LONGEST_FIRST = ("mark.engine", "mark.tensorflow", "mark.slow")
 VERTEX = ("emulators import vertex", "import aiplatform_v1")
 PROOFS = ("engine", "pipeline", "prove")
