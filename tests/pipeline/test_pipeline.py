@@ -20,7 +20,7 @@ from builder.core.project import tag_of
 from builder.engine import Engine, private
 from builder.image import program
 from builder.pipeline.make import prepare
-from builder.prove import smoke
+from builder.prove import receipts, smoke, suites
 from builder.registry import Registry
 from tests import commands, containers
 from tests.image.layers import unpacked
@@ -83,7 +83,17 @@ def made(project: Path, layers: tuple[str, ...], where: str) -> dict[str, object
 def test_an_image_is_built_proven_and_described(made: dict[str, object], project: Path) -> None:
     receipt = made["receipt"]
     assert isinstance(receipt, dict)
-    assert {check["name"] for check in receipt["checks"]} >= {"size", "loader", "training"}
+    checks = receipts.read(project / "build" / TARGET / receipts.FILE)
+    assert checks and checks.problems == () and suites.of_image({}).holds(checks, checks.image_id)
+    seen = {check["name"]: check["seen"] for check in receipt["checks"]}
+    assert list(seen) == list(suites.of_image({}).required("CPU"))
+    first, second = seen["training"]["first"], seen["training"]["second"]
+    assert (first["exit_code"], second["resumed_at"]) == (137, first["last_checkpoint"])
+    assert second["last_step"] == seen["training"]["steps"]
+    assert seen["training"]["accuracy"] >= 0.97  # of the held-out digits
+    assert seen["outputs"]["model"]["outputs"]["probabilities"] == [4, 10]
+    assert seen["outputs"]["owners"]["uid"] == 1000
+    assert '"event": "resumed"' in (project / "build" / TARGET / smoke.LOG).read_text()
     assert receipt["digest"] == made["digest"] or made["digest"] is None
     record = json.loads((project / "build" / TARGET / "image.json").read_text())
     assert record["digest"] == made["digest"]
