@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -128,9 +129,30 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     assert " kB sent in " in log[0], log
 
 
-@pytest.mark.root
+@contextlib.contextmanager
+def empty(data: Path) -> Iterator[Engine]:
+    """An engine of a stranger's own, which has no layer yet."""
+    try:
+        yield private.start(data)
+    finally:
+        private.stop(data)
+
+
+@pytest.mark.parametrize(
+    "strangers",
+    [
+        "this engine",
+        # it pulls and unpacks a gigabyte once more
+        pytest.param("an empty engine", marks=[pytest.mark.root, pytest.mark.long]),
+    ],
+)
 def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
-    project: Path, where: str, tmp_path: Path
+    project: Path,
+    made: dict[str, object],
+    where: str,
+    engine: Engine,
+    tmp_path: Path,
+    strangers: str,
 ) -> None:
     image(project)
     pushed = json.loads(builder(project, "push", "--registry", where, "--json", check=True).stdout)
@@ -138,10 +160,9 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
     seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{where}:{TARGET}")
     assert json.loads(seen)["Digest"] == digest
 
-    data = tmp_path / "stranger"
-    endpoint = private.start(data)
-    try:
-        client = docker.DockerClient(base_url=endpoint.host)
+    here = contextlib.nullcontext(engine)
+    with empty(tmp_path / "stranger") if strangers == "an empty engine" else here as theirs:
+        client = docker.DockerClient(base_url=theirs.host)
         pulled = client.images.pull(where, tag=TARGET)
         assert pulled.attrs["RepoDigests"] == [f"{where}@{digest}"]
         tested = subprocess.run(
@@ -150,7 +171,7 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
                 *("test", "--image", f"{where}:{TARGET}"),
                 *("--config", str(Path(__file__).parent / "structure.yaml")),
             ],
-            env={**os.environ, **endpoint.environment},
+            env={**os.environ, **theirs.environment},
             capture_output=True,
             text=True,
         )
@@ -164,8 +185,6 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
         )
         events = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
         assert events[-1]["event"] == "done"
-    finally:
-        private.stop(data)
 
 
 def test_a_trainer_that_fails_is_caught_before_the_push(
