@@ -41,9 +41,10 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Look for garbage in what tests make, and not again and again in all that was imported."""
-    gc.collect()
+    if "not tensorflow" in session.config.option.markexpr and "tensorflow" in sys.modules:
+        raise pytest.UsageError("TensorFlow, which takes seconds, is imported by a test without it")
     gc.freeze()
     gc.enable()
 

@@ -164,7 +164,7 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
     with empty(tmp_path / "stranger") if strangers == "an empty engine" else here as theirs:
         client = docker.DockerClient(base_url=theirs.host)
         pulled = client.images.pull(where, tag=TARGET)
-        assert pulled.attrs["RepoDigests"] == [f"{where}@{digest}"]
+        assert f"{where}@{digest}" in pulled.attrs["RepoDigests"]
         tested = subprocess.run(
             [
                 Path(sys.executable).parent / "container-structure-test",
