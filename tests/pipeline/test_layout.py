@@ -37,9 +37,11 @@ def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
 
 
 def linked(cache: Path, without: str = "") -> ContentStore:
-    """A cache with hard links to this machine's layers and packages, except those of a wheel."""
+    """A cache with hard links to this machine's layers, what it has read of them, and packages,
+    except those of a wheel."""
     here, there = files.cache_home(), cache / "training-image-factory"
-    for path in (*here.glob("layers/*/**/*"), *here.glob("debs/*.deb")):
+    links = ("layers/*/**/*", "layer-contents/*", "debs/*.deb")
+    for path in (path for pattern in links for path in here.glob(pattern)):
         if path.is_file() and path.suffix != ".lock":
             target = there / path.relative_to(here)
             target.parent.mkdir(parents=True, exist_ok=True)
