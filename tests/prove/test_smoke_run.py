@@ -49,11 +49,11 @@ while [ "$step" -lt "$steps" ]; do
   step=$((step + 1))
   say step "$step"
   if [ $((step % every)) = 0 ]; then save; fi
-  usleep 10000
+  usleep 20000
 done
 """
 """A program that keeps to the contract and starts in no time: it holds its batch in memory, waits a
-hundredth of a second for each step, and its loss falls."""
+fiftieth of a second for each step, and its loss falls."""
 SHORT = Workload(steps=60, batch=16, checkpoint_every=20)
 CHECKS = (training.CHECK, stopping.CHECK)
 
