@@ -116,16 +116,11 @@ compile       not there    only an image in the engine is started (docker load,
 
 OURS = {"training-image-factory.accelerator": "V100"}
 FAULTS: list[tuple[str, Files, dict[str, Any], str]] = [
-    ("device-code", {"/x.so": (library(container(sass(90))), 0o644, 0)}, {}, "missing"),
-    ("environment", {}, {"Env": ["CUDA_VISIBLE_DEVICES="]}, "hides every GPU"),
-    ("machine", {}, {"StopSignal": "SIGQUIT"}, "STOPSIGNAL"),
     ("certificates", {}, {"Env": ["SSL_CERT_FILE=/none.pem"]}, "SSL_CERT_FILE=/none.pem names"),
-    ("entry-point", {}, {"Entrypoint": ["pyhton"]}, "starts pyhton, which is not there in PATH"),
     ("entry-point", {"opt/bin/python": (b"#!", 0o644, 0)}, {}, "/opt/bin/python may not be exec"),
     ("permissions", {}, {"User": "", "Labels": OURS}, "runs as root"),
     ("permissions", {"opt/su": (b"x", 0o4755, 0)}, {}, "another user's rights: /opt/su"),
     ("combinations", {"usr/lib/libcudnn.so.9.28.0": (b"", 0o644, 0)}, {}, "cuDNN 9.28.0: "),
-    ("driver", {"usr/lib/libcuda.so.550.1": (b"", 0o644, 0)}, {}, "libraries of the driver"),
     ("secrets", {"root/id.pem": (KEY, 0o600, 0)}, {}, "holds a private key: /root/id.pem"),
     ("secrets", {}, {"Env": ["A=ghp_" + "a1B2c3D4e" * 4]}, "environment (A) holds a token"),
     ("pth", {f"{SITE}/a.pth": (b"import _virtualenv\nimport os; x()", 0o644, 0)}, {}, "x()"),
