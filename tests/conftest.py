@@ -41,17 +41,26 @@ def pytest_sessionstart() -> None:
     gc.disable()
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Look for garbage in what tests make, and not again and again in all that was imported."""
-    gc.collect()
+    if "not tensorflow" in session.config.option.markexpr and "tensorflow" in sys.modules:
+        raise pytest.UsageError("TensorFlow, which takes seconds, is imported by a test without it")
     gc.freeze()
     gc.enable()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Ignore the tests in a cluster, all of them long, where none would run: Kubernetes' client
+    takes seconds to import."""
+    cluster = collection_path == ROOT / "tests/cluster"
+    return True if cluster and "not long" in config.option.markexpr else None
+
+
 LONGEST_FIRST = ("mark.engine", "mark.tensorflow", "mark.slow")
 VERTEX = ("emulators import vertex", "import aiplatform_v1")
-PROOFS = ("engine", "pipeline", "prove")
-"""Folders whose tests with an engine stay together: they sweep away what killed proofs left."""
+PROOFS = ("engine", "pipeline", "prove", "cloudbuild-local")
+"""Folders whose tests with an engine stay together: they sweep away what killed proofs left. The
+last makes them last about as long as all others with an engine."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

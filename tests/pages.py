@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,17 +48,27 @@ def shell() -> dict[str, str]:
     return environment(PATH=path)
 
 
-def run(repository: Path, chosen: Iterable[Command]) -> None:
-    """Run commands in a shell."""
+def ours(repository: Path, text: str) -> str:
+    """Run a command of this tree in a shell. Return all that it printed; it has to succeed."""
+    done = subprocess.run(
+        ["/bin/bash", "-c", text],
+        cwd=repository,
+        env=shell(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def run(
+    repository: Path, chosen: Iterable[Command], call: Callable[[Path, str], str] = ours
+) -> list[str]:
+    """Run commands, by default of this tree. Return what each printed."""
+    printed = []
     for command in chosen:
-        done = subprocess.run(
-            ["/bin/bash", "-c", command.text],
-            cwd=repository,
-            env=shell(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout
-        compare(command, done.stdout)
+        printed.append(call(repository, command.text))
+        compare(command, printed[-1])
+    return printed

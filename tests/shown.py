@@ -5,6 +5,7 @@ pytest --inline-snapshot=fix writes the snapshots of changed commands anew; read
 
 from __future__ import annotations
 
+import difflib
 import re
 import textwrap
 from collections.abc import Mapping
@@ -39,6 +40,13 @@ def shown(ended: tuple[int, str, str], changes: Mapping[str, str] | None = None)
     for pattern, instead in {**(changes or {}), **CHANGES}.items():
         text = re.sub(pattern, instead, text)
     return "".join(f"{_folded(line)}\n" for line in text.splitlines())
+
+
+def unlike(text: str, other: str) -> str:
+    """Return the lines of a text that another has not, behind a plus, and the other's behind a
+    minus."""
+    lines = difflib.ndiff(other.splitlines(keepends=True), text.splitlines(keepends=True))
+    return "".join(line for line in lines if line[0] in "+-")
 
 
 def _folded(line: str) -> str:

@@ -7,39 +7,29 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-import pytest
-
 from tests.commands import ROOT
 from tests.pages import commands, run
-from tests.registry.server import RegistryServer
 
 PAGE = ROOT / "docs/first-hour.md"
 ENGINE = r"builder (image|job local)|ls build/|.* --pushed$"
 """What takes an engine."""
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """An empty repository, with the program of the page once its folder is there."""
-    root = tmp_path / "flowers-repository"
-    subprocess.run(["git", "init", "--quiet", root], check=True)
+def write(repository: Path) -> None:
+    """Write the program of the page into its folder, which is there."""
     match = re.search(r"^And a program, .*:\n\n((?:    .*\n|\n)+)", PAGE.read_text(), re.M)
     assert match
-    run(root, tuple(commands(PAGE))[:1])
     program = textwrap.dedent(match[1]).strip()
     assert len(program.splitlines()) <= 60
-    (root / "flowers/train.py").write_text(program + "\n")
-    return root
+    (repository / "flowers/train.py").write_text(program + "\n")
 
 
-def test_every_command_that_needs_no_engine(repository: Path) -> None:
-    chosen = tuple(one for one in commands(PAGE) if not re.match(ENGINE, one.text))
-    assert len(chosen) >= 9
-    run(repository, chosen[1:])
-
-
-@pytest.mark.engine
-@pytest.mark.network
-@pytest.mark.slow
-def test_every_command(repository: Path, registry_server: RegistryServer) -> None:
-    run(repository, tuple(commands(PAGE, HOST=registry_server.host))[1:])
+def test_every_command_that_needs_no_engine(tmp_path: Path) -> None:
+    """The others are run with the wheel: tests/test_wheel.py."""
+    repository = tmp_path / "flowers-repository"
+    subprocess.run(["git", "init", "--quiet", repository], check=True)
+    first, *chosen = (one for one in commands(PAGE) if not re.match(ENGINE, one.text))
+    assert len(chosen) >= 8
+    run(repository, [first])
+    write(repository)
+    run(repository, chosen)

@@ -20,10 +20,10 @@ from builder.config import network, uv
 from builder.engine import Engine
 from builder.pipeline import make
 from builder.prove import smoke
-from tests import ordinary, test_your_program
+from tests import ordinary, pages, test_first_hour
 from tests.jobs import jobset_rules
 from tests.pipeline.test_layout import linked
-from tests.registry import server as registry_server
+from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
@@ -151,30 +151,26 @@ def test_cloud_build_gets_the_wheel_that_was_installed_and_a_second_run_changes_
 
 
 @pytest.mark.engine
-def test_a_program_becomes_a_jobset_in_four_commands(
-    installed: Installed, engine: Engine, tmp_path: Path
+def test_the_first_hour_from_the_wheel_to_a_jobset(
+    installed: Installed, engine: Engine, registry_server: RegistryServer
 ) -> None:
-    """The fourth is `kubectl apply`. Nobody has written a digest, an image.yaml or a Dockerfile."""
+    """docs/first-hour.md, whose last command is followed by `kubectl apply`. Nobody has written a
+    digest, an image.yaml or a Dockerfile."""
     linked(installed.home / ".cache")  # the layers that this machine has made
     ordinary.owns(installed.home / ".cache")
-    repository = installed.repository("program")
-    test_your_program.write(repository)
-    (repository / "jobs").mkdir()
-    (repository / "jobs/digits.yaml").write_text("image: cpu\nmachine: n1-standard-8\n")
-    ordinary.owns(repository)
-    with registry_server.registry(tmp_path / "registry") as server:
-        where = {"BUILDER_REGISTRY": f"{server.host}/team/digits"}
-        installed.run(repository, "builder", "init")
-        shown = installed.run(repository, "builder", "image", "--push", engine=engine, **where)
-        assert "cpu: proven on CPU" in shown and "no size_budget" in shown
-        assert "not asked: steps, checkpoints, a saved result" in shown
-        again = installed.run(repository, "builder", "image", engine=engine, **where)
-        assert "nothing to do" in again
-        words = ("job", "render", "digits", "--on", "kubernetes", "--pushed", "-o", "job.yaml")
-        installed.run(repository, "builder", *words, **where)
-        digest = server.tags("team/digits")["cpu"]
-    manifest = yaml.safe_load((repository / "job.yaml").read_text())
+    repository = installed.repository("flowers-repository")
+
+    def call(folder: Path, text: str) -> str:
+        return installed.run(folder, "/bin/bash", "-c", f"exec 2>&1\n{text}", engine=engine)
+
+    first, *others = pages.commands(test_first_hour.PAGE, HOST=registry_server.host)
+    pages.run(repository, [first], call)
+    test_first_hour.write(repository)
+    printed = pages.run(repository, others, call)
+    assert any("no size_budget" in each for each in printed)
+    manifest = yaml.safe_load(call(repository, f"{others[-1].text} 2>/dev/null"))
     assert jobset_rules.problems(manifest) == []
     (role,) = manifest["spec"]["replicatedJobs"]
     (container,) = role["template"]["spec"]["template"]["spec"]["containers"]
-    assert container["image"] == f"{where['BUILDER_REGISTRY']}@{digest}"
+    digest = registry_server.tags("team/flowers")["cpu"]
+    assert container["image"] == f"{registry_server.host}/team/flowers@{digest}"

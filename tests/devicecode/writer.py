@@ -67,37 +67,22 @@ class Part:
 
 def elf(*parts: Part) -> bytes:
     """An ELF64 file with these sections, the section table last, as linkers lay it out."""
-    names = b"\0"
-    body = b""
+    names, body = bytearray(1), bytearray()
     headers = [bytes(64)]
     for part in (*parts, None):
-        data = part.data if part else b""
         name_at = len(names)
         names += (part.name if part else ".shstrtab").encode() + b"\0"
-        if part is None:
-            data = names
+        data = part.data if part else bytes(names)
+        kind, flags = (part.type, part.flags) if part else (3, 0)
         body += bytes(-len(body) % 16)
-        headers.append(
-            struct.pack(
-                "<IIQQQQIIQQ",
-                name_at,
-                part.type if part else 3,
-                part.flags if part else 0,
-                0,
-                64 + len(body),
-                len(data),
-                0,
-                0,
-                16,
-                0,
-            )
-        )
+        at = (name_at, kind, flags, 0, 64 + len(body), len(data), 0, 0, 16, 0)
+        headers.append(struct.pack("<IIQQQQIIQQ", *at))
         body += data
     body += bytes(-len(body) % 8)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, 0, 0)
     head = head[:0x3C] + struct.pack("<HH", len(headers), len(headers) - 1)
-    return head + body + b"".join(headers)
+    return b"".join((head, body, *headers))
 
 
 def library(*containers: bytes, section: str = ".nv_fatbin", more: tuple[Part, ...] = ()) -> bytes:

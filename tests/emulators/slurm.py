@@ -68,7 +68,9 @@ def running(folder: Path) -> Iterator[Cluster]:
     (folder / "jobs").mkdir()
     for name in COMMANDS:
         own = folder / "bin" / name
-        own.write_text(f'#!/bin/sh\n{HOME}={folder} exec {sys.executable} {__file__} {name} "$@"\n')
+        own.write_text(
+            f'#!/bin/sh\n{HOME}={folder} exec {sys.executable} -SE {__file__} {name} "$@"\n'
+        )
         own.chmod(0o755)
     cluster = Cluster(folder)
     cluster.does()
@@ -144,7 +146,7 @@ def sbatch(home: Path, options: dict[str, str], _rest: list[str]) -> int:
     change(number, name=written["--job-name"], state="PENDING", submit=now(), options=written)
     change(number, reason="Resources" if waits else "None", start="N/A", end="N/A", pid=0)
     if not waits:
-        runner = [sys.executable, __file__, "run", number]
+        runner = [sys.executable, "-SE", __file__, "run", number]
         nothing = subprocess.DEVNULL
         process = subprocess.Popen(
             runner, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing

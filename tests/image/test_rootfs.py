@@ -10,7 +10,6 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from socket import gethostname
 from types import SimpleNamespace
@@ -33,6 +32,7 @@ from tests.image.layers import Entry, entries, package, record, unpacked
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWEST = 1_700_000_000
+FIRST = "base-passwd"
 
 # --- what the container starts from ---------------------------------------------------------------
 
@@ -250,16 +250,19 @@ class TestMaking:
     def test_a_package_whose_script_fails_is_named_with_what_it_printed(
         self, engine: Engine, tmp_path: Path
     ) -> None:
-        control = b"Package: broken\nVersion: 1\nArchitecture: all\nMaintainer: T <t@t.example>\n"
+        """It is the first of all, so that nothing else is configured before."""
+        control = f"Package: {FIRST}\nVersion: 1\nArchitecture: all\nMaintainer: T <t@t.example>\n"
         script = b"#!/bin/sh\necho 'broken: it cannot find its folder' >&2\nexit 3\n"
         content = package(
-            control={"control": control + b"Description: x\n", "postinst": script}, packed="gz"
+            control={"control": f"{control}Description: x\n".encode(), "postinst": script},
+            packed="gz",
         )
-        broken = record("broken", content)
+        broken = record(FIRST, content)
         files.write(files.cache_home() / "debs" / f"{broken.sha256}.deb", content)
-        named = r"^Debian's package could not be configured: package broken.*cannot find its folder"
+        named = rf"^Debian's package could not be configured: package {FIRST}.*cannot find its fold"
+        required = tuple(broken if one.name == FIRST else one for one in locked().required)
         with pytest.raises(OutsideError, match=named):
-            make(engine, ContentStore(tmp_path), replace(locked(), added=(broken,)))
+            make(engine, ContentStore(tmp_path), Rootfs("bookworm", required))
         assert left(engine) == []
         assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size]
 

@@ -187,6 +187,8 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
 
 NAMES = {r"(cats|tuned)-[0-9a-z-]+": r"\1-RUN", r"\b\d{12,}\b": "NUMBER"}
 """Of jobs, which their key and the service give them."""
+WHERE = {r"(?m)^\|   projects.*\n\|   https.*\n\|   1 x .*\n\|   writes to .*": "|   WHERE"}
+"""Where a job is and what it has, once it was shown."""
 
 
 def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback) -> None:
@@ -201,23 +203,18 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback) -> N
 |   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
 |   writes to gs://my-bucket/jobs/cats-RUN
 """)
+    ask = lambda *words: shown(run("job", *words), {**NAMES, **WHERE})  # noqa: E731
     assert ask("submit", "cats") == snapshot("""\
 |   = submit cats  cached
 | cats-RUN: it succeeded before; --again runs it a second time
 | cats-RUN: succeeded, N s
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 """)
     assert len(loopback.service.jobs) == 1
     assert ask("list") == snapshot("| TIME  NUMBER  cats-RUN: succeeded, N s\n")
     assert ask("status", "cats") == snapshot("""\
 | cats-RUN: succeeded, N s
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 """)
     assert ask("logs", "cats", "--replica", "chief-0") == snapshot("""\
 | chief-0 | step 1
@@ -228,15 +225,12 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback) -> N
 def test_ctrl_c_ends_the_watching_and_cancel_the_job(
     run: Run, loopback: emulator.Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = lambda *words: shown(run("job", *words), NAMES)  # noqa: E731
+    ask = lambda *words: shown(run("job", *words), {**NAMES, **WHERE})  # noqa: E731
     loopback.service.faults.stay_queued = True
     assert ask("submit", "cats") == snapshot("""\
 |   = submit cats  N s
 | cats-RUN: queued
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 """)
     with monkeypatch.context() as interrupted:
         replace_pauses(interrupted, lambda _: signal.raise_signal(signal.SIGINT))
@@ -249,26 +243,17 @@ exit code 130
     assert job.state.name == "JOB_STATE_QUEUED"
     assert ask("cancel", "cats") == snapshot("""\
 | cats-RUN: cancelled
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 """)
     assert ask("logs", "cats", "--follow", "--poll", "0.05") == snapshot("""\
 | cats-RUN: cancelled
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 exit code 143
 """)
     assert ask("cancel", "cats") == snapshot("""\
 | cats-RUN: it has cancelled already
 | cats-RUN: cancelled
-|   projects/NUMBER/locations/us-central1/customJobs/NUMBER
-|   https://console.cloud.google.com/vertex-ai/locations/us-central1/training/NUMBER?project=NUMBER
-|   1 x chief: n1-standard-8 with 2 x NVIDIA_TESLA_V100
-|   writes to gs://my-bucket/jobs/cats-RUN
+|   WHERE
 """)
 
 

@@ -17,7 +17,6 @@ from tests import commands
 from tests.emulators import vertex as emulator
 from tests.jobs import jobset_rules
 from tests.prove.reading import PROGRAM
-from tests.registry import server as registry_server
 from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -116,12 +115,6 @@ def test_a_plain_script_with_two_requirements_is_one_command(script: Path, tmp_p
 # --- sent to Vertex AI ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
 @pytest.fixture
 def loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[emulator.Loopback]:
     with emulator.running() as server:
@@ -136,7 +129,7 @@ Submit = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def submit(
     tmp_path: Path,
-    registry: RegistryServer,
+    registry_server: RegistryServer,
     monkeypatch: pytest.MonkeyPatch,
     builder: Callable[..., tuple[int, str, str]],
 ) -> Submit:
@@ -146,7 +139,7 @@ def submit(
 
     def call(text: str, *words: object) -> tuple[int, str, str]:
         path.write_text(text)
-        where = ("--registry", f"{registry.host}/team/training")
+        where = ("--registry", f"{registry_server.host}/package/training")
         return builder("job", "submit", str(path), *where, *map(str, words))
 
     return call
@@ -154,7 +147,7 @@ def submit(
 
 def test_a_plain_script_is_pushed_and_sent_by_its_digest(
     script: Path,
-    registry: RegistryServer,
+    registry_server: RegistryServer,
     loopback: emulator.Loopback,
     submit: Submit,
     tmp_path: Path,
@@ -165,9 +158,9 @@ def test_a_plain_script_is_pushed_and_sent_by_its_digest(
     (job,) = loopback.service.jobs.values()
     sent = job.job_spec.worker_pool_specs[0].container_spec
     where, _, digest = sent.image_uri.partition("@")
-    assert where == f"{registry.host}/team/training"
-    assert digest in registry.digests("team/training")
-    assert registry.tags("team/training")[f"cpu-{script.name}"] == digest
+    assert where == f"{registry_server.host}/package/training"
+    assert digest in registry_server.digests("package/training")
+    assert registry_server.tags("package/training")[f"cpu-{script.name}"] == digest
     assert any(arg.startswith("--job-dir=gs://my-bucket/jobs/") for arg in sent.args)
     proof = verify.verify(sent.image_uri, Settings())
     assert [check.name for check in proof.receipt.checks] == list(PROGRAM.required("CPU"))
@@ -192,7 +185,7 @@ def test_a_plain_script_is_pushed_and_sent_by_its_digest(
 
     # requirements that would move TensorFlow are refused before anything is built
     requirements = (script / "requirements.txt").read_text()
-    before = registry.tags("team/training"), built(script)
+    before = registry_server.tags("package/training"), built(script)
     (script / "requirements.txt").write_text("pyyaml>=6\ntensorflow==2.19.1\n")
     try:
         code, out, err = submit(text, "--program", f"{script}:train")
@@ -201,5 +194,5 @@ def test_a_plain_script_is_pushed_and_sent_by_its_digest(
     assert (code, out) == (2, "")
     problem = 'requirements.txt:2: "tensorflow==2.19.1" would move tensorflow-cpu 2.21.0 to '
     assert f"error: {script}/{problem}" in err and "builder explain cpu" in err.splitlines()[-1]
-    assert (registry.tags("team/training"), built(script)) == before
+    assert (registry_server.tags("package/training"), built(script)) == before
     assert len(loopback.service.jobs) == 1

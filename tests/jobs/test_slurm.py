@@ -28,6 +28,7 @@ kubernetes: {priority: high}
 scheduling: {timeout: 90m}
 slurm: {gpu: tesla-v100}
 """
+SLURM, FOLLOW = ("--on", "slurm"), ("--logs", "--poll", "0.1")
 pytestmark = pytest.mark.slow
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -72,7 +73,7 @@ def test_it_is_small() -> None:
 def test_a_job_is_sent_by_digest_and_followed_to_its_end(
     run: Run, cluster: Cluster, image: str
 ) -> None:
-    sent = run("job", "submit", "cats", "--on", "slurm", "--account", "vision", "--logs")
+    sent = run("job", "submit", "cats", *SLURM, "--account", "vision", *FOLLOW)
     assert sent.returncode == 0, sent.stderr
     assert "outputs are lost" not in sent.stderr
     for unused in ("labels", "kubernetes.priority"):
@@ -100,7 +101,7 @@ def test_a_job_is_sent_by_digest_and_followed_to_its_end(
     assert config["cluster"] == {"chief": [f"node0:{port}"], "worker": [f"node1:{port}"]}
     assert config["task"] == {"type": "worker", "index": 0}
     assert steps["evaluator-0"]["options"]["--relative"] == "2"
-    again = run("job", "submit", "cats", "--on", "slurm", "--account", "vision")
+    again = run("job", "submit", "cats", *SLURM, "--account", "vision")
     assert "it succeeded before" in again.stderr and len(cluster.jobs()) == 1
 
 
@@ -108,21 +109,21 @@ def test_it_is_asked_without_a_name_where_it_has_run_and_cancelled(
     run: Run, cluster: Cluster
 ) -> None:
     cluster.does(stays=True)
-    assert run("job", "submit", "cats", "--on", "slurm").returncode == 0
+    assert run("job", "submit", "cats", *SLURM).returncode == 0
     status = run("job", "status", "cats")  # it got the job last
     assert re.search(r"cats-\w+: (running|pending)", status.stderr) and "1 x chief" in status.stderr
-    ended = run("job", "cancel", "cats", "--on", "slurm", "--json")
+    ended = run("job", "cancel", "cats", *SLURM, "--json")
     assert json.loads(ended.stdout)["state"] == "cancelled"
     assert json.loads(ended.stdout)["exit_code"] == 143
     cluster.is_("forgetful")  # squeue has forgotten it, the accounts have not
-    assert "cancelled" in run("job", "list", "--on", "slurm").stderr
+    assert "cancelled" in run("job", "list", *SLURM).stderr
 
 
 def test_the_first_replica_that_fails_ends_the_job_and_why_says_so(
     run: Run, cluster: Cluster, project: Path
 ) -> None:
     cluster.does(code=7, of="worker-0")
-    sent = run("job", "submit", "cats", "--on", "slurm", "--logs")
+    sent = run("job", "submit", "cats", *SLURM, *FOLLOW)
     assert sent.returncode == 7 and "worker-0: failed, exit code 7" in sent.stderr, sent.stderr
     cluster.is_("accounts")  # it keeps none
     (log,) = project.glob("build/slurm/cats-*/worker-0.log")
@@ -151,21 +152,21 @@ def test_an_answer_that_is_lost_leaves_one_job_and_a_full_cluster_says_why(
 ) -> None:
     cluster.is_("answers")
     cluster.is_("full")
-    sent = run("job", "submit", "cats", "--on", "slurm")
+    sent = run("job", "submit", "cats", *SLURM)
     assert sent.returncode == 0 and "waits: Resources" in sent.stderr, sent.stderr
-    assert "pending already" in run("job", "submit", "cats", "--on", "slurm").stderr
+    assert "pending already" in run("job", "submit", "cats", *SLURM).stderr
     assert len(cluster.jobs()) == 1
 
 
 def test_what_is_sent_is_shown_and_what_the_cluster_refuses_has_its_words(run: Run) -> None:
-    shown = run("job", "render", "cats", "--on", "slurm")
+    shown = run("job", "render", "cats", *SLURM)
     assert shown.stdout.startswith("#!/bin/bash\n#SBATCH --job-name=cats-")
     checked = subprocess.run(["bash", "-n"], input=shown.stdout, text=True, capture_output=True)
     assert (checked.returncode, checked.stderr) == (0, "")
-    refused = run("job", "submit", "cats", "--on", "slurm", "--partition", "nowhere")
+    refused = run("job", "submit", "cats", *SLURM, "--partition", "nowhere")
     assert refused.returncode == 3 and "Invalid partition name specified" in refused.stderr
-    assert "slurm 24.05.4" in run("doctor", "--on", "slurm").stdout
-    doctor = run("doctor", "--job", "cats", "--on", "slurm", "--partition", "nowhere")
+    assert "slurm 24.05.4" in run("doctor", *SLURM).stdout
+    doctor = run("doctor", "--job", "cats", *SLURM, "--partition", "nowhere")
     assert doctor.returncode == 4 and "Invalid partition name specified" in doctor.stdout
 
 

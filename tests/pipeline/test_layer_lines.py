@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from builder.core.errors import CheckFailed, InputError
+from builder.core.errors import CheckFailed
 from builder.core.events import ignore
 from builder.core.settings import Settings, TrustSettings
 from builder.image import base, content_store, layers_lock
@@ -21,15 +21,17 @@ from builder.image.layers_lock import FILE, LayersLock, line_of
 from builder.image.plan import Availability
 from builder.pipeline import committed, layer_lines, make
 from builder.trust import rebuilders
-from tests.commands import builder, git
+from tests.commands import git
+from tests.conftest import Run
 from tests.trust.signing import Pair, Repository
 
 NOBODY = TrustSettings()
 
 
 @pytest.fixture
-def project(copy: Path) -> Path:
-    """This repository's targets on a branch of their own."""
+def project(copy: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """This repository's targets on a branch of their own, where `builder` is called."""
+    monkeypatch.chdir(copy)
     git(copy, "init", "-q", "--initial-branch", "main")
     git(copy, "add", ".")
     git(copy, "commit", "-qm", "all")
@@ -67,7 +69,7 @@ def with_other_digest(text: str) -> str:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_changed_digest_is_found_by_the_branch_that_it_goes_into(
-    project: Path, commit: bool
+    project: Path, commit: bool, builder: Run
 ) -> None:
     assert problems(project) == []
     rewritten(project, with_other_digest, commit)
@@ -75,8 +77,8 @@ def test_a_changed_digest_is_found_by_the_branch_that_it_goes_into(
     assert (
         f"has sha256:{'e' * 64}, and sha256:" in said and "what a line says never changes" in said
     )
-    done = builder("check", root=project)
-    assert done.returncode == 4 and "never changes" in done.stdout
+    code, out, _ = builder("check")
+    assert code == 4 and "never changes" in out
 
 
 def test_every_field_of_a_line_counts(project: Path) -> None:
@@ -189,7 +191,9 @@ def test_the_layers_of_new_lines_are_made_again_and_no_others(
 
 @pytest.mark.slow
 @pytest.mark.network
-def test_a_new_line_with_another_digest_is_found_by_whoever_makes_it(project: Path) -> None:
+def test_a_new_line_with_another_digest_is_found_by_whoever_makes_it(
+    project: Path, builder: Run
+) -> None:
     """The real wheels of one small layer, without an engine, a cache of layers or a registry."""
     row = line(layers_lock.of(project), "2 small wheels of cuda.lock")
     git(project, "switch", "-q", "main")
@@ -197,12 +201,12 @@ def test_a_new_line_with_another_digest_is_found_by_whoever_makes_it(project: Pa
     git(project, "switch", "-q", "change")
     git(project, "rebase", "-q", "main")
     rewritten(project, lambda text: text + row)
-    done = builder("rebuild", "--json", root=project)
-    assert done.returncode == 0, done.stderr
-    assert [made["key"] for made in json.loads(done.stdout)] == [row[:64]]
+    code, out, err = builder("rebuild", "--json")
+    assert code == 0, err
+    assert [made["key"] for made in json.loads(out)] == [row[:64]]
     rewritten(project, lambda text: text.replace(row, with_other_digest(row)), commit=False)
-    done = builder("rebuild", root=project)
-    assert done.returncode == 4 and f"layers.lock says sha256:{'e' * 64}" in done.stderr
+    code, _, err = builder("rebuild")
+    assert code == 4 and f"layers.lock says sha256:{'e' * 64}" in err
 
 
 @pytest.mark.slow
@@ -310,9 +314,8 @@ def test_more_signatures_than_rebuilders_are_no_rule(layers: int, names: Any) ->
         TrustSettings(layers=layers, rebuilders=names)
 
 
-def test_rebuild_signs_by_a_key_that_is_named(project: Path) -> None:
-    done = builder("rebuild", "--sign", root=project)
-    assert done.returncode == 2 and "no key is named to sign with" in done.stderr
-    done = builder("rebuild", "v100", "--sign", root=project)
-    assert done.returncode == 2 and "--sign are about layers" in done.stderr
-    assert InputError.exit_code == 2
+@pytest.mark.usefixtures("project")
+def test_rebuild_signs_by_a_key_that_is_named(builder: Run) -> None:
+    for words, said in (((), "no key is named to sign with"), (("v100",), "are about layers")):
+        code, _, err = builder("rebuild", *words, "--sign")
+        assert code == 2 and said in err

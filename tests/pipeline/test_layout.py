@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from builder.registry import Reference, Registry
 from tests import ordinary
 from tests.commands import builder
 from tests.image import layers
-from tests.registry import server as registry_server
-from tests.registry.server import RegistryServer
+from tests.registry.server import RegistryServer, skopeo
+from tests.registry.server import registry as one_registry
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
@@ -37,9 +37,11 @@ def layout(folder: Path, base_only: bool = True, **environment: str) -> str:
 
 
 def linked(cache: Path, without: str = "") -> ContentStore:
-    """A cache with hard links to this machine's layers and packages, except those of a wheel."""
+    """A cache with hard links to this machine's layers, what it has read of them, and packages,
+    except those of a wheel."""
     here, there = files.cache_home(), cache / "training-image-factory"
-    for path in (*here.glob("layers/*/**/*"), *here.glob("debs/*.deb")):
+    links = ("layers/*/**/*", "layer-contents/*", "debs/*.deb")
+    for path in (path for pattern in links for path in here.glob(pattern)):
         if path.is_file() and path.suffix != ".lock":
             target = there / path.relative_to(here)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -81,15 +83,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory, folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def sent(registry: RegistryServer, folder: Path) -> dict[str, str]:
+def sent(registry_server: RegistryServer, folder: Path) -> dict[str, str]:
     """The base in a registry, put there without an engine."""
-    return to_registry(f"{registry.host}/team/training", **NO_ENGINE)
+    return to_registry(f"{registry_server.host}/layout/training", **NO_ENGINE)
 
 
 def to_registry(where: str, **environment: str) -> dict[str, str]:
@@ -108,11 +104,11 @@ def test_skopeo_reads_the_layout_and_the_registry(
     folder: Path, digest: str, sent: Mapping[str, str], tmp_path: Path
 ) -> None:
     assert sent["digest"] == digest, "with and without an engine"
-    here = registry_server.skopeo("inspect", f"oci:{folder}")
-    there = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
+    here = skopeo("inspect", f"oci:{folder}")
+    there = skopeo("inspect", "--tls-verify=false", f"docker://{sent['reference']}")
     assert json.loads(here)["Digest"] == json.loads(there)["Digest"] == digest
     assert json.loads(there)["Layers"] == json.loads(here)["Layers"]
-    registry_server.skopeo(
+    skopeo(
         *("copy", "--src-tls-verify=false", f"docker://{sent['reference']}", f"dir:{tmp_path}/d")
     )
 
@@ -126,17 +122,17 @@ def test_an_ordinary_user_makes_a_base_without_an_engine_and_an_image_with_one(
 ) -> None:
     """First the user has no engine; of the rootfs, only the registry has the layer. Then the user
     may use the socket of an engine that root started, which has nothing yet, and nothing else."""
-    with ordinary.user() as user, registry_server.registry(tmp_path / "registry") as server:
+    with ordinary.user() as user, one_registry(tmp_path / "registry") as server:
         who = user.run(user.python, "-c", WHO)
         assert who.stdout.strip() == f"{ordinary.UID if os.geteuid() == 0 else os.getuid()} False"
-        where = {"BUILDER_REGISTRY": f"{server.host}/team/training"}
+        where = {"BUILDER_REGISTRY": f"{server.host}/layout/training"}
         kept = linked(user.home / "cache", without="numpy")
         ordinary.owns(user.home / "cache")
         root = json.loads(builder("show", "base", "cpu", "--json").stdout)[0]
         layer = kept.find(root["key"])
         assert layer
         with Registry(server.host) as there:
-            to = Reference(server.host, "team/training", "base-other")
+            to = Reference(server.host, "layout/training", "base-other")
             registry_layers.publish(there, to, layers.image(layer), kept)
         kept._entry(root["key"]).unlink()
         kept.path(layer).unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -20,12 +21,11 @@ from builder.core.project import tag_of
 from builder.engine import Engine, private
 from builder.image import program
 from builder.pipeline.make import prepare
-from builder.prove import smoke
+from builder.prove import receipts, smoke, suites
 from builder.registry import Registry
 from tests import commands, containers
 from tests.image.layers import unpacked
-from tests.registry import server as registry_server
-from tests.registry.server import RegistryServer
+from tests.registry.server import RegistryServer, skopeo
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
@@ -40,12 +40,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, engine: Engine) -> Iterato
         yield root
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
-    with registry_server.registry(tmp_path_factory.mktemp("registry")) as server:
-        yield server
-
-
 def builder(root: Path, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
     return commands.builder(*words, root=root, check=check)
 
@@ -57,8 +51,8 @@ def image(root: Path, *arguments: str) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def where(registry: RegistryServer) -> str:
-    return f"{registry.host}/team/training"
+def where(registry_server: RegistryServer) -> str:
+    return f"{registry_server.host}/team/training"
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +77,17 @@ def made(project: Path, layers: tuple[str, ...], where: str) -> dict[str, object
 def test_an_image_is_built_proven_and_described(made: dict[str, object], project: Path) -> None:
     receipt = made["receipt"]
     assert isinstance(receipt, dict)
-    assert {check["name"] for check in receipt["checks"]} >= {"size", "loader", "training"}
+    checks = receipts.read(project / "build" / TARGET / receipts.FILE)
+    assert checks and checks.problems == () and suites.of_image({}).holds(checks, checks.image_id)
+    seen = {check["name"]: check["seen"] for check in receipt["checks"]}
+    assert list(seen) == list(suites.of_image({}).required("CPU"))
+    first, second = seen["training"]["first"], seen["training"]["second"]
+    assert (first["exit_code"], second["resumed_at"]) == (137, first["last_checkpoint"])
+    assert second["last_step"] == seen["training"]["steps"]
+    assert seen["training"]["accuracy"] >= 0.97  # of the held-out digits
+    assert seen["outputs"]["model"]["outputs"]["probabilities"] == [4, 10]
+    assert seen["outputs"]["owners"]["uid"] == 1000
+    assert '"event": "resumed"' in (project / "build" / TARGET / smoke.LOG).read_text()
     assert receipt["digest"] == made["digest"] or made["digest"] is None
     record = json.loads((project / "build" / TARGET / "image.json").read_text())
     assert record["digest"] == made["digest"]
@@ -118,29 +122,49 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     assert " kB sent in " in log[0], log
 
 
-@pytest.mark.root
+@contextlib.contextmanager
+def empty(data: Path) -> Iterator[Engine]:
+    """An engine of a stranger's own, which has no layer yet."""
+    try:
+        yield private.start(data)
+    finally:
+        private.stop(data)
+
+
+@pytest.mark.parametrize(
+    "strangers",
+    [
+        "this engine",
+        # it pulls and unpacks a gigabyte once more
+        pytest.param("an empty engine", marks=[pytest.mark.root, pytest.mark.long]),
+    ],
+)
 def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
-    project: Path, where: str, tmp_path: Path
+    project: Path,
+    made: dict[str, object],
+    where: str,
+    engine: Engine,
+    tmp_path: Path,
+    strangers: str,
 ) -> None:
     image(project)
     pushed = json.loads(builder(project, "push", "--registry", where, "--json", check=True).stdout)
     digest = pushed[0]["digest"]
-    seen = registry_server.skopeo("inspect", "--tls-verify=false", f"docker://{where}:{TARGET}")
+    seen = skopeo("inspect", "--tls-verify=false", f"docker://{where}:{TARGET}")
     assert json.loads(seen)["Digest"] == digest
 
-    data = tmp_path / "stranger"
-    endpoint = private.start(data)
-    try:
-        client = docker.DockerClient(base_url=endpoint.host)
+    here = contextlib.nullcontext(engine)
+    with empty(tmp_path / "stranger") if strangers == "an empty engine" else here as theirs:
+        client = docker.DockerClient(base_url=theirs.host)
         pulled = client.images.pull(where, tag=TARGET)
-        assert pulled.attrs["RepoDigests"] == [f"{where}@{digest}"]
+        assert f"{where}@{digest}" in pulled.attrs["RepoDigests"]
         tested = subprocess.run(
             [
                 Path(sys.executable).parent / "container-structure-test",
                 *("test", "--image", f"{where}:{TARGET}"),
                 *("--config", str(Path(__file__).parent / "structure.yaml")),
             ],
-            env={**os.environ, **endpoint.environment},
+            env={**os.environ, **theirs.environment},
             capture_output=True,
             text=True,
         )
@@ -154,27 +178,25 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
         )
         events = [json.loads(line) for line in log.splitlines() if line.startswith(b"{")]
         assert events[-1]["event"] == "done"
-    finally:
-        private.stop(data)
 
 
 def test_a_trainer_that_fails_is_caught_before_the_push(
-    project: Path, registry: RegistryServer, tmp_path: Path
+    project: Path, registry_server: RegistryServer, tmp_path: Path
 ) -> None:
     root = tmp_path / "broken"
     shutil.copytree(project, root, ignore=shutil.ignore_patterns("build"))
     task = root / "trainer" / "task.py"
     task.write_text("raise SystemExit('out of order')\n")
-    where = f"{registry.host}/team/broken"
+    where = f"{registry_server.host}/team/broken"
     done = builder(root, "image", TARGET, "--push", "--registry", where)
     assert done.returncode == 4
     assert "error: " in done.stderr
     assert builder(root, "push", TARGET, "--registry", where).returncode == 4
-    assert registry.tags("team/broken") == {}
+    assert registry_server.tags("team/broken") == {}
 
 
 def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
-    project: Path, registry: RegistryServer, where: str, monkeypatch: pytest.MonkeyPatch
+    project: Path, registry_server: RegistryServer, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (project / "trainer" / "direct.py").write_text("# straight to the registry\n")
     (built,) = json.loads(builder(project, "build", TARGET, "--json", check=True).stdout)
@@ -184,7 +206,7 @@ def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
     builder(project, "build", TARGET, "--base-only", *direct, check=True)
     (sent,) = json.loads(builder(project, "build", TARGET, *direct, "--json", check=True).stdout)
     assert ":unproven-" in sent["reference"]
-    with Registry(registry.host) as client:
+    with Registry(registry_server.host) as client:
         manifest = client.manifest("team/training", sent["digest"])
     assert manifest
     same = {sent["digest"], manifest.config.digest}  # an engine without containerd's store: this
@@ -192,12 +214,12 @@ def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
 
 
 def test_docker_build_makes_the_same_image_of_the_committed_dockerfile(
-    project: Path, engine: Engine, registry: RegistryServer
+    project: Path, engine: Engine, registry_server: RegistryServer
 ) -> None:
     """The Dockerfile describes what the factory assembles: config, layers and files are equal."""
     target = prepare(project, TARGET)
     assert target.base and isinstance(target.image, program.AssembledPlan)
-    names = {kind: f"{registry.host}/team/equal:{kind}" for kind in ("assembled", "built")}
+    names = {kind: f"{registry_server.host}/team/equal:{kind}" for kind in ("assembled", "built")}
     builder(project, "build", TARGET, check=True)
     program.build(engine, target.image, f"training:{TARGET}-equal", "engine", True, ignore)
     tags = {"assembled": f"training:{tag_of(project, TARGET)}", "built": f"training:{TARGET}-equal"}
@@ -205,7 +227,7 @@ def test_docker_build_makes_the_same_image_of_the_committed_dockerfile(
         engine.client.images.get(tag).tag(names[kind])
         engine.client.images.push(names[kind])
         engine.client.images.remove(names[kind])
-    with Registry(registry.host) as client:
+    with Registry(registry_server.host) as client:
         assembled, built = (_content(client, kind) for kind in names)
     assert assembled == built
     assert any(name.endswith("trainer/task.py") for name in assembled["files"])

@@ -122,24 +122,6 @@ def test_what_any_other_package_requires_is_a_finding() -> None:
     ]
 
 
-TENSORFLOW = package(
-    "tensorflow", "2.21.0", "tensorflow/python/_pywrap_tensorflow_internal.so",
-    requires=("numpy>=1.26.0", "protobuf<8,>=6.31.1", "keras>=3.10.0"),
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "version"), [("keras", "2.15.0"), ("protobuf", "3.20.3"), ("numpy", "1.24.4")]
-)
-def test_tensorflow_with_a_release_before_what_it_requires(name: str, version: str) -> None:
-    fit = {"keras": "3.12.0", "protobuf": "6.33.0", "numpy": "2.3.0"}
-    files = {**TENSORFLOW}
-    for each, known in (fit | {name: version}).items():
-        files |= package(each, known, f"{each}/__init__.py", tag="py3-none-any")
-    problems, findings = said(files)
-    assert findings == [] and len(problems) == 1 and f"({version})" in problems[0]
-
-
 @pytest.mark.parametrize(
     ("tag", "fits"),
     [

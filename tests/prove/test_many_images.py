@@ -181,10 +181,20 @@ EVERY: list[Broken] = [
     Broken("a stray .pth", "pth", "runs code", {f"{SITE}/x.pth": b"import os; os.x()\n"}),
 ]
 CUDNN = tuple(f"{NV}/cudnn/lib/{name}" for name in shapes.CUDNN_FILES)
+GRAPH = shapes.CUDNN_FILES.index("libcudnn_graph.so.9")
+UNFIT = "does not fit what it is loaded with: nothing that it loads defines"
 OLD_NCCL = shapes.cuda("nccl", "2.27.99", "libnccl.so.2")
+TORCHTEXT: Files = {
+    "torchtext/_torchtext.so": linked(
+        *("libtorchtext.so", "libtorch_cuda.so"), runpath="$ORIGIN/lib", undefined=("at_sum",)
+    ),
+    "torchtext/lib/libtorchtext.so": linked(
+        "libtorch_cuda.so", soname="libtorchtext.so", undefined=("at_old",)
+    ),
+}
 OF_TORCH: list[Broken] = [
     gone("needs libcudnn.so.9", CUDNN[0]),
-    gone("opens libcudnn_graph.so.9", f"{NV}/cudnn/lib/libcudnn_graph.so.9"),
+    gone("cuDNN opens libcudnn_graph.so.9, which is not in the image", CUDNN[GRAPH]),
     gone("opens libcudnn_ops.so.9", f"{NV}/cudnn/lib/libcudnn_ops.so.9"),
     gone("needs libcublas.so.12", f"{NV}/cublas/lib/libcublas.so.12"),
     gone("needs libnccl.so.2", f"{NV}/nccl/lib/libnccl.so.2"),
@@ -203,13 +213,18 @@ OF_TORCH: list[Broken] = [
     Broken(
         "a wheel that was moved",
         "loader",
-        "where nothing looks for it",
+        "libtorch_cuda.so needs libnccl.so.2, which lies in /opt/nccl/libnccl.so.2, where nothing",
         {
             f"{NV}/nccl/lib/libnccl.so.2": None,
             "opt/nccl/libnccl.so.2": linked(defined=("ncclCommResume",)),
         },
     ),
-    Broken("an older NCCL", "loader", "nothing that it loads defines ncclCommResume", OLD_NCCL),
+    Broken(
+        "an older NCCL",
+        "loader",
+        f"libtorch_cuda.so {UNFIT} ncclCommResume; it is linked to nvidia-nccl-cu12 2.27.99, which",
+        OLD_NCCL,
+    ),
     Broken(
         "an older NCCL by its version",
         "installed",
@@ -223,7 +238,7 @@ OF_TORCH: list[Broken] = [
     Broken(
         "an older libstdc++",
         "loader",
-        "GLIBCXX_3.4.29 of",
+        "it needs GLIBCXX_3.4.29 of /usr/lib/x86_64-linux-gnu/libstdc++.so.6, which has no such",
         {"usr/lib/x86_64-linux-gnu/libstdc++.so.6": shapes.cxx("GLIBCXX_3.4.28")},
     ),
     Broken(
@@ -236,8 +251,14 @@ OF_TORCH: list[Broken] = [
     Broken(
         "torchvision of another PyTorch",
         "loader",
-        "defines at_old; it is linked to torch",
+        f"torchvision/_C.so {UNFIT} at_old; it is linked to torch 2.9.99",
         {f"{SITE}/torchvision/_C.so": linked("libtorch_cuda.so", undefined=("at_old",))},
+    ),
+    Broken(
+        "a library of torchtext's of another PyTorch, which its module loads first",
+        "loader",
+        f"torchtext/lib/libtorchtext.so {UNFIT} at_old; it is linked to torch 2.9.99",
+        shapes.dist("torchtext", "0.18.0", TORCHTEXT),
     ),
     Broken(
         "torchvision by its version",
@@ -262,7 +283,7 @@ OF_TORCH: list[Broken] = [
     Broken(
         "cuDNN is libz by a link",
         "loader",
-        "is libz.so.1 by another name",
+        "cuDNN opens libcudnn_graph.so.9, which is libz.so.1 by another name (/usr/lib/l",
         {
             f"{NV}/cudnn/lib/libcudnn_graph.so.9": None,
             "usr/lib/libz.so.1.2": linked(soname="libz.so.1"),
@@ -435,7 +456,7 @@ OF_JAX: list[Broken] = [
     env("is no share", "XLA_PYTHON_CLIENT_MEM_FRACTION=90%"),
     env("lets JAX compile nothing", "JAX_DISABLE_JIT=1"),
     env("is set in the image", "JAX_COORDINATOR_ADDRESS=10.0.0.2:1234"),
-    env("is no flag", "XLA_FLAGS=--xla_a=1 xla_b=2"),
+    env("is no flag", "XLA_FLAGS=--xla_gpu_autotune_level=1 xla_b=2"),
     env("knows --xla_gpu_autotune:", "XLA_FLAGS=--xla_gpu_autotune=2"),
 ]
 OWN = {"torch": OF_TORCH, "tensorflow": OF_TENSORFLOW, "jax": OF_JAX}
@@ -450,6 +471,7 @@ def test_a_broken_image_is_refused_or_found_with_its_cause(framework: str, row: 
     result = judged[row.check]
     messages = [defect.message for defect in (*result.problems, *result.findings)]
     assert any(row.says in message for message in messages), judged
+    assert len(result.problems) <= 1, "one cause"
 
 
 SCRIPT = b'#!/bin/bash -eu\n[ -t 0 ] && echo hello\nexec "$@"\n'

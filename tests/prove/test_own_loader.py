@@ -16,7 +16,7 @@ from builder.prove.checks import loader
 from builder.prove.image import Image
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect, Finding
-from tests.prove.test_loader import TORCH, image
+from tests.prove.test_loader import image
 
 LIBRARY = {"message": "libcufft.so.11 does not open: it is cut off", "fix": "install it as locked"}
 TWICE = {"message": "libcufft.so.11 is on the loader's path more than once: it takes", "fix": "x"}
@@ -29,7 +29,7 @@ def answered(*problems: Any) -> Run:
 
 def said(**probed: Run) -> tuple[list[str], list[str], str]:
     """Refusals, findings and what was not followed of an image that the layers find no fault in."""
-    defects, seen = loader.run(replace(image(TORCH), probed=probed))
+    defects, seen = loader.run(replace(image("torch"), probed=probed))
     findings = [each.message for each in defects if isinstance(each, Finding)]
     refusals = [each.message for each in defects if type(each) is Defect]
     return refusals, findings, seen.get("not_followed", "")
@@ -66,7 +66,7 @@ def test_an_image_of_others_has_no_lock() -> None:
     }
     for fix, instead in fixes.items():
         (defect,), _ = own_loader.judge(
-            replace(image(TORCH), probed={"torch": answered({"message": "m", "fix": fix})})
+            replace(image("torch"), probed={"torch": answered({"message": "m", "fix": fix})})
         )
         assert defect.fix == instead
 
@@ -93,9 +93,8 @@ def test_the_python_beside_a_framework_is_asked(monkeypatch: pytest.MonkeyPatch)
         own_loader.ask_all(engine, judged, "it", lambda _: None)
         return list(asked)
 
-    python = "/opt/venv/bin/python3.11"
-    assert ask(image(TORCH)) == [(probe, "7.0", {}, python)]
-    assert ask(image(TORCH, {python.removeprefix("/"): "/gone"})) == [
-        (probe, "7.0", {}, "/usr/bin/python3.11")
-    ]
-    assert ask(replace(image(TORCH), gpu=None)) == []
+    python, system = "/opt/venv/bin/python3.11", "/usr/bin/python3.11"
+    for leads, asked_of in ((system, python), ("/gone", system)):
+        judged = image("torch", links={python.removeprefix("/"): leads})
+        assert ask(judged) == [(probe, "7.0", {}, asked_of)]
+    assert ask(replace(judged, gpu=None)) == []

@@ -27,7 +27,7 @@ def sandbox(engine: Engine, context: Callable[..., Path]) -> Iterator[Sandbox]:
 
 
 def test_one_that_prints_without_a_pause_is_stopped_at_its_limit(sandbox: Sandbox) -> None:
-    run = sandbox.start(["yes"], seconds=60)
+    run = sandbox.start(["yes", "x" * 1000], seconds=60)
     assert run.flooded and not run.timed_out and run.exit_code == 137
     assert sum(map(len, sandbox.log)) < 2 * sandbox.limits.output
 
