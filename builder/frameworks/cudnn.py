@@ -56,7 +56,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution. x, w, y: its input, filter and output, whichever of them is asked for."""
+    """A convolution."""
 
     kind: str
     """forward; data: the gradient of x; filter: that of w."""
@@ -64,6 +64,7 @@ class Convolution:
     x: Tensor
     w: Tensor
     y: Tensor
+    """Its input, filter and output, whichever of them is asked for."""
     stride: tuple[int, ...]
     before: tuple[int, ...]
     after: tuple[int, ...]
@@ -83,7 +84,7 @@ class CudnnError(Exception):
     """What cuDNN says."""
 
 
-class Cudnn:
+class Planner:
     """The image's cuDNN, asked for one device."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
@@ -266,10 +267,10 @@ def refused(
 ) -> Iterator[tuple[Convolution, str]]:
     """Yield the convolutions of (convolution, its line) that cuDNN has no plan for. Raises OSError
     and CudnnError where it cannot be asked."""
-    cudnn, known = Cudnn(properties), dict[Convolution, bool]()
+    planner, known = Planner(properties), dict[Convolution, bool]()
     for convolution, line in asked:
         if convolution not in known:
-            known[convolution] = cudnn.plans(convolution)
+            known[convolution] = planner.plans(convolution)
             if not known[convolution]:
                 yield convolution, line
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from builder.frameworks import cudnn
-from builder.frameworks.cudnn import Convolution, Cudnn, CudnnError, Tensor
+from builder.frameworks.cudnn import Convolution, CudnnError, Planner, Tensor
 
 HLO = """\
 HloModule jit_step
@@ -93,10 +93,12 @@ class Library:
         return 0
 
 
-def asked(monkeypatch: pytest.MonkeyPatch, named: int, builds: int, version: int = 91002) -> Cudnn:
+def asked(
+    monkeypatch: pytest.MonkeyPatch, named: int, builds: int, version: int = 91002
+) -> Planner:
     library = Library(version, named, builds)
     monkeypatch.setattr(cudnn, "_opened", lambda: library)
-    return Cudnn({"deviceName": "V100"})
+    return Planner({"deviceName": "V100"})
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -134,10 +135,11 @@ class Work:
         except Exception as error:
             found, asked = {**step, "failed": hook.words(error)}, {}
         hook.answer(found | asked)
-        if begun:
-            made = kernels.end(begun, SECONDS - time.monotonic() + BEGAN)
-            both = "; ".join(each["remark"] for each in (made, asked) if "remark" in each)
-            hook.answer(found | asked | made | ({"remark": both} if both else {}))
+        for each in begun:
+            made = kernels.end(each, SECONDS - time.monotonic() + BEGAN)
+            remarks = [said["remark"] for said in (asked, made) if "remark" in said]
+            asked |= made | ({"remark": "; ".join(remarks)} if remarks else {})
+            hook.answer(found | asked)
         os._exit(0)
 
     def ask_cudnn(self) -> dict[str, str]:
@@ -153,20 +155,18 @@ class Work:
                 said = {"remark": "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"}
         return said
 
-    def compile(self, function: Any, examples: Any) -> tuple[int, int] | None:
-        """Begin to compile what the step gives to Triton, None where there is nothing."""
-        compiled, own = kernels.in_use()
-        if not compiled and not own:
-            return None
-
-        def step() -> None:
-            if compiled:
-                function(*examples)
-            else:  # nothing is computed
-                self.measured(function, examples, self.batch)
-
-        begun = kernels.begin(self.request, step)
-        kernels.start_nothing(self.request)
+    def compile(self, function: Any, examples: Any) -> list[tuple[int, int]]:
+        """Begin to compile what the step gives to Triton, in a process for each kind of kernels:
+        the program's are launched as the step is counted, Inductor's by the real step."""
+        own, compiled = kernels.in_use()
+        begun = []
+        if own:
+            count = partial(self.measured, function, examples, self.batch)
+            begun.append(kernels.begin(self.request, False, count))
+        if compiled:
+            begun.append(kernels.begin(self.request, True, partial(function, *examples)))
+        if begun:
+            kernels.start_nothing(self.request)
         return begun
 
     def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:

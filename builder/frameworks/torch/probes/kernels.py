@@ -40,9 +40,10 @@ class Kernels:
     """The kernels of a step. count: those that were compiled. skipped: what Inductor does not take
     there, and why."""
 
-    def __init__(self, request: dict[str, Any]) -> None:
-        """request: that of compile.py. Raises ImportError without Triton."""
-        self.device = request["properties"]
+    def __init__(self, request: dict[str, Any], of_inductor: bool = False) -> None:
+        """request: that of compile.py. of_inductor: whether it is about the kernels that Inductor
+        makes, and not about the program's. Raises ImportError without Triton."""
+        self.device, self.of_inductor = request["properties"], of_inductor
         major, minor = map(int, request["capability"].split("."))
         self.number, self.version = major * 10 + minor, (major, minor)
         target: Any = import_module("triton.backends.compiler").GPUTarget
@@ -54,9 +55,10 @@ class Kernels:
 
     def answer(self) -> dict[str, str]:
         """Return the fields of the hook's answer."""
-        parts = [f"its {self.count} kernels of Triton compile"] if self.count else []
+        whose = "Inductor's" if self.of_inductor else "its own"
+        parts = [f"{whose} Triton kernels compile ({self.count})"] if self.count else []
         parts += [f"torch.compile leaves out a part: {self.skipped}"] if self.skipped else []
-        return {"remark": ", ".join(parts)} if parts else {}
+        return {"remark": "; ".join(parts)} if parts else {}
 
     def compile(self, source: Any, options: Any = None, **_given: Any) -> Any:
         """Compile as triton.compile does, and refuse what asks for more shared memory than a block
@@ -104,7 +106,7 @@ class Kernels:
                     error.refused_by_triton = []  # type: ignore[attr-defined]
                 raise
 
-        jit.JITFunction.run = launch
+        jit.JITFunction.run = nothing if self.of_inductor else launch
 
     # what Triton and its autotuner ask of a driver
 
@@ -299,9 +301,13 @@ def words(error: BaseException) -> str:
 
 
 def in_use() -> tuple[bool, bool]:
-    """Tell whether the program compiles with PyTorch, and whether it has kernels of its own."""
+    """Tell whether the program may have kernels of its own, and whether PyTorch compiles some."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    return bool(frames and frames.cached_backends), "triton" in sys.modules
+    return "triton" in sys.modules, bool(frames and frames.cached_backends)
+
+
+def nothing(*_given: Any, **_named: Any) -> None:
+    """Stand for a launch."""
 
 
 def start_nothing(request: dict[str, Any]) -> None:
@@ -309,10 +315,10 @@ def start_nothing(request: dict[str, Any]) -> None:
     with contextlib.suppress(ImportError):
         jit: Any = import_module("triton.runtime.jit")
         import_module("triton.runtime").driver.set_active(Kernels(request))
-        jit.JITFunction.run = lambda *_given, **_named: None
+        jit.JITFunction.run = nothing
 
 
-def begin(request: dict[str, Any], step: Callable[[], Any]) -> tuple[int, int]:
+def begin(request: dict[str, Any], of_inductor: bool, step: Callable[[], Any]) -> tuple[int, int]:
     """Begin to compile the kernels of a step in a process of its own; return what `end` takes."""
     read, write = os.pipe()
     if process := os.fork():
@@ -323,9 +329,10 @@ def begin(request: dict[str, Any], step: Callable[[], Any]) -> tuple[int, int]:
         os.dup2(nowhere, descriptor)
     answer = {}
     try:
-        kernels = Kernels(request)
+        kernels = Kernels(request, of_inductor)
         kernels.stand_in()
-        kernels.tell_inductor()
+        if of_inductor:
+            kernels.tell_inductor()
         import_module("torch").set_num_threads(1)  # OpenMP's threads are not in this process
         step()
         answer = kernels.answer()
