@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "2098314883"),
-    "compile": (3, "c379ac05c5"),
+    "compile": (3, "66289619ec"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "92f24aef7a"),
