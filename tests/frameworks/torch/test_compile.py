@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builder.core.project import tag_of
 from builder.engine import Engine
 from builder.facts import devices
+from builder.frameworks.cudnn import Tensor
+from builder.frameworks.torch.probes import compile as asking
 from builder.frameworks.torch.probes.compile import MIB, Allocator, rounded
 from builder.prove import smoke
 from builder.prove.checks import compile as compiling
@@ -72,6 +75,90 @@ def test_fragments_count_and_whole_segments_go_back_where_there_is_no_more() -> 
     allocator.give(second)
     allocator.take(90 * MIB)
     assert allocator.peak == 100 * MIB and allocator.reserved == 90 * MIB
+
+
+class Fake:
+    """A tensor without content. last: whether its channels are the last in memory."""
+
+    def __init__(self, *shape: int, kind: str = "float32", last: bool = False) -> None:
+        self.shape, self.dtype, self.last = shape, f"torch.{kind}", last
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def is_contiguous(self, memory_format: object = None) -> bool:
+        return self.last if memory_format else not self.last
+
+
+TORCH = SimpleNamespace(channels_last="channels_last")
+X, W, Y = Fake(48, 8, 32, 32), Fake(16, 8, 3, 3), Fake(48, 16, 16, 16)
+HOW = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+def test_a_convolution_and_its_gradients_are_what_cudnn_is_asked() -> None:
+    (forward,) = asking.convolutions(TORCH, "convolution", (X, W, None, *HOW), Y)
+    assert forward.kind == "forward" and forward.type == "float32"
+    assert forward.x == Tensor((48, 8, 32, 32), (8192, 1024, 32, 1))
+    assert (forward.stride, forward.before, forward.dilation) == ((2, 2), (1, 1), (1, 1))
+    given = (Y, X, W, None, *HOW)
+    both = list(
+        asking.convolutions(TORCH, "convolution_backward", (*given, [True, True, True]), None)
+    )
+    assert [each.kind for each in both] == ["data", "filter"]
+    assert all((each.x, each.w, each.y) == (forward.x, forward.w, forward.y) for each in both)
+    (only,) = asking.convolutions(
+        TORCH, "convolution_backward", (*given, [False, True, False]), None
+    )
+    assert only.kind == "filter"
+    assert list(asking.convolutions(TORCH, "addmm", (), None)) == []
+
+
+def test_a_transposed_one_is_a_gradient_and_channels_may_be_the_last() -> None:
+    how = ([2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+    (up,) = asking.convolutions(TORCH, "convolution", (Y, Fake(16, 8, 3, 3), None, *how), X)
+    assert up.kind == "data" and up.x.shape == X.shape and up.y.shape == Y.shape
+    last = Fake(48, 8, 32, 32, last=True)
+    (forward,) = asking.convolutions(TORCH, "convolution", (last, W, None, *HOW), Y)
+    assert forward.x.strides == (8192, 1, 256, 8) and forward.w.strides == (72, 1, 24, 8)
+
+
+def test_a_line_is_a_picture_and_a_depthwise_one_is_not_asked() -> None:
+    how = ([1], [2], [1], False, [0], 1)
+    tensors = (Fake(48, 8, 100), Fake(16, 8, 5), None)
+    (line,) = asking.convolutions(TORCH, "convolution", (*tensors, *how), Fake(48, 16, 100))
+    assert line.x.shape == (48, 8, 1, 100) and line.before == (0, 2) and line.stride == (1, 1)
+    depthwise = (X, Fake(8, 1, 3, 3), None, *HOW[:5], 8)
+    assert list(asking.convolutions(TORCH, "convolution", depthwise, Y)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (
+            "float16",
+            {"refused": "cuDNN has no plan for a convolution in float16 (forward) of 48 x 8"},
+        ),
+        ("bfloat16", {"remark": "cuDNN has no convolution in bfloat16 there"}),
+        ("", {}),
+    ],
+)
+def test_a_convolution_without_a_plan_is_refused_where_pytorch_has_no_other_way(
+    kind: str, says: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_properties: object, convolved: object) -> Iterator[object]:
+        if not kind:
+            raise asking.cudnn.CudnnError("too old")
+        yield from convolved  # type: ignore[misc]
+
+    work = asking.Work({"batch": 48, "memory": 2, "taken": 1, "properties": {}})
+    asked = (Fake(*X.shape, kind=kind or "float32"), W, None, *HOW)
+    work.convolved = dict.fromkeys(
+        asking.convolutions(TORCH, "convolution", asked, Y), "/a.py:3:0 [a]"
+    )
+    monkeypatch.setattr(asking.cudnn, "refused", refused)
+    said = work.ask_cudnn()
+    assert said.keys() == says.keys()
+    assert all(said[key].startswith(says[key]) for key in says)
 
 
 @pytest.fixture(scope="module")
