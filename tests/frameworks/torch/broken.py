@@ -185,7 +185,6 @@ TABLE = (
         A100,
         _kernel(_LOOP, "float16", "N=128, num_stages=4"),
         _LINE + r"out of resource: shared memory",
-        H100,
     ),
     Broken(
         "tuned",
