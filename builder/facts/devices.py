@@ -31,6 +31,8 @@ class Capability:
     """Bytes of shared memory of a multiprocessor."""
     block: int
     """Bytes of shared memory that a block may ask for."""
+    blocks: int
+    """Blocks that a multiprocessor holds."""
     taken: int
     """MiB that the driver and CUDA's libraries take of the memory."""
 
@@ -117,6 +119,39 @@ class Device:
             dnn=f"major: {version[0]} minor: {version[1]} patch: {version[2]}",
         )
 
+    def properties(self) -> Mapping[str, Any]:
+        """Return how cuDNN is told of a GPU: CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION."""
+        limits = _capabilities()[self.capability]
+        return {
+            "deviceName": self.name,
+            "deviceVer": int(self.capability.replace(".", "")) * 10,
+            "driverVer": 12090,
+            "multiProcessorCount": self.cores,
+            "totalGlobalMem": self.memory,
+            "l2CacheSize": self.cache,
+            "smClockRateKHz": int(self.clock * 1e6),
+            "memClockRateKHz": 1000000,
+            "maxThreadsPerSM": limits.threads,
+            "maxCtasPerSM": limits.blocks,
+            "maxSharedMemoryPerBlockOptin": limits.block,
+            "reservedSharedMemoryPerBlock": limits.shared - limits.block,
+            **_EVERY_GPU,
+        }
+
+
+_EVERY_GPU: Final = {
+    "maxGridSize": [2147483647, 65535, 65535],
+    "maxBlockSize": [1024, 1024, 64],
+    "maxThreadsPerBlock": 1024,
+    "regsPerBlock": 65536,
+    "maxRegistersPerSM": 65536,
+    "warpSize": 32,
+    "maxSharedMemoryPerBlock": 49152,
+    "supportCoopLaunch": 1,
+    "isTccDriver": 0,
+    "pciDeviceId": 0,
+    "cudaDeviceId": 0,
+}
 
 _TARGET: Final = """\
 gpu_device_info {{

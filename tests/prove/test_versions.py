@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
     "start": (2, "3b9a8789fe"),
-    "compile": (2, "d21547f19f"),
+    "compile": (3, "d21547f19f"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),

@@ -34,8 +34,8 @@ STEPS: Final = 3
 BATCH: Final = 48
 """Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
 network has anywhere else."""
-BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt")
-"""The modules that hooks import."""
+BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt", "builder.frameworks.cudnn")
+"""The modules that hooks import; one that has kernels of its own imports those beside it."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -53,10 +53,10 @@ _LINE: Final = re.compile(r"^\s*(/[^:\n]+):(\d+):\d+ \[", re.MULTILINE)
 _SHARDING: Final = re.compile(r"divisible|evenly|sharding|mesh", re.IGNORECASE)
 
 
-def hook(framework: str) -> str:
+def hook(framework: str, name: str = NAME) -> str:
     """Return the module that compiles a framework's programs, "" for none."""
-    name = f"builder.frameworks.{framework}.probes.{NAME}"
-    return name if util.find_spec(name) else ""
+    module = f"builder.frameworks.{framework}.probes.{name}"
+    return module if util.find_spec(module) else ""
 
 
 @dataclass(frozen=True)
@@ -96,12 +96,14 @@ class CompileTarget:
             "taken": device.taken,
             "seconds": SECONDS,
             "capability": device.capability,
+            "properties": device.properties() if device.is_gpu else {},
             "plugin": PART,
             "compiler": f"{part.package} {part.version}" if part else "",
         }
+        beside = (*BESIDE, *filter(None, [hook(self.framework, "kernels")]))
         try:
             return sandbox.start_with(
-                hook(self.framework), VARIABLE, request, arguments, entrypoint, BESIDE, part
+                hook(self.framework), VARIABLE, request, arguments, entrypoint, beside, part
             )
         except OutsideError as error:  # no index has the part
             return Run(0, 0.0, answer={NAME: {"failed": str(error)}})
@@ -189,6 +191,8 @@ class Found:
     """What compiled it, where that is not the image's own."""
     counted: bool = False
     """Its memory was counted, and nothing of it was compiled."""
+    remark: Annotated[str, Field(max_length=1000)] = ""
+    """What else is known of it."""
     smaller: str = ""
     more: str = ""
     """Fixes: what makes a step smaller, and what gives it more of the memory."""
@@ -236,6 +240,7 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
         f"{_replaced(found, device)}"
         f"{f'; by {found.compiler}' if found.compiler else ''}"
         f"{_UNCOMPILED if found.uncompiled else ''}"
+        f"{f'; {_first(found.remark)}' if found.remark else ''}"
     )
     return defects, {"note": "" if defects else note, **seen}
 
@@ -334,4 +339,4 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
 
 
-CHECK = Check(NAME, 2, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)
+CHECK = Check(NAME, 3, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)

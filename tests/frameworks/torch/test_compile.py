@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builder.core.project import tag_of
 from builder.engine import Engine
+from builder.facts import devices
+from builder.frameworks.cudnn import Tensor
+from builder.frameworks.torch.probes import compile as asking
 from builder.frameworks.torch.probes.compile import MIB, Allocator, rounded
+from builder.prove import smoke
+from builder.prove.checks import compile as compiling
 from builder.prove.session import Sandbox
 from tests import commands
+from tests.frameworks.torch.broken import BEGIN, TABLE, WORK, Broken
 
 ROOT = Path(__file__).parents[3]
-PROGRAM, HOOK = "tests.frameworks.torch.convolutions", "builder.frameworks.torch.probes.compile"
+PROBES = "builder.frameworks.torch.probes"
+PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
+BESIDE = (HOOK, f"{PROBES}.kernels", "builder.frameworks.hook", "builder.frameworks.cudnn")
+
+Compile = Callable[[str, str], tuple[list[str], str]]
 
 
 @pytest.mark.parametrize(
@@ -64,17 +77,150 @@ def test_fragments_count_and_whole_segments_go_back_where_there_is_no_more() -> 
     assert allocator.peak == 100 * MIB and allocator.reserved == 90 * MIB
 
 
-@pytest.mark.engine
-@pytest.mark.network
-@pytest.mark.long
-def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(engine: Engine) -> None:
-    """MemTracker of PyTorch 2.10 counts 6471.4 MiB of the same step, and the pictures' 27.6 not."""
+class Fake:
+    """A tensor without content. last: whether its channels are the last in memory."""
+
+    def __init__(self, *shape: int, kind: str = "float32", last: bool = False) -> None:
+        self.shape, self.dtype, self.last = shape, f"torch.{kind}", last
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def is_contiguous(self, memory_format: object = None) -> bool:
+        return self.last if memory_format else not self.last
+
+
+TORCH = SimpleNamespace(channels_last="channels_last")
+X, W, Y = Fake(48, 8, 32, 32), Fake(16, 8, 3, 3), Fake(48, 16, 16, 16)
+HOW = ([2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+def test_a_convolution_and_its_gradients_are_what_cudnn_is_asked() -> None:
+    (forward,) = asking.convolutions(TORCH, "convolution", (X, W, None, *HOW), Y)
+    assert forward.kind == "forward" and forward.type == "float32"
+    assert forward.x == Tensor((48, 8, 32, 32), (8192, 1024, 32, 1))
+    assert (forward.stride, forward.before, forward.dilation) == ((2, 2), (1, 1), (1, 1))
+    given = (Y, X, W, None, *HOW)
+    both = list(
+        asking.convolutions(TORCH, "convolution_backward", (*given, [True, True, True]), None)
+    )
+    assert [each.kind for each in both] == ["data", "filter"]
+    assert all((each.x, each.w, each.y) == (forward.x, forward.w, forward.y) for each in both)
+    (only,) = asking.convolutions(
+        TORCH, "convolution_backward", (*given, [False, True, False]), None
+    )
+    assert only.kind == "filter"
+    assert list(asking.convolutions(TORCH, "addmm", (), None)) == []
+
+
+def test_a_transposed_one_is_a_gradient_and_channels_may_be_the_last() -> None:
+    how = ([2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+    (up,) = asking.convolutions(TORCH, "convolution", (Y, Fake(16, 8, 3, 3), None, *how), X)
+    assert up.kind == "data" and up.x.shape == X.shape and up.y.shape == Y.shape
+    last = Fake(48, 8, 32, 32, last=True)
+    (forward,) = asking.convolutions(TORCH, "convolution", (last, W, None, *HOW), Y)
+    assert forward.x.strides == (8192, 1, 256, 8) and forward.w.strides == (72, 1, 24, 8)
+
+
+def test_a_line_is_a_picture_and_a_depthwise_one_is_not_asked() -> None:
+    how = ([1], [2], [1], False, [0], 1)
+    tensors = (Fake(48, 8, 100), Fake(16, 8, 5), None)
+    (line,) = asking.convolutions(TORCH, "convolution", (*tensors, *how), Fake(48, 16, 100))
+    assert line.x.shape == (48, 8, 1, 100) and line.before == (0, 2) and line.stride == (1, 1)
+    depthwise = (X, Fake(8, 1, 3, 3), None, *HOW[:5], 8)
+    assert list(asking.convolutions(TORCH, "convolution", depthwise, Y)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (
+            "float16",
+            {"refused": "cuDNN has no plan for a convolution in float16 (forward) of 48 x 8"},
+        ),
+        ("bfloat16", {"remark": "cuDNN has no convolution in bfloat16 there"}),
+        ("", {}),
+    ],
+)
+def test_a_convolution_without_a_plan_is_refused_where_pytorch_has_no_other_way(
+    kind: str, says: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_properties: object, convolved: object) -> Iterator[object]:
+        if not kind:
+            raise asking.cudnn.CudnnError("too old")
+        yield from convolved  # type: ignore[misc]
+
+    work = asking.Work({"batch": 48, "memory": 2, "taken": 1, "properties": {}})
+    asked = (Fake(*X.shape, kind=kind or "float32"), W, None, *HOW)
+    work.convolved = dict.fromkeys(
+        asking.convolutions(TORCH, "convolution", asked, Y), "/a.py:3:0 [a]"
+    )
+    monkeypatch.setattr(asking.cudnn, "refused", refused)
+    said = work.ask_cudnn()
+    assert said.keys() == says.keys()
+    assert all(said[key].startswith(says[key]) for key in says)
+
+
+@pytest.fixture(scope="module")
+def sandbox(engine: Engine) -> Iterator[Sandbox]:
+    """Containers of the target's image."""
     commands.builder("build", "v100-torch", check=True)
     image = engine.client.images.get(f"training:{tag_of(ROOT, 'v100-torch')}")
     with Sandbox(engine.client, image) as sandbox:
-        sandbox.fill(Path("builder/prove/records"))
-        request = {"memory": 16935682048, "taken": 1050 * MIB, "batch": 48}
-        run = sandbox.probe(PROGRAM, request, imports=(HOOK, "builder.frameworks.hook"))
+        sandbox.fill(smoke.RECORDS)
+        yield sandbox
+
+
+@pytest.fixture
+def compiled(sandbox: Sandbox) -> Compile:
+    """Compiles a program for a device: the problems, else the note."""
+
+    def run(device: str, program: str) -> tuple[list[str], str]:
+        chosen = devices.devices()[device]
+        target = compiling.CompileTarget(chosen, "torch", cudnn="9.10.2", batch=0)
+        write = f"import pathlib; pathlib.Path('/tmp/train.py').write_text({BEGIN + program!r})"
+        run = "import runpy; runpy.run_path('/tmp/train.py', run_name='__main__')"
+        done = target.compile(sandbox, [], ["python", "-c", f"{write}; {run}"])
+        problems, seen = compiling.judge(done, chosen)
+        return [problem.message for problem in problems], str(seen.get("note", ""))
+
+    return run
+
+
+IN_THE_IMAGE = (pytest.mark.engine, pytest.mark.network, pytest.mark.long)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [pytest.param(each, id=f"{each.on}-{each.name}", marks=IN_THE_IMAGE) for each in TABLE],
+)
+def test_a_program_that_cannot_run_there_is_refused(compiled: Compile, broken: Broken) -> None:
+    (problem,), _ = compiled(broken.on, broken.program)
+    assert re.search(broken.says, problem), problem
+    if broken.works:
+        assert compiled(broken.works, broken.program)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("device", "program", "says"),
+    [pytest.param(*each[1:], id=f"{each[1]}-{each[0]}", marks=IN_THE_IMAGE) for each in WORK],
+)
+def test_a_program_beside_them_compiles(
+    compiled: Compile, device: str, program: str, says: str
+) -> None:
+    problems, note = compiled(device, program)
+    assert problems == [] and re.search(says, note), note
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.long
+def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(sandbox: Sandbox) -> None:
+    """MemTracker of PyTorch 2.10 counts 6471.4 MiB of the same step, and the pictures' 27.6 not."""
+    device = devices.devices()["V100"]
+    request = {"memory": device.memory, "taken": 1050 * MIB, "batch": 48, "capability": "7.0"}
+    request["properties"] = device.properties()
+    run = sandbox.probe(PROGRAM, request, imports=BESIDE)
     assert run.answer is not None and run.exit_code == 0, run.tail
     found = run.answer["compile"]
     needed = (found["arguments"] + found["temporaries"]) / MIB

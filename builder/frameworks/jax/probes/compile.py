@@ -26,7 +26,7 @@ import types
 from importlib import import_module
 from typing import Any
 
-from builder.frameworks import hook
+from builder.frameworks import cudnn, hook
 
 CANDIDATES = 8
 """So many functions are lowered to find the one that computes the most."""
@@ -199,7 +199,16 @@ class Work:
             "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
             "types": sorted({hook.kind_of(each) for each in _PRODUCT.findall(str(module))}),
             "calls": library_calls(text),
+            **self.ask_cudnn(text),
         }
+
+    def ask_cudnn(self, text: str) -> dict[str, str]:
+        """Return what cuDNN refuses of a compiled program's convolutions."""
+        with contextlib.suppress(OSError, cudnn.CudnnError):
+            asked = cudnn.of_hlo(text) if "__cudnn$conv" in text else ()
+            for convolution, frames in cudnn.refused(self.request["properties"], asked):
+                return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
+        return {}
 
     def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
         """Look for the largest batch that fits, and answer with each one that does. A batch is the

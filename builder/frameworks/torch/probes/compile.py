@@ -17,16 +17,22 @@ import contextlib
 import json
 import os
 import time
+import traceback
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
-from builder.frameworks import hook
+from builder.frameworks import cudnn, hook
+from builder.frameworks.torch.probes import kernels
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
 """So many batches are tried to find the largest that fits, and none with more examples."""
+SECONDS, BEGAN = 105.0, time.monotonic()
+"""Until so many seconds after its begin, the answer waits for the kernels."""
 
 MIB = 2**20
 
@@ -111,20 +117,57 @@ class Work:
     """What is asked about the program's step."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        self.batch = request["batch"]
+        self.request, self.batch = request, request["batch"]
         self.room = request["memory"] - request["taken"]
+        self.convolved: dict[cudnn.Convolution, str] = {}
+        """Those of the step, with the frames of the program, innermost first."""
 
     def take(self, function: Any, examples: Any) -> None:
-        """Count the step that the program names, and end the program."""
+        """Count the step that the program names, compile its kernels, and end the program."""
         step = {"step": getattr(function, "__name__", "step"), "counted": True}
+        begun = self.compile(function, examples)
         try:
             found = {**step, **self.measured(function, examples, self.batch)}
-            hook.answer(found)
+            asked = self.ask_cudnn()
+            hook.answer(found | asked)
             with contextlib.suppress(Exception):  # a step may be written for one batch
-                hook.answer({**found, **self.largest(function, examples, hook.needs(found))})
+                found |= self.largest(function, examples, hook.needs(found))
         except Exception as error:
-            hook.answer({**step, "failed": hook.words(error)})
+            found, asked = {**step, "failed": hook.words(error)}, {}
+        hook.answer(found | asked)
+        for each in begun:
+            made = kernels.end(each, SECONDS - time.monotonic() + BEGAN)
+            remarks = [said["remark"] for said in (asked, made) if "remark" in said]
+            asked |= made | ({"remark": "; ".join(remarks)} if remarks else {})
+            hook.answer(found | asked)
         os._exit(0)
+
+    def ask_cudnn(self) -> dict[str, str]:
+        """Return what cuDNN says of the convolutions that were counted: where it has no plan for
+        bfloat16, PyTorch takes another way (ConvParams::use_cudnn); else it refuses."""
+        said: dict[str, str] = {}
+        with contextlib.suppress(OSError, cudnn.CudnnError):
+            for convolution, frames in cudnn.refused(
+                self.request["properties"], self.convolved.items()
+            ):
+                if convolution.type != "bfloat16":
+                    return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
+                said = {"remark": "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"}
+        return said
+
+    def compile(self, function: Any, examples: Any) -> list[tuple[int, int]]:
+        """Begin to compile what the step gives to Triton, in a process for each kind of kernels:
+        the program's are launched as the step is counted, Inductor's by the real step."""
+        own, compiled = kernels.in_use()
+        begun = []
+        if own:
+            count = partial(self.measured, function, examples, self.batch)
+            begun.append(kernels.begin(self.request, False, count))
+        if compiled:
+            begun.append(kernels.begin(self.request, True, partial(function, *examples)))
+        if begun:
+            kernels.start_nothing(self.request)
+        return begun
 
     def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:
         """Return what a step needs. arguments: bytes that are there between two steps, of weights,
@@ -137,7 +180,7 @@ class Work:
         as_on_a_gpu()
         fakes: Any = import_module("torch._subclasses.fake_tensor")
         mode: Any = fakes.FakeTensorMode(allow_non_fake_inputs=True)
-        watch, allocator = watching(torch, mode, Allocator(self.room))
+        watch, allocator = watching(torch, mode, Allocator(self.room), self.convolved)
         with mode:
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
@@ -151,7 +194,7 @@ class Work:
             "room": self.room,
             "smaller": f"take a smaller batch, {RECOMPUTE}",
             "more": "",
-            **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": {}},
+            **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": watch.calls},
             "arguments": between,
             "temporaries": allocator.peak - between,
             "flops": counter.get_total_flops(),
@@ -188,10 +231,13 @@ def as_on_a_gpu() -> None:
         optimizer._get_foreach_kernels_supported_devices = lambda: [*known(), "cpu"]
 
 
-def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocator]:
+def watching(
+    torch: Any, mode: Any, allocator: Allocator, convolved: dict[cudnn.Convolution, str]
+) -> tuple[Any, Allocator]:
     """Return a mode that lets each new storage go through an allocator.
 
-    Its `live` has the pieces of those that live, its `types` the types that products calculate in.
+    Its `live` has the pieces of those that live, its `types` the types that products calculate in,
+    its `calls` those of cuBLAS in float8. convolved: gets the convolutions that cuDNN is given.
     """
     modes: Any = import_module("torch.utils._python_dispatch")
     tree: Any = import_module("torch.utils._pytree")
@@ -202,6 +248,7 @@ def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocato
             super().__init__()
             self.live: dict[int, Block] = {}
             self.types: set[str] = set()
+            self.calls: dict[str, dict[str, int]] = {}
             self.kept: dict[int, Any] = {}
 
         def __torch_dispatch__(
@@ -212,9 +259,14 @@ def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocato
                     arguments[0].dtype, 1.0 if arguments[0].is_floating_point() else 1
                 )
             given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
-            if function.overloadpacket.__name__ in products:
+            name = function.overloadpacket.__name__
+            if name in products:
                 self.types.add(str(given[0][-1 if len(given[0]) == 2 else 1].dtype)[6:])
             made = function(*given[0], **given[1])
+            if name == "_scaled_mm":
+                self.calls[name] = {"float8": self.calls.get(name, {}).get("float8", 0) + 1}
+            for each in convolutions(torch, name, given[0], made):
+                convolved.setdefault(each, frames())
             tree.tree_map_only(torch.Tensor, self.note, made)
             return made
 
@@ -233,6 +285,51 @@ def watching(torch: Any, mode: Any, allocator: Allocator) -> tuple[Any, Allocato
                 weakref.finalize(storage, lambda: allocator.give(self.live.pop(key)))
 
     return Watch(), allocator
+
+
+def convolutions(torch: Any, name: str, given: Any, made: Any) -> Iterator[cudnn.Convolution]:
+    """Yield what an operation gives to cuDNN: a depthwise one may go to PyTorch's own kernels."""
+    if name == "convolution":
+        x, w, _, *how = given
+        asked = [("data" if how[3] else "forward", x, w, made)]
+    elif name == "convolution_backward":
+        y, x, w, _, *how, mask = given
+        kinds = ("forward" if how[3] else "data", "filter")
+        asked = [(kind, x, w, y) for kind, wanted in zip(kinds, mask, strict=False) if wanted]
+    else:
+        return
+    stride, padding, dilation, transposed, _, groups = how
+    kind = str(x.dtype)[6:]
+    if kind not in cudnn.TYPES or (groups > 1 and groups in x.shape[1:2]):
+        return
+    last = any(
+        each.dim() == 4 and each.is_contiguous(memory_format=torch.channels_last)
+        and not each.is_contiguous() for each in (x, w)
+    )  # fmt: skip
+    line = [1] if x.dim() == 3 else []  # PyTorch gives cuDNN no line, but a picture of height 1
+    sizes = ([*each.shape[:2], *line, *each.shape[2:]] for each in (x, w, asked[0][3]))
+    x, w, y = (laid_out(each, last) for each in sizes)
+    if transposed:
+        x, y = y, x
+    ways = [(*line, *stride), (*(0 for _ in line), *padding), (*line, *dilation)]
+    for operation, *_ in asked:
+        strides, pads, dilations = map(tuple, ways)
+        yield cudnn.Convolution(operation, kind, x, w, y, strides, pads, pads, dilations)
+
+
+def laid_out(shape: list[int], last: bool) -> cudnn.Tensor:
+    """Return a tensor without gaps. last: whether its channels are the last in memory."""
+    order = [*range(2, len(shape)), 1] if last else [*range(1, len(shape))]
+    strides, step = [0] * len(shape), 1
+    for place in reversed([0, *order]):
+        strides[place], step = step, step * shape[place]
+    return cudnn.Tensor(tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def frames() -> str:
+    """Return where Python is now, innermost first, as the check reads it."""
+    stack = reversed(traceback.extract_stack(limit=60))
+    return "\n".join(f"  {at.filename}:{at.lineno}:0 [{at.name}]" for at in stack)
 
 
 def is_batch(leaf: Any, batch: int) -> bool:
