@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "ab7488cae2"),
     "start": (2, "afbf217d40"),
-    "compile": (2, "428fc0c77b"),
+    "compile": (2, "c2e1e54776"),
     "size": (1, "ca88cee87c"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "92f24aef7a"),
