@@ -3,11 +3,12 @@
 Python imports this file first (as sitecustomize) when the image's entry point starts. The program
 runs on the CPU until it names its step: `job.compile(function, *examples)`. The step then runs with
 tensors that have a shape and no content (FakeTensorMode), the second time with all that the first
-one leaves behind. Each storage goes through a model of PyTorch's caching allocator. The optimizer
-takes the way that it takes on a GPU, in which it handles all tensors at once.
+one leaves behind. Each storage goes through a model of PyTorch's caching allocator. Where PyTorch
+goes another way on a GPU than on the CPU, the step goes that way: see `as_on_a_gpu`, `OnGpu`.
 
 Request, in the variable TRAINING_COMPILE:
-    {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48, ...}
+    {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48,
+     "capability": "7.0", ...}
 Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `measured`.
 """
 
@@ -36,6 +37,19 @@ SECONDS, BEGAN = 105.0, time.monotonic()
 
 MIB = 2**20
 
+SDPA, DROPOUT = "query key value attn_mask dropout_p is_causal", "input p training inplace"
+"""Arguments by their place."""
+FLOAT32 = (
+    "acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity"
+    " cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div"
+    " l1_loss layer_norm log log10 log1p log2 log_softmax margin_ranking_loss mse_loss"
+    " multi_margin_loss multilabel_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow"
+    " __pow__ prod __rdiv__ reciprocal renorm __rpow__ rsqrt __rtruediv__ sinh smooth_l1_loss"
+    " soft_margin_loss softmax softmin softplus sum tan triplet_margin_loss"
+)
+"""What autocast calculates in float32 on a GPU, and not on a CPU (docs.pytorch.org, Automatic Mixed
+Precision package, CUDA Ops that can autocast to float32)."""
+
 
 @dataclass(eq=False)
 class Block:
@@ -56,11 +70,12 @@ class Allocator:
     smallest free piece that is large enough. Where the device has no more, it gives back segments
     that are free as a whole.
 
-    room: bytes of the device. reserved: bytes of segments now; peak: at the most.
+    room: bytes of the device. reserved: bytes of segments now; peak: at the most. used: bytes of
+    pieces now; most: at the most, as torch.cuda.max_memory_allocated says it.
     """
 
     def __init__(self, room: int) -> None:
-        self.room, self.reserved, self.peak = room, 0, 0
+        self.room, self.reserved, self.peak, self.used, self.most = room, 0, 0, 0, 0
         self.free: list[Block] = []
 
     def take(self, size: int) -> Block:
@@ -77,6 +92,8 @@ class Allocator:
                 rest.after.before = rest
             block.size, block.after = size, rest
             self.free.append(rest)
+        self.used += block.size
+        self.most = max(self.most, self.used)
         return block
 
     def segment(self, size: int, small: bool) -> Block:
@@ -95,6 +112,7 @@ class Allocator:
     def give(self, block: Block) -> None:
         """Take a piece back, and join it with free ones beside it."""
         block.used = False
+        self.used -= block.size
         if block.after and not block.after.used:
             self.free.remove(block.after)
             block.size, block.after = block.size + block.after.size, block.after.after
@@ -119,6 +137,7 @@ class Work:
     def __init__(self, request: dict[str, Any]) -> None:
         self.request, self.batch = request, request["batch"]
         self.room = request["memory"] - request["taken"]
+        self.workspace = workspace(request["capability"])
         self.convolved: dict[cudnn.Convolution, str] = {}
         """Those of the step, with the frames of the program, innermost first."""
 
@@ -172,7 +191,8 @@ class Work:
     def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:
         """Return what a step needs. arguments: bytes that are there between two steps, of weights,
         gradients, the optimizer and the examples. temporaries: what the allocator takes beside
-        them, its rounding and its cut segments with it. flops, types: of products.
+        them, its rounding and its cut segments with it. allocated: what tensors hold at the most.
+        flops, types: of products.
         """
         began = time.monotonic()
         torch: Any = import_module("torch")
@@ -180,8 +200,10 @@ class Work:
         as_on_a_gpu()
         fakes: Any = import_module("torch._subclasses.fake_tensor")
         mode: Any = fakes.FakeTensorMode(allow_non_fake_inputs=True)
-        watch, allocator = watching(torch, mode, Allocator(self.room), self.convolved)
-        with mode:
+        watch, allocator = watching(
+            torch, mode, Allocator(self.room), self.workspace, self.convolved
+        )
+        with mode, on_gpu(torch):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
@@ -197,6 +219,7 @@ class Work:
             **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": watch.calls},
             "arguments": between,
             "temporaries": allocator.peak - between,
+            "allocated": allocator.most,
             "flops": counter.get_total_flops(),
             "types": sorted(watch.types),
             "seconds": round(time.monotonic() - began, 2),
@@ -231,13 +254,76 @@ def as_on_a_gpu() -> None:
         optimizer._get_foreach_kernels_supported_devices = lambda: [*known(), "cpu"]
 
 
+@contextlib.contextmanager
+def on_gpu(torch: Any) -> Iterator[None]:
+    """Let autocast, dropout and attention take the ways that they take on a GPU.
+
+    autocast: there is no GPU, so PyTorch would leave "cuda" out. dropout: a GPU keeps a mask of
+    bytes, the CPU one of the input's type (aten/src/ATen/native/Dropout.cpp, `dropout`). attention:
+    the CPU's fused one has no dropout, which takes no memory on a GPU.
+    """
+    begin, function = torch.autocast.__init__, torch.nn.functional
+    modes: Any = import_module("torch.overrides")
+    if not hasattr(torch, "get_autocast_dtype"):  # before PyTorch 2.4
+        yield
+        return
+
+    def begin_on_cpu(
+        self: Any,
+        device_type: str,
+        dtype: Any = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        begin(self, "cpu", dtype or torch.get_autocast_dtype(device_type), enabled, cache_enabled)
+
+    class OnGpu(modes.TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(
+            self, called: Any, _kinds: Any, given: Any = (), named: Any = None
+        ) -> Any:
+            named, name = named or {}, getattr(called, "__name__", "")
+            if called is function.scaled_dot_product_attention:
+                return called(**{**of(given, SDPA), **named, "dropout_p": 0.0})
+            if called is function.dropout:
+                told = {"p": 0.5, "training": True, "inplace": False, **of(given, DROPOUT), **named}
+                if told["training"] and not told["inplace"]:
+                    return torch.native_dropout(told["input"], told["p"], True)[0]
+            if torch.is_autocast_enabled("cpu") and name in FLOAT32.split():
+                given, named = torch.utils._pytree.tree_map_only(torch.Tensor, wide, (given, named))
+            return called(*given, **named)
+
+    def of(given: Any, names: str) -> dict[str, Any]:
+        return dict(zip(names.split(), given))  # noqa: B905 - Python 3.8
+
+    def wide(tensor: Any) -> Any:
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+    torch.autocast.__init__ = begin_on_cpu
+    try:
+        with OnGpu():
+            yield
+    finally:
+        torch.autocast.__init__ = begin
+
+
+def workspace(capability: str) -> int:
+    """Return the bytes that PyTorch gives to cuBLAS with the first product of matrices, and keeps
+    (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize)."""
+    return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
+
+
 def watching(
-    torch: Any, mode: Any, allocator: Allocator, convolved: dict[cudnn.Convolution, str]
+    torch: Any,
+    mode: Any,
+    allocator: Allocator,
+    workspace: int,
+    convolved: dict[cudnn.Convolution, str],
 ) -> tuple[Any, Allocator]:
     """Return a mode that lets each new storage go through an allocator.
 
     Its `live` has the pieces of those that live, its `types` the types that products calculate in,
-    its `calls` those of cuBLAS in float8. convolved: gets the convolutions that cuDNN is given.
+    its `calls` those of cuBLAS in float8. workspace: bytes that the first product of matrices
+    takes. convolved: gets the convolutions that cuDNN is given.
     """
     modes: Any = import_module("torch.utils._python_dispatch")
     tree: Any = import_module("torch.utils._pytree")
@@ -249,6 +335,7 @@ def watching(
             self.live: dict[int, Block] = {}
             self.types: set[str] = set()
             self.calls: dict[str, dict[str, int]] = {}
+            self.workspace = workspace
             self.kept: dict[int, Any] = {}
 
         def __torch_dispatch__(
@@ -261,6 +348,9 @@ def watching(
             given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
             name = function.overloadpacket.__name__
             if name in products:
+                if name != "convolution" and self.workspace:
+                    allocator.take(self.workspace)
+                    self.workspace = 0
                 self.types.add(str(given[0][-1 if len(given[0]) == 2 else 1].dtype)[6:])
             made = function(*given[0], **given[1])
             if name == "_scaled_mm":
