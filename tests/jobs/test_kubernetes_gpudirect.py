@@ -147,6 +147,16 @@ def test_the_plugins_script_sets_the_variables_before_the_program(tmp_path: Path
     assert (done.returncode, done.stdout) == (0, "Simple,LL128 a b\n")
 
 
+def test_an_image_of_ours_has_one_tmp_and_runs_as_root() -> None:
+    """As Google's manifests do: the daemon's socket lies in /tmp and belongs to root."""
+    whole = described("TCPX").replace("h.example/torch", "h100").replace("command", "arguments")
+    own = rendered(whole)
+    paths = [each["mountPath"] for each in container(own)["volumeMounts"]]
+    assert sorted(paths) == ["/dev/shm", "/tmp", "/usr/local/nvidia/lib64"]
+    assert "runAsNonRoot" not in pod(own)["securityContext"]
+    assert container(own)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
 def test_networks_and_the_daemons_version_of_ones_own_cluster() -> None:
     names = [f"gpu-nic-{number}" for number in range(4)]
     manifest = made("TCPX", f"gpudirect: {{networks: [{', '.join(names)}], daemon: v2.0.12}}")
