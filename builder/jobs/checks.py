@@ -48,18 +48,23 @@ class Problems:
 
 
 def common(
-    job: Job, image: JobImage, targets: Mapping[str, str]
+    job: Job, image: JobImage, targets: Mapping[str, str], folders: tuple[str, ...] = ("gs://",)
 ) -> tuple[Problems, tuple[Placement, ...], list[str]]:
     """Make the checks of every remote backend: machines, the image, the job's folder.
 
-    targets: the accelerator of each target of the project, so that a refusal names one. Returns the
-    problems so far, what each pool runs on, and notes; a pool that has a problem has no placement.
+    targets: the accelerator of each target of the project, so that a refusal names one. folders:
+    how a job_dir may begin there. Returns the problems so far, what each pool runs on, and notes; a
+    pool that has a problem has no placement.
     """
     problems, notes = Problems(job), list[str]()
     placements = place_pools(job, problems)
     with problems.at(("image",)):
         if len(placements) == len(job.pools):
             notes += check_image(image, placements, targets)
+    with problems.at(("job_dir",)):
+        if job.job_dir and not job.job_dir.startswith(folders):
+            what = f"{job.job_dir}: the machines there do not mount it"
+            raise InputError(what, "write gs://BUCKET/FOLDER")
     if job.job_dir is None:
         notes.append("no job_dir: AIP_MODEL_DIR and its like are not set, and outputs are lost")
     if job.scheduling.strategy == "spot" and job.scheduling.restarts == "never":

@@ -60,6 +60,22 @@ class Access:
         finally:
             self.core.delete_namespace(namespace)
 
+    @contextmanager
+    def volume(self, folder: Path) -> Iterator[str]:
+        """A claim on a folder of the machine, which each of the tests' own nodes has: its name."""
+        claim, size = f"claim-{uuid.uuid4().hex[:6]}", {"storage": "1Gi"}
+        both = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        where = {"hostPath": {"path": str(folder)}, "capacity": size}
+        self.core.create_persistent_volume({"metadata": {"name": claim}, "spec": {**both, **where}})
+        wanted = {**both, "volumeName": claim, "resources": {"requests": size}}
+        body = {"metadata": {"name": claim}, "spec": wanted}
+        self.core.create_namespaced_persistent_volume_claim(self.namespace, body)
+        try:
+            yield claim
+        finally:
+            self.core.delete_namespaced_persistent_volume_claim(claim, self.namespace)
+            self.core.delete_persistent_volume(claim)
+
     def pods(self, job: str, role: str = "") -> list[Any]:
         """Return a job's pods, by name."""
         labels = f"builder-job={job}" + (
@@ -132,6 +148,19 @@ class Access:
         following = self.start("submit", job, "--logs", "--poll", "0.5")
         self.until(job, lambda now: now.state == "running")
         return following
+
+    def printed(self, pod: Any, text: str) -> None:
+        """Wait until a pod has printed a text."""
+        deadline, log = time.monotonic() + SECONDS, ""
+        while text not in log:
+            assert time.monotonic() < deadline, log
+            time.sleep(0.2)
+            log = self.core.read_namespaced_pod_log(pod.metadata.name, self.namespace)
+
+    def lose(self, pod: Any) -> None:
+        """Take a pod away; the first process of a container ignores SIGTERM."""
+        gone = {"grace_period_seconds": 1}
+        self.core.delete_namespaced_pod(pod.metadata.name, self.namespace, **gone)
 
     # --- servers ----------------------------------------------------------------------------------
 

@@ -58,6 +58,26 @@ def _namespace(access: Access, folder: Path) -> Iterator[Access]:
         yield inside
 
 
+@pytest.fixture(scope="session")
+def ours(access: Access, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
+    """Returns the name in the cluster's registry of our image of a target, or `torch`: of one with
+    Debian's PyTorch."""
+    pushed: dict[str, str] = {}
+
+    def of(target: str) -> str:
+        if target not in pushed:
+            name = f"{access.registry}/builder-tests:{target}"
+            folder = tmp_path_factory.mktemp(target)
+            if target == "torch":
+                images.push_torch(folder, name)
+            else:
+                images.push_ours(folder, name, target)
+            pushed[target] = name
+        return pushed[target]
+
+    return of
+
+
 @pytest.fixture
 def own(access: Access) -> Access:
     """A cluster whose machines and servers a test may stop."""

@@ -14,6 +14,7 @@ from tests.cluster.access import Access, ended, lines
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 Describe = Callable[..., str]
 COUNTING = "trap 'exit 143' TERM; for n in $(seq 200); do echo line $n; sleep 0.2; done"
+POLL = ("--poll", "0.5")
 APART = "kubernetes: {requests: {cpu: 1100m}}\n"
 """More than half of a machine with two cores: no two replicas on a node of the tests' cluster."""
 
@@ -143,6 +144,53 @@ def test_a_disruption_starts_all_replicas_again_and_is_not_counted(
     assert again.active
     code, shown = ended(following)
     assert code == 0 and lines(shown)["chief-0"].count("line 1") == 2, shown
+
+
+def test_more_losses_than_restarts_do_not_end_a_job(own: Access, project: Describe) -> None:
+    """Each loss ended the other replicas, too, and their ends counted: five of them were the end
+    of the job."""
+    name = project(COUNTING, "replicas: {workers: 1}\n")
+    following = own.follow(name)
+    for loss in range(1, 7):
+        own.until(
+            name,
+            lambda now, loss=loss: all(
+                (each.state, each.restarts) == ("running", loss - 1) for each in now.replicas
+            ),
+        )
+        drained(own, own.pods(name, "worker")[0])
+    last = own.until(name, lambda now: all(each.restarts == 6 for each in now.replicas))
+    assert last.active
+    assert own.run("cancel", name)[0] == 0
+    assert ended(following)[0] == 143
+
+
+def test_a_replica_that_loses_its_peer_may_end_with_1(access: Access, project: Describe) -> None:
+    """As NCCL's errors do: it was a fault of the program, and ended the job."""
+    shell = "case $HOSTNAME in *worker*) exit 1;; esac; for n in $(seq 150); do sleep 0.2; done"
+    name = project(f"{shell}; echo done", "replicas: {workers: 1}\n")
+    following = access.follow(name)
+    again = access.until(name, lambda now: now.replicas[1].restarts)
+    assert again.active
+    code, shown = ended(following)
+    assert code == 0 and lines(shown)["chief-0"] == ["done"], shown
+
+
+def test_a_pod_that_its_kubelet_turns_away_says_why(own: Access, project: Describe) -> None:
+    """It has no container, and so no exit code. Here its node loses a label that it asks for,
+    between the scheduler's decision and the kubelet's."""
+    more = (
+        "scheduling: {restarts: never}\n"
+        "kubernetes: {node_selector: {kubernetes.io/hostname: node-1, chosen: 'true'}}\n"
+    )
+    own.core.patch_node("node-1", {"metadata": {"labels": {"chosen": "true"}}})
+    name = project("echo never", more)
+    with own.away("node-1"):
+        following = own.start("submit", name, "--logs", *POLL)
+        own.until(name, lambda now: any(pod.spec.node_name for pod in own.pods(name)))
+        own.core.patch_node("node-1", {"metadata": {"labels": {"chosen": None}}})
+    code, shown = ended(following)
+    assert code != 0 and "chief-0 was not run: NodeAffinity" in shown, shown
 
 
 def test_the_chiefs_last_lines_are_read_when_a_worker_fails(

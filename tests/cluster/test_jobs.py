@@ -87,6 +87,7 @@ def test_suspended_and_resumed_in_the_middle(access: Access, project: Describe) 
     access.patch(jobset, {"suspend": True})
     access.until(name, lambda now: now.state == "queued")
     access.patch(jobset, {"suspend": False})
+    access.until(name, lambda now: now.replicas[0].restarts == 1)
     code, shown = ended(following)
     assert code == 0 and lines(shown)["chief-0"] == ["begins", "begins", "done"], shown
 

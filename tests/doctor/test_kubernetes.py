@@ -37,8 +37,8 @@ def whole(loopback: server.Cluster) -> server.Cluster:  # noqa: F811
     return loopback
 
 
-def examined(cluster: Cluster = WHOLE) -> dict[str, DoctorFinding]:
-    subject = kubernetes.ClusterJobs(Kubernetes(cluster), ready(JOB, cluster))
+def examined(cluster: Cluster = WHOLE, job: str = JOB) -> dict[str, DoctorFinding]:
+    subject = kubernetes.ClusterJobs(Kubernetes(cluster), ready(job, cluster))
     return by_name(examine(subject))
 
 
@@ -85,6 +85,16 @@ def test_what_may_not_be_looked_at_is_a_warning_and_no_answer_ends_the_checks(
         assert severities(examined())[name] == "warning"
     whole.faults.token = "another"
     assert list(examined()) == ["cluster"]
+
+
+def test_a_claim_that_is_missing_or_for_one_node_alone(whole: server.Cluster) -> None:
+    job = JOB + "kubernetes: {volumes: {/mnt/runs: runs}}\n"
+    finding = examined(job=job)["volume runs"]
+    assert (finding.severity, finding.message) == ("error", "runs: is not there")
+    add(whole, "persistentvolumeclaims", "runs", spec={"accessModes": ["ReadWriteOnce"]})
+    assert examined(job=job)["volume runs"].severity == "ok"
+    finding = examined(job=job + "replicas: {workers: 1}\n")["volume runs"]
+    assert finding.severity == "warning" and "one node at a time" in finding.message
 
 
 def test_the_command(run: Run, cats: Path, whole: server.Cluster) -> None:  # noqa: F811

@@ -22,7 +22,10 @@ METRICS = "metrics.k8s.io/v1beta1"
 """What metrics-server serves, as objects of the kind `podmetrics`."""
 JOBSETS, KUEUE = "jobset.x-k8s.io/v1alpha2", "kueue.x-k8s.io/v1beta1"
 SERVED: dict[str, tuple[str, ...]] = {
-    "v1": ("pods", "namespaces", "secrets", "serviceaccounts", "events", "nodes"),
+    "v1": (
+        *("pods", "namespaces", "secrets", "serviceaccounts", "events", "nodes"),
+        "persistentvolumeclaims",
+    ),
     "batch/v1": ("jobs",),
     JOBSETS: ("jobsets",),
     KUEUE: ("localqueues", "workloads"),

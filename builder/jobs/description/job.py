@@ -163,7 +163,8 @@ class Job(WrittenModel):
     a cluster's Secret holds, Secret Manager, or the file of `builder job local --env-file`."""
 
     job_dir: JobDir | None = Field(None, examples=["gs://my-bucket/jobs/{job}"])
-    """Where the job writes: gs://BUCKET/FOLDER. {job} is replaced by the job's own id."""
+    """Where the job writes: gs://BUCKET/FOLDER; in a cluster also s3://BUCKET/FOLDER, or a folder
+    of a volume. {job} is replaced by the job's own id."""
 
     pass_job_dir: bool = Field(False, examples=[True])
     """Pass --job-dir, too, as AI Platform did. AIP_MODEL_DIR and its like are always set."""

@@ -144,14 +144,18 @@ def _secret(value: object) -> object:
 
 _Value = Annotated[Text | Secret, BeforeValidator(_secret, json_schema_input_type=_Scalar | Secret)]
 Environment = Annotated[dict[_Variable, _Value], Field(max_length=ENVIRONMENT_LIMIT)]
+_PARTS = r"(/([^\s*?\[\]#{}/]|\{job\})+)"
 JobDir = Annotated[
     str,
     matches(
-        r"gs://[a-z0-9][a-z0-9._-]{1,221}(/([^\s*?\[\]#{}/]|\{job\})+)*/?",
-        "a folder of Cloud Storage",
+        rf"(gs|s3)://[a-z0-9][a-z0-9._-]{{1,221}}{_PARTS}*/?|{_PARTS}+/?",
+        "a folder of a bucket, or a path",
         "write gs://BUCKET/FOLDER; only {job} is replaced",
     ),
     AfterValidator(lambda folder: folder.rstrip("/")),
+]
+Folder = Annotated[
+    str, matches(r"(/[A-Za-z0-9_][\w.-]*)+", "a folder of a container", "write it as /mnt/NAME")
 ]
 
 

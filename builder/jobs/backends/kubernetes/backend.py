@@ -17,7 +17,16 @@ from typing import Any, Final
 from builder.core import settings
 from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
-from builder.jobs.backends.kubernetes import client, jobset, logs, pod, section, status
+from builder.jobs.backends.kubernetes import (
+    client,
+    gpudirect,
+    jobset,
+    logs,
+    pod,
+    section,
+    status,
+    volumes,
+)
 from builder.jobs.backends.kubernetes.client import JOBSETS, ClusterClient, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, why_forbidden
@@ -37,6 +46,8 @@ _ByJobSet = defaultdict[str, list[Object]]
 KUEUE: Final = "kueue.x-k8s.io"
 NAMES: Final = 50
 """JobSets that one request names: an address has some 8,000 characters."""
+FOLDERS: Final = ("gs://", "s3://", "/")
+"""How a job_dir may begin."""
 METRICS: Final = "metrics.k8s.io/v1beta1"
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
@@ -83,7 +94,7 @@ class Kubernetes:
     # --- submitting -------------------------------------------------------------------------------
 
     def check(self, job: Job, image: JobImage, targets: Mapping[str, str]) -> Ready:
-        problems, placements, notes = common(job, image, targets)
+        problems, placements, notes = common(job, image, targets, FOLDERS)
         with problems.at(("machine",)):
             _check_tpus(placements, self.cluster)
         with problems.at(("study",)):
@@ -95,6 +106,12 @@ class Kubernetes:
         with problems.at(("kubernetes",)):
             if section.of(job).topology and not self.cluster.queue:
                 raise InputError("topology is Kueue's, and no queue is named", "give --queue")
+        with problems.at(("kubernetes", "volumes")):
+            volumes.check_paths(job)
+        with problems.at(("kubernetes", "gpudirect")):
+            gpudirect.check(job, self.cluster.nodes)
+        with problems.at(("job_dir",)):
+            volumes.check_job_dir(job)
         with problems.at(("environment",)):
             _check_environment(job)
         problems.stop()
@@ -314,16 +331,26 @@ def _notes(
         "service_account": job.service_account and not cluster.service_account,
         f"strategy: {plan.strategy}": any_node and plan.strategy != "standard",
         "kubernetes.reservation": any_node and section.of(job).reservation,
-        "/gcs": any_node and pod.buckets(job),
+        "/gcs": any_node and volumes.buckets(job),
     }
     notes = [
         f"{name}: not rendered, this cluster has no such thing" for name in unused if unused[name]
     ]
     if not cluster.queue and {"timeout", "max_wait"} & plan.model_fields_set == {"timeout"}:
         notes.append("timeout: it counts the wait for nodes, too; with --queue, from the start on")
+    if direct := gpudirect.note(job):
+        notes.append(direct)
+    if (job.job_dir or "").startswith("s3://"):
+        notes.append("job_dir: the program itself writes to s3://; the packaged trainer does not")
     if image.accelerator is None:
         notes.append("not an image of ours: it may run as root, and may write anywhere")
-    if any(placement.on_tpu for placement in placements) and not (job.command or image.entrypoint):
+    unknown = not (job.command or image.entrypoint)
+    if unknown and section.of(job).gpudirect:
+        notes.append(
+            "gpudirect: what the image starts is not known, so NCCL's variables are not "
+            "set by the plugin's script: write command"
+        )
+    if unknown and any(placement.on_tpu for placement in placements):
         notes.append(
             "a TPU's driver locks memory, and what the image starts is not known: write command, "
             "or let the program raise the limit itself (resource.RLIMIT_MEMLOCK)"

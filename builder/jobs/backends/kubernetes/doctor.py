@@ -6,17 +6,23 @@ The job itself is tried by a server-side dry run. A right is asked for as `kubec
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from builder.core.errors import OutsideError
 from builder.core.findings import DoctorFinding, Unknown, check, examine
-from builder.jobs.backends.kubernetes import jobset
+from builder.jobs.backends.kubernetes import jobset, section
 from builder.jobs.backends.kubernetes.backend import KUEUE, Kubernetes
 from builder.jobs.backends.kubernetes.client import ClusterRefused
 from builder.jobs.ready import Ready
 
 REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_ALONE: Final[Any] = {
+    "severity": "warning",
+    "message": "it is for one node at a time, and the job has several replicas",
+    "remedy": "make one with ReadWriteMany, on Filestore or NFS for example",
+}
+CLAIMS: Final = "persistentvolumeclaims"
 RIGHTS: Final = (
     *(("jobset.x-k8s.io", "jobsets", verb) for verb in ("get", "list", "create", "delete")),
     ("batch", "jobs", "list"),
@@ -145,6 +151,25 @@ def accounts(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
             path = jobs.backend.client.path("v1", resource, name, jobs.namespace)
             fix = f"kubectl create -n {jobs.namespace} {make.format(name)}"
             yield from jobs.object(kind, path, name, fix)
+
+
+@check(ClusterJobs, "volumes")
+def claims(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
+    if jobs.ready is None:
+        return
+    several = sum(pool.count for pool in jobs.ready.job.pools) > 1
+    for own in section.of(jobs.ready.job).volumes.values():
+        path = jobs.backend.client.path("v1", CLAIMS, own.claim, jobs.namespace)
+        fix = f"kubectl get pvc -n {jobs.namespace} shows those that there are"
+        for finding in jobs.object(f"volume {own.claim}", path, own.claim, fix):
+            alone = several and finding.severity == "ok" and _of_one_node(jobs, path)
+            yield replace(finding, **_ALONE) if alone else finding
+
+
+def _of_one_node(jobs: ClusterJobs, path: str) -> bool:
+    """Return whether a claim is for one node at a time."""
+    modes = jobs.backend.client.get(path)["spec"]["accessModes"]
+    return {"ReadWriteMany", "ReadOnlyMany"}.isdisjoint(modes)
 
 
 @check(ClusterJobs, "job")

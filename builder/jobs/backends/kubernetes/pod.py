@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
+from builder.facts.gpudirect import GpuDirect
 from builder.jobs import machines
-from builder.jobs.backends.kubernetes import section
+from builder.jobs.backends.kubernetes import gpudirect, section, volumes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement, Pool
@@ -30,8 +31,6 @@ LOCKED_MEMORY: Final = ("/bin/sh", "-c", 'ulimit -l 68719476736 && exec "$@"', "
 """Before a program on a TPU, whose driver locks memory. Only root may raise the limit, with the
 capability SYS_RESOURCE; nodes before 1.28.7-gke.1020000 need a privileged pod instead.
 Source: Google Cloud, GKE, Deploy TPU workloads, Run without privileged mode."""
-_BUCKET: Final = re.compile(r"(?:^|[=:,\s])/gcs/([a-z0-9][a-z0-9._-]{1,220}[a-z0-9])(?=/|$)")
-"""A bucket as a folder, as Vertex AI mounts it."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,6 @@ class Role:
     pool: Pool
     placement: Placement
 
-    @cached_property
-    def buckets(self) -> tuple[str, ...]:
-        return buckets(self.ready.job)
-
     @property
     def read_only(self) -> bool:
         """Tell whether the root is read-only: the smoke test has run the image's program so."""
@@ -66,35 +61,37 @@ class Role:
     def resource(self) -> str | None:
         return (TPU if self.placement.on_tpu else GPU) if self.placement.device else None
 
+    @cached_property
+    def direct(self) -> GpuDirect | None:
+        return gpudirect.of(self.ready.job, self.placement.machine)
+
     @property
     def command(self) -> tuple[str, ...] | None:
         """Return what replaces the image's ENTRYPOINT, None for nothing."""
         command = self.ready.job.command
-        if not self.placement.on_tpu:
-            return command
         program = command or self.ready.image.entrypoint
-        return (*LOCKED_MEMORY, *program) if program else None
-
-
-def buckets(job: Job) -> tuple[str, ...]:
-    """Return the buckets that a job names as folders, /gcs/BUCKET, each once."""
-    words = (*job.arguments, *(job.command or ()), *job.variables.values())
-    return tuple(dict.fromkeys(name for word in words for name in _BUCKET.findall(word)))
+        if self.placement.on_tpu:
+            return (*LOCKED_MEMORY, *program) if program else None
+        return gpudirect.started(self.direct, program) if self.direct and program else command
 
 
 def template(role: Role) -> dict[str, Any]:
     ready, cluster = role.ready, role.cluster
     options, annotations = section.of(ready.job), dict[str, str]()
-    if role.buckets:
+    if volumes.buckets(ready.job):
         annotations["gke-gcsfuse/volumes"] = "true"
     for kind in ("required", "preferred"):
         if level := getattr(options.topology, kind, None):
             annotations[f"kueue.x-k8s.io/podset-{kind}-topology"] = level
+    if role.direct:
+        annotations |= gpudirect.of_pod(ready.job, role.direct)
     metadata = given(labels={**ready.job.labels, **role.identity.labels}, annotations=annotations)
     security: dict[str, Any] = {"seccompProfile": {"type": "RuntimeDefault"}}
-    if ready.image.accelerator is not None and not role.placement.on_tpu:
+    if ready.image.accelerator is not None and not (role.placement.on_tpu or role.direct):
         security["runAsNonRoot"] = True  # our images name their user by number
-    volumes = _volumes(role)
+    if options.volumes:
+        security |= volumes.GROUP
+    mounts, (sidecars, beside) = _mounts(role)
     spec = {
         "restartPolicy": "Never",
         **given(
@@ -107,42 +104,35 @@ def template(role: Role) -> dict[str, Any]:
         "enableServiceLinks": False,
         **selection(role),
         "securityContext": security,
-        "containers": [_container(role, volumes)],
-        "volumes": [volume for volume, _ in volumes],
+        **given(initContainers=sidecars),
+        "containers": [_container(role, mounts)],
+        "volumes": [*(each.volume for each in mounts), *beside],
     }
     return {"metadata": metadata, "spec": spec}
 
 
-def _volumes(role: Role) -> list[tuple[dict[str, Any], str]]:
-    """Return each volume and where it is mounted: memory for /dev/shm, which is 64 MB else, a /tmp
-    beside a read-only root, and each bucket that is a folder.
-
-    Source: Google Cloud, GKE, Cloud Storage FUSE CSI driver, ephemeral volumes.
-    """
-    volumes: list[tuple[dict[str, Any], str]] = [
-        ({"name": "shm", "emptyDir": {"medium": "Memory"}}, "/dev/shm")
-    ]
-    if role.read_only:
-        volumes.append(({"name": "tmp", "emptyDir": {}}, "/tmp"))
-    options = "implicit-dirs,file-mode=777,dir-mode=777"  # the image's user is not root
-    for number, bucket in enumerate(role.buckets):
-        attributes = {"bucketName": bucket, "mountOptions": options}
-        driver = {"driver": "gcsfuse.csi.storage.gke.io", "volumeAttributes": attributes}
-        volumes.append(({"name": f"bucket-{number}", "csi": driver}, f"/gcs/{bucket}"))
-    return volumes
+def _mounts(role: Role) -> tuple[list[volumes.Mount], gpudirect.Sidecar]:
+    """Return what a pod's program mounts, and what runs beside it."""
+    own = volumes.of(role.ready.job, role.read_only)
+    if role.direct is None:
+        return own, ([], [])
+    of_node = gpudirect.mounts(role.direct)
+    paths = {each.path for each in of_node}
+    kept = [each for each in own if each.path not in paths]
+    return [*kept, *of_node], gpudirect.sidecar(role.ready.job, role.direct)
 
 
-def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[str, Any]:
+def _container(role: Role, mounts: list[volumes.Mount]) -> dict[str, Any]:
     job = role.ready.job
     security: dict[str, Any] = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": role.read_only,
     }
-    if role.placement.on_tpu:
+    if role.placement.on_tpu or role.direct:
+        more = ("SYS_RESOURCE",) if role.direct is None else role.direct.capabilities
         security["runAsUser"] = 0
-        security["capabilities"] = {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
-    mounts = [{"name": volume["name"], "mountPath": path} for volume, path in volumes]
+        security["capabilities"] = {"drop": ["ALL"], **given(add=list(more))}
     return given(
         name=CONTAINER,
         image=role.ready.image.reference,
@@ -150,7 +140,7 @@ def _container(role: Role, volumes: list[tuple[dict[str, Any], str]]) -> dict[st
         args=[_literal(word) for word in arguments(job, role.identity.job_dir)],
         env=_environment(role),
         resources=resources(role),
-        volumeMounts=mounts,
+        volumeMounts=[each.mount for each in mounts],
         securityContext=security,
     )
 
@@ -163,7 +153,9 @@ def _environment(role: Role) -> list[dict[str, Any]]:
     path = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
     index = {"name": INDEX, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     promised = ready.image.promised(role.placement)
-    values = {name: _literal(value) for name, value in {**promised, **ready.job.variables}.items()}
+    direct = role.direct.environment if role.direct else {}
+    plain_values = {**promised, **direct, **ready.job.variables}
+    values = {name: _literal(value) for name, value in plain_values.items()}
     if job_dir:
         values |= output_variables(_literal(job_dir))
     if ready.job.distributed:  # as elsewhere: one replica is no cluster

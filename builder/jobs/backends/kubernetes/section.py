@@ -6,10 +6,12 @@ Toleration), of JobSet (ttlSecondsAfterFinished), of Kueue (topology-aware sched
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from builder.jobs.description.job import Job
-from builder.jobs.description.values import Cpu, Duration, Kept, Memory, Text, WrittenModel
+from builder.jobs.description.values import Cpu, Duration, Folder, Kept, Memory, Text, WrittenModel
 
 
 class Toleration(WrittenModel):
@@ -45,8 +47,47 @@ class Amounts(WrittenModel):
     """Memory: 16Gi or 512Mi."""
 
 
+class Volume(WrittenModel):
+    """A persistent volume, by its claim in the namespace."""
+
+    claim: Text = Field(examples=["runs"])
+    """The PersistentVolumeClaim."""
+
+    read_only: bool = Field(False, examples=[True])
+    """Nobody writes to it, so that any number of nodes may mount it."""
+
+
+def _volume(value: object) -> object:
+    """Return {claim: runs} for `runs`."""
+    return {"claim": value} if isinstance(value, str) else value
+
+
+_Volume = Annotated[Volume, BeforeValidator(_volume, json_schema_input_type=Volume | str)]
+
+
+class DirectNetworks(WrittenModel):
+    """GPUDirect between machines with H100, H200 or B200: what Google's plugin needs in a pod."""
+
+    networks: tuple[Text, ...] = Field((), examples=[["gpu-nic-0", "gpu-nic-1"]])
+    """The node pool's networks, in the order of their interfaces; by default as Google's guide
+    names them: vpc1 to vpc4, vpc1 to vpc8, rdma-0 to rdma-7."""
+
+    daemon: Text | None = Field(None, examples=["v1.0.21"])
+    """The version of the plugin's daemon, which belongs to that of the plugin on the nodes."""
+
+
+def _gpudirect(value: object) -> object:
+    """Return {} for `true`, and None for `false`."""
+    return {"true": {}, "false": None}.get(value, value) if isinstance(value, str) else value
+
+
+_GpuDirect = Annotated[
+    DirectNetworks | None, BeforeValidator(_gpudirect, json_schema_input_type=DirectNetworks | bool)
+]
+
+
 class KubernetesSection(WrittenModel):
-    """What only a cluster has: priority, node selectors, tolerations, reservation, topology."""
+    """What only a cluster has: priority, volumes, node selectors, tolerations, topology."""
 
     priority: Text | None = Field(None, examples=["high"])
     """A PriorityClass of the cluster."""
@@ -73,8 +114,15 @@ class KubernetesSection(WrittenModel):
     )
     """Taints that the pods tolerate, besides those of the accelerator."""
 
+    volumes: dict[Folder, _Volume] = Field({}, examples=[{"/mnt/runs": "runs"}])
+    """Persistent volumes: where each pod mounts it, and its claim."""
+
     reservation: Text | None = Field(None, examples=["projects/my-project/reservations/mine"])
     """A reservation of Compute Engine, whose machines the job runs on. GKE alone."""
+
+    gpudirect: _GpuDirect = Field(None, examples=["true"])
+    """NCCL reaches the network through GPUDirect: TCPX, TCPXO or RDMA, as the machine has it. GKE
+    alone."""
 
     topology: Topology | None = Field(
         None, examples=[{"preferred": "cloud.google.com/gce-topology-block"}]
