@@ -127,7 +127,7 @@ def main() -> int:
     parts.watch(Evaluation, "run", "evaluations", "first evaluation, traced")
     parts.watch(Mistakes, "evaluated", "worst answers for the report")
     parts.watch(Scalars, "steps", "TensorBoard")
-    parts.watch(Controller, "_save", "checkpoints, but for what writes them beside the steps")
+    parts.watch(Controller, "_save", "checkpoints, taken")
     parts.watch(Report, "closed", "the report's page")
     parts.watch(results, "export", "SavedModel")
     with contextlib.redirect_stdout(io.StringIO()):
