@@ -155,9 +155,12 @@ def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
 
 
 def predictor(config: Config, network: Any) -> Any:
-    """Return a function of uint8 squares: what `network` says of them."""
+    """Return a function of any number of uint8 squares: what `network` says of them."""
+    size = config.image_size
     return tf.function(
-        lambda images: predicted(config, network(images, training=False)), autograph=False
+        lambda images: predicted(config, network(images, training=False)),
+        input_signature=[tf.TensorSpec([None, size, size, 3], tf.uint8)],
+        autograph=False,
     )
 
 
