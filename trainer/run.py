@@ -179,10 +179,9 @@ def _train(run: Run, preemption: Preemption, claim: Lease) -> None:
                     results.predict(evaluation.model, run.names, config, run.validation)
             if "final" in config.export:
                 save_model("final", run.position)
-        with run.stopwatch.measure("checkpoint"):
-            provenance.write(config, os.environ, run.records, run.facts)
         done = {"step": run.position.step, **result, "early": early, **markers.requested(config)}
         with run.stopwatch.measure("checkpoint"):
+            provenance.write(config, os.environ, run.records, run.facts)
             storage.write(f"{config.job_dir}/{markers.DONE}", json.dumps(done).encode())
 
     if place.chief:

@@ -45,10 +45,8 @@ def of(
         if corrupt:
             return USAGE, corrupt
         if isinstance(error, tf.errors.DataLossError):
-            return (
-                RESTART,
-                f"a record could not be read, and all can now: start again: {_reason(error)}",
-            )
+            text = "a record could not be read, and all can now: start again"
+            return RESTART, f"{text}: {_reason(error)}"
     if config and config.xla and isinstance(error, tf.errors.OpError):
         return USAGE, f"--xla: XLA does not compile this model, leave it out: {_reason(error)}"
     return FAULT, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

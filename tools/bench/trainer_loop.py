@@ -5,7 +5,7 @@
 Both sides of a pair run in one process, in turns, on the same batches in memory. The table shows
 the median of the rounds; the notes also show the smallest, for a machine that others use. An epoch
 of model.fit is measured from the end of its first step to the end of its last one, without the cost
-of beginning and ending an epoch.
+of beginning and ending an epoch. The last row is of whole processes (tools/bench/whole_run.py).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tools.bench import Row, load, report, seconds
+from tools.bench import Row, load, report, seconds, whole_run
 
 ROUNDS, STEPS = 7, 30
 MODELS = (("small_cnn", 96, 32), ("MobileNetV2", 96, 16))
@@ -30,7 +30,8 @@ def main() -> int:
     import tensorflow as tf
 
     began = load()
-    rows = [steps(name, size, batch) for name, size, batch in MODELS] + checkpoint()
+    rows = [steps(name, size, batch) for name, size, batch in MODELS]
+    rows += checkpoint() + whole_run.rows()
     facts = {"load before": began, "load after": load(), "tensorflow": tf.__version__}
     report("trainer_loop", rows, facts)
     return 0

@@ -81,8 +81,9 @@ def training(
         # Encoded records are skipped, so no example before the position is decoded.
         return _shuffled(pieces, shards, key, classes, repeats, 0 if graph else done).skip(done)
 
-    later = tf.data.Dataset.range(first + 1, tf.int64.max).flat_map(epoch)
-    examples = epoch(tf.constant(first, tf.int64), offset).concatenate(later)
+    whole = tf.data.Dataset.range(first + bool(offset), tf.int64.max).flat_map(epoch)
+    begun = [epoch(tf.constant(first, tf.int64), offset)] if offset else []
+    examples = functools.reduce(tf.data.Dataset.concatenate, [*begun, whole])
     if graph:
         batches = _in_graph(examples, batch_size, config)
     else:
@@ -127,10 +128,8 @@ def _in_graph(examples: tf.data.Dataset, batch_size: int, config: Config) -> tf.
     def made(
         content: tf.Tensor, _: tf.Tensor, label: tf.Tensor, draws: tf.Tensor
     ) -> tuple[Any, tf.Tensor]:
-        window = None
-        if not augment.whole(config):
-            window = lambda size: augment.window(size, draws, config)  # noqa: E731
-        image = decoding.decode(content, size, window)
+        seen = functools.partial(augment.window, draws=draws, config=config)
+        image = decoding.decode(content, size, None if augment.whole(config) else seen)
         mirrored, upended, turns = tf.unstack(augment.placing(draws[None], config)[0])
         image = tf.image.rot90(image[:: 1 - 2 * upended, :: 1 - 2 * mirrored], turns)
         image = tf.ensure_shape(image, [size, size, 3])
@@ -170,10 +169,11 @@ def evaluation(
     own = parts.size(pieces)
     missing = evaluation_batches(shards, context, batch_size) * replicas * batch_size - own
     filler = next(Piece(shard.path, 0, 1) for shard in shards if shard.records)
-    decoded = config.image_size, classes, shards[0].layout, config.evaluate_crop
+    square = decoding.squares(config.image_size, config.evaluate_crop)
 
     def made(number: tf.Tensor, record: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return *parse(record, *decoded), tf.cast(number < own, tf.float32)
+        contents, _, labels = _parsed(record[None], classes, shards[0].layout)
+        return square(contents[0]), labels[0], tf.cast(number < own, tf.float32)
 
     return (
         tf.data.Dataset.from_tensor_slices(_columns((*pieces, *(filler,) * missing)))
@@ -191,15 +191,11 @@ def _columns(pieces: tuple[Piece, ...]) -> tuple[list[Any], ...]:
 
 
 def parse(
-    record: tf.Tensor,
-    image_size: int,
-    classes: int,
-    layout: Layout,
-    crop: float = 0.0,
+    record: tf.Tensor, image_size: int, classes: int, layout: Layout
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return image and target of a serialised tf.train.Example, without augmentation."""
+    """Return image and target of a serialised tf.train.Example."""
     contents, _, labels = _parsed(record[None], classes, layout)
-    return decoding.decode(contents[0], image_size, decoding.centre(crop)), labels[0]
+    return decoding.decode(contents[0], image_size), labels[0]
 
 
 def window(shards: tuple[Shard, ...]) -> int:

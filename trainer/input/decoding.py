@@ -56,6 +56,17 @@ def centre(crop: float) -> Window | None:
     return window if crop else None
 
 
+@functools.cache
+def squares(image_size: int, crop: float) -> Any:
+    """Return `decode` of the central square as one function of a graph, which is traced once for
+    all that evaluates, predicts and serves."""
+    return tf.function(
+        lambda encoded: decode(encoded, image_size, centre(crop)),
+        input_signature=[tf.TensorSpec([], tf.string)],
+        autograph=False,
+    )
+
+
 def _square(image: tf.Tensor, image_size: int) -> tf.Tensor:
     """Return a uint8 square. A picture of that size is not changed.
 

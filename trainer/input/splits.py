@@ -31,17 +31,11 @@ from trainer.records import tfrecord
 
 UNKNOWN_SIZE = 32
 """Pixels to decode pictures at where only their soundness counts."""
-
-
 _GZIP = b"\x1f\x8b"
 _NAMES = ("{}-*.tfrecord", "{}-?????-of-?????", "*-{}.tfrecord-?????-of-?????")
 """Of a split's files, as trainer.records, many scripts, and TensorFlow Datasets call them."""
-
-
 _FILE = r"[^/\s;:'\"]*(?:\.tfrecord|-\d{5}-of-\d{5})[^/\s;:'\"]*"
 """Of such a name in an error's text."""
-
-
 _TRACING = threading.Lock()
 """Held where one of several threads makes operations: TensorFlow 2.21 keeps the types of their
 arguments in a table without a lock (python_api_dispatcher.cc), and a process ended by SIGSEGV."""

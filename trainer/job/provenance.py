@@ -37,7 +37,7 @@ def write(
         "software": dict(software),
         "options": dataclasses.asdict(config),
         "records": dict(records),
-        "files": {_relative(path, config.job_dir): sha256(path) for path in sorted(paths)},
+        "files": {p.removeprefix(f"{config.job_dir}/"): sha256(p) for p in sorted(paths)},
     }
     storage.write(f"{config.job_dir}/{FILE}", json.dumps(content, indent=1).encode())
 
@@ -54,8 +54,3 @@ def sha256(path: str) -> str:
 def _files(folder: str) -> Iterator[str]:
     for root, _, names in storage.gfile.walk(folder):
         yield from (posixpath.join(root, name) for name in names)
-
-
-def _relative(path: str, job_dir: str) -> str:
-    """Return a path as it is below the job's folder; elsewhere whole."""
-    return path.removeprefix(f"{job_dir}/")

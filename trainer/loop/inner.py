@@ -89,7 +89,8 @@ class Trainer:
             if config.target == targets.VALUES and known:
                 networks.learn_units(self.model, np.concatenate([*known.values()]))
         self.total = traced(functools.partial(summed, strategy))
-        self._averages: list[tuple[Any, Any]] = []
+        self.averages: list[tuple[Any, Any]] = []
+        """Each variable of networks.followed with its moving average; none without --ema."""
         self.use_learning_rate(1.0)
 
     def use_learning_rate(self, factor: float) -> None:
@@ -106,7 +107,7 @@ class Trainer:
         if self.replicas > 1:  # `_train_step` sums the gradients, so that it can clip the sum.
             inner._all_reduce_sum_gradients = list
         followed = networks.followed(self.model) if self.config.ema else []
-        self._averages = [(v, inner.add_variable_from_reference(v, "average")) for v in followed]
+        self.averages = [(v, inner.add_variable_from_reference(v, "average")) for v in followed]
 
     def _trace(self) -> None:
         """Make the functions again, since they refer to the optimizer and its variables."""
@@ -183,29 +184,24 @@ class Trainer:
             for name, variable in variables.items():
                 variable.assign(values[name])
 
-    def averages(self) -> list[tuple[Any, Any]]:
-        """Return each variable of networks.followed with its moving average; none without --ema."""
-        return self._averages
-
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """With --ema, give the model the moving averages of its weights and statistics inside."""
-        pairs = self.averages()
-        values = [variable.numpy() for variable, _ in pairs]
+        values = [variable.numpy() for variable, _ in self.averages]
         with self.strategy.scope():
-            for variable, average in pairs:
+            for variable, average in self.averages:
                 variable.assign(average.numpy())
         try:
             yield
         finally:
             with self.strategy.scope():
-                for (variable, _), value in zip(pairs, values, strict=True):
+                for (variable, _), value in zip(self.averages, values, strict=True):
                     variable.assign(value)
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return what a SavedModel has: the variables by their paths, with --ema averaged."""
         values = {variable.path: variable.numpy() for variable in self.model.variables}
-        return values | {variable.path: average.numpy() for variable, average in self.averages()}
+        return values | {variable.path: average.numpy() for variable, average in self.averages}
 
     def _read(self) -> list[tf.Tensor]:
         return [tf.identity(variable) for variable in self.variables().values()]
@@ -217,7 +213,7 @@ class Trainer:
             return []
         own = [v for v in self.model.non_trainable_variables if v.dtype.startswith("float")]
         paths = {variable.path for variable in own}
-        return own + [average for variable, average in self._averages if variable.path in paths]
+        return own + [average for variable, average in self.averages if variable.path in paths]
 
     def _synchronise(self) -> None:
         """Give all replicas the mean of their BatchNorm statistics.
@@ -323,7 +319,7 @@ class Trainer:
         rate = tf.cast(self.optimizer.learning_rate, tf.float32)
         self.optimizer.apply(gradients, list(variables))
         share = 1.0 - optimization.kept(self.config.ema, self.optimizer.iterations)
-        for variable, average in self._averages:
+        for variable, average in self.averages:
             average.assign(average + share * (variable - average))
         return tf.stack([loss, accuracy, norm / self.replicas, rate / self.replicas])
 
@@ -382,10 +378,8 @@ class Evaluation:
         began = time.perf_counter()
         total: dict[str, np.ndarray] = {}
         iterator, self._iterator = self._iterator or iter(self._dataset or self._make()), None
-        if self._kept:
-            self._dataset = (
-                None  # Its cache is this iterator's, which an error may leave half full.
-            )
+        if self._kept:  # Its cache is this iterator's, which an error may leave half full.
+            self._dataset = None
         for first in range(0, self.batches, self.CHUNK):
             if first:
                 between()

@@ -327,7 +327,7 @@ class Controller:
             "judge": self.judge.state(),
             "evaluated": self._evaluated,
             "readers": self.trainer.readers,
-            "averages": {v.path: average.path for v, average in self.trainer.averages()},
+            "averages": {v.path: average.path for v, average in self.trainer.averages},
             "records": self.run_.records,
             "factor": self.factor,
             "tries": self.tries,

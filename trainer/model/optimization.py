@@ -154,6 +154,16 @@ def plain_losses(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
+def predictor(config: Config, network: Any) -> Any:
+    """Return a function of any number of uint8 squares: what `network` says of them."""
+    size = config.image_size
+    return tf.function(
+        lambda images: predicted(config, network(images, training=False)),
+        input_signature=[tf.TensorSpec([None, size, size, 3], tf.uint8)],
+        autograph=False,
+    )
+
+
 def predicted(config: Config, outputs: tf.Tensor) -> tf.Tensor:
     """Return what a trained model's outputs mean: probabilities of the classes, or values."""
     if config.target == targets.VALUES:

@@ -2,12 +2,12 @@
 file of what it says of each record."""
 
 import csv
+import functools
 import io
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -41,7 +41,6 @@ def export(
         if variable.path in weights:  # The others are states of random numbers, for training.
             variable.assign(weights[variable.path])
 
-    @tf.autograph.experimental.do_not_convert
     def tensors(images: tf.Tensor) -> dict[str, tf.Tensor]:
         predicted = optimization.predicted(config, network(images, training=False))
         if config.target == targets.VALUES:
@@ -51,27 +50,23 @@ def export(
         label = tf.gather(tf.constant(names), tf.argmax(predicted, axis=-1))
         return {"probabilities": predicted, "label": label}
 
-    window = decoding.centre(config.evaluate_crop)
+    square = decoding.squares(size, config.evaluate_crop)
 
-    @tf.autograph.experimental.do_not_convert
-    def files(encoded: tf.Tensor) -> dict[str, tf.Tensor]:
-        square = tf.TensorSpec((size, size, 3), tf.uint8)
-        return tensors(
-            tf.map_fn(
-                lambda content: decoding.decode(content, size, window),
-                encoded,
-                fn_output_signature=square,
-            )
-        )
+    def files(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+        one = tf.TensorSpec((size, size, 3), tf.uint8)
+        return served.tensors(tf.map_fn(square, image_bytes, fn_output_signature=one))
 
-    archive = keras.export.ExportArchive()
-    archive.track(network)
-    encoded = tf.TensorSpec([None], tf.string, name="image_bytes")
-    archive.add_endpoint("serving_default", files, [encoded])
-    images = tf.TensorSpec([None, size, size, 3], tf.uint8, name="images")
-    archive.add_endpoint("tensors", tensors, [images])
+    # Not keras.export.ExportArchive, which traces each function twice.
+    graph = functools.partial(tf.function, autograph=False)
+    images = [tf.TensorSpec([None, size, size, 3], tf.uint8, "images")]
+    served: Any = tf.Module()
+    served.weights = [variable.value for variable in network.variables]
+    served.tensors = graph(tensors, input_signature=images)
+    encoded = [tf.TensorSpec([None], tf.string, "image_bytes")]
+    served.serving_default = graph(files, input_signature=encoded)
     temporary = f"{path}.tmp-{os.getpid()}"
-    archive.write_out(temporary, verbose=False)
+    signatures = {name: getattr(served, name) for name in ("serving_default", "tensors")}
+    tf.saved_model.save(served, temporary, signatures)
     storage.replace_folder(temporary, path)
 
 
@@ -87,10 +82,7 @@ def predict(
     """
     context = tf.distribute.InputContext()
     dataset = data.evaluation(shards, context, config, len(names), _BATCH)
-    predict = tf.function(
-        lambda images: optimization.predicted(config, network(images, training=False)),
-        autograph=False,
-    )
+    predict = optimization.predictor(config, network)
     places = ((s.path.rpartition("/")[2], n) for s in shards for n in range(s.records))
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")

@@ -61,10 +61,7 @@ class Mistakes(Observer):
         last = step >= run.config.steps or run.judge.stop
         if not (last or "images" in run.config.summaries):
             return
-        self._predict = self._predict or tf.function(
-            lambda x: optimization.predicted(run.config, run.model(x, training=False)),
-            autograph=False,
-        )
+        self._predict = self._predict or optimization.predictor(run.config, run.model)
         images, labels = self.examples(run)
         starts = range(0, len(images), _BATCH)
         parts = [self._predict(images[at : at + _BATCH]).numpy() for at in starts]
