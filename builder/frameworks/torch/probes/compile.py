@@ -71,12 +71,20 @@ class Allocator:
     that are free as a whole.
 
     room: bytes of the device. reserved: bytes of segments now; peak: at the most. used: bytes of
-    pieces now; most: at the most, as torch.cuda.max_memory_allocated says it.
+    pieces now; most: at the most, as torch.cuda.max_memory_allocated says it. workspace: bytes that
+    cuBLAS still has to get.
     """
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int, workspace: int = 0) -> None:
         self.room, self.reserved, self.peak, self.used, self.most = room, 0, 0, 0, 0
+        self.workspace = workspace
         self.free: list[Block] = []
+
+    def multiply(self) -> None:
+        """Give cuBLAS its workspace with the first product of matrices; it keeps that."""
+        if self.workspace:
+            self.take(self.workspace)
+            self.workspace = 0
 
     def take(self, size: int) -> Block:
         """Return a piece for so many bytes."""
@@ -200,9 +208,8 @@ class Work:
         as_on_a_gpu()
         fakes: Any = import_module("torch._subclasses.fake_tensor")
         mode: Any = fakes.FakeTensorMode(allow_non_fake_inputs=True)
-        watch, allocator = watching(
-            torch, mode, Allocator(self.room), self.workspace, self.convolved
-        )
+        allocator = Allocator(self.room, self.workspace)
+        watch = watching(torch, mode, allocator, self.convolved)
         with mode, on_gpu(torch):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
@@ -313,17 +320,12 @@ def workspace(capability: str) -> int:
 
 
 def watching(
-    torch: Any,
-    mode: Any,
-    allocator: Allocator,
-    workspace: int,
-    convolved: dict[cudnn.Convolution, str],
-) -> tuple[Any, Allocator]:
+    torch: Any, mode: Any, allocator: Allocator, convolved: dict[cudnn.Convolution, str]
+) -> Any:
     """Return a mode that lets each new storage go through an allocator.
 
     Its `live` has the pieces of those that live, its `types` the types that products calculate in,
-    its `calls` those of cuBLAS in float8. workspace: bytes that the first product of matrices
-    takes. convolved: gets the convolutions that cuDNN is given.
+    its `calls` those of cuBLAS in float8. convolved: gets the convolutions that cuDNN is given.
     """
     modes: Any = import_module("torch.utils._python_dispatch")
     tree: Any = import_module("torch.utils._pytree")
@@ -335,7 +337,6 @@ def watching(
             self.live: dict[int, Block] = {}
             self.types: set[str] = set()
             self.calls: dict[str, dict[str, int]] = {}
-            self.workspace = workspace
             self.kept: dict[int, Any] = {}
 
         def __torch_dispatch__(
@@ -348,9 +349,8 @@ def watching(
             given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
             name = function.overloadpacket.__name__
             if name in products:
-                if name != "convolution" and self.workspace:
-                    allocator.take(self.workspace)
-                    self.workspace = 0
+                if name != "convolution":
+                    allocator.multiply()
                 self.types.add(str(given[0][-1 if len(given[0]) == 2 else 1].dtype)[6:])
             made = function(*given[0], **given[1])
             if name == "_scaled_mm":
@@ -374,7 +374,7 @@ def watching(
                 self.live[key] = allocator.take(size)
                 weakref.finalize(storage, lambda: allocator.give(self.live.pop(key)))
 
-    return Watch(), allocator
+    return Watch()
 
 
 def convolutions(torch: Any, name: str, given: Any, made: Any) -> Iterator[cudnn.Convolution]:
