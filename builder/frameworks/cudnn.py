@@ -9,6 +9,7 @@ is copied into a container beside a hook of the check `compile`.
 # ruff: noqa: PTH207
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import glob
 import json
@@ -18,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from builder.frameworks import hook
+
 OLDEST = 90800
 """The release that can be asked: 9.8."""
 
@@ -26,6 +29,7 @@ _OPERATIONS = {"forward": (10, 700), "data": (12, 706), "filter": (11, 712)}
 """Of each operation: its descriptor, and the first of its attributes, as in the header."""
 _BEFORE = ("cuda_runtime/lib/libcudart", "cuda_nvrtc/lib/libnvrtc", "cublas/lib/libcublasLt")
 """What cuDNN is linked to, in NVIDIA's wheels."""
+_OWN = "cudnn/lib/libcudnn"
 
 _CONVOLUTION, _CONFIGURATION, _HEURISTICS, _PLAN, _GRAPH, _TENSOR, _DEVICE = 1, 3, 4, 5, 15, 17, 38
 """Descriptors."""
@@ -262,14 +266,29 @@ def _frames(text: str) -> dict[str, str]:
     return lines
 
 
+@contextlib.contextmanager
+def asking() -> Iterator[dict[str, str]]:
+    """Give what is said of a step. A cuDNN that is not there or too old says nothing; what nobody
+    expects is a remark, and the rest of what is known of the step stays."""
+    said: dict[str, str] = {}
+    try:
+        yield said
+    except (OSError, CudnnError):
+        return
+    except Exception as error:
+        said["remark"] = f"not known what cuDNN says of it: {hook.words(error)}"
+
+
 def refused(
     properties: Mapping[str, Any], asked: Iterable[tuple[Convolution, str]]
 ) -> Iterator[tuple[Convolution, str]]:
     """Yield the convolutions of (convolution, its line) that cuDNN has no plan for. Raises OSError
     and CudnnError where it cannot be asked."""
-    planner, known = Planner(properties), dict[Convolution, bool]()
+    planner: Planner | None = None
+    known: dict[Convolution, bool] = {}
     for convolution, line in asked:
         if convolution not in known:
+            planner = planner or Planner(properties)
             known[convolution] = planner.plans(convolution)
             if not known[convolution]:
                 yield convolution, line
@@ -285,7 +304,11 @@ def _opened() -> ctypes.CDLL:
         return ctypes.CDLL("libcudnn.so.9")
     except OSError:
         folders = [f"{each}/nvidia" for each in sys.path]
-    for stem in (*_BEFORE, "cudnn/lib/libcudnn"):
+    opened = None
+    for stem in (*_BEFORE, _OWN):
         for path in (path for folder in folders for path in glob.glob(f"{folder}/{stem}.so.*")):
             library = ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
-    return library
+            opened = library if stem == _OWN else opened
+    if opened is None:
+        raise OSError("no cuDNN 9 is here")
+    return opened

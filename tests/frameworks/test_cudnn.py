@@ -127,3 +127,20 @@ def test_each_convolution_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_older_one_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CudnnError, match="cuDNN 90300 plans for no device that is not here"):
         asked(monkeypatch, 1, 1, 90300)
+
+
+def test_a_step_without_convolutions_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn, "Planner", None)
+    assert list(cudnn.refused({}, ())) == []
+
+
+def test_without_cudnn_nothing_is_said_and_what_nobody_expects_is_a_remark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.path", [])
+    with cudnn.asking() as said:
+        list(cudnn.refused({}, [(FORWARD, "")]))
+    assert said == {}
+    with cudnn.asking() as said:
+        raise ValueError("window={}")
+    assert said == {"remark": "not known what cuDNN says of it: ValueError: window={}"}

@@ -116,7 +116,7 @@ def begun(answer: bytes, seconds: float = 0.0, code: int = 0) -> tuple[int, int]
         ({"answer": b'{"refused": "no"}'}, {"refused": "no"}),
         ({"answer": b"{}"}, {}),
         ({"answer": b"", "seconds": 60.0}, {"remark": "takes too long"}),
-        ({"answer": b"", "code": signal.SIGTERM}, {"remark": "the compiler aborts"}),
+        ({"answer": b"", "code": signal.SIGTRAP}, {"remark": "the compiler aborts"}),
     ],
 )
 def test_what_the_process_of_the_compiler_says(process: Any, says: dict[str, str]) -> None:

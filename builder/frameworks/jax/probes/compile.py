@@ -204,11 +204,12 @@ class Work:
 
     def ask_cudnn(self, text: str) -> dict[str, str]:
         """Return what cuDNN refuses of a compiled program's convolutions."""
-        with contextlib.suppress(OSError, cudnn.CudnnError):
-            asked = cudnn.of_hlo(text) if "__cudnn$conv" in text else ()
-            for convolution, frames in cudnn.refused(self.request["properties"], asked):
+        with cudnn.asking() as said:
+            for convolution, frames in cudnn.refused(
+                self.request["properties"], cudnn.of_hlo(text)
+            ):
                 return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
-        return {}
+        return said
 
     def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
         """Look for the largest batch that fits, and answer with each one that does. A batch is the

@@ -172,14 +172,13 @@ class Work:
     def ask_cudnn(self) -> dict[str, str]:
         """Return what cuDNN says of the convolutions that were counted: where it has no plan for
         bfloat16, PyTorch takes another way (ConvParams::use_cudnn); else it refuses."""
-        said: dict[str, str] = {}
-        with contextlib.suppress(OSError, cudnn.CudnnError):
+        with cudnn.asking() as said:
             for convolution, frames in cudnn.refused(
                 self.request["properties"], self.convolved.items()
             ):
                 if convolution.type != "bfloat16":
                     return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
-                said = {"remark": "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"}
+                said["remark"] = "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"
         return said
 
     def compile(self, function: Any, examples: Any) -> list[tuple[int, int]]:
