@@ -204,8 +204,7 @@ class Sandbox:
             "PYTHONPATH": ":".join(filter(None, paths)),
             variable: json.dumps(request),
         }
-        name, files = program_files(hook, imports)
-        files["sitecustomize.py"] = files.pop(name)
+        files = hook_files(hook, imports)
         with self.container(arguments, environment, entrypoint) as container:
             self._put(container, HOOK, files)
             if part:
@@ -446,6 +445,12 @@ def program_files(program: str, imports: Sequence[str]) -> tuple[str, dict[str, 
     name = f"{program.rpartition('.')[2]}.py"
     inits = dict.fromkeys((f"{package}/__init__.py" for package in packages), b"")
     return name, {name: _source(program), **inits, **files}
+
+
+def hook_files(hook: str, imports: Sequence[str]) -> dict[str, bytes]:
+    """Return what is sent as the folder of a module that Python is to import before all else."""
+    name, files = program_files(hook, imports)
+    return {"sitecustomize.py": files.pop(name), **files}
 
 
 @contextlib.contextmanager

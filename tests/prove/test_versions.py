@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
     "start": (2, "47654ff54a"),
-    "compile": (3, "079aa75da0"),
+    "compile": (3, "bb72de8245"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),

@@ -34,7 +34,7 @@ from builder.facts.frameworks import Part
 from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
 from builder.prove.judge import Run
-from builder.prove.session import Sandbox, program_files
+from builder.prove.session import Sandbox, hook_files
 from tools import bench
 
 TABLE, PROGRAMS = Path(__file__).with_suffix(".yaml"), Path(__file__).parent / "programs"
@@ -123,26 +123,9 @@ class Python:
     def make(self, requirements: Sequence[str]) -> None:
         """Make the environment, if it is not there as a whole."""
         if not (done := self.folder / "whole").is_file():
-            bench.command(
-                sys.executable,
-                "-m",
-                "uv",
-                "venv",
-                "--clear",
-                "--python",
-                sys.executable,
-                self.folder,
-            )
-            bench.command(
-                sys.executable,
-                "-m",
-                "uv",
-                "pip",
-                "install",
-                "--python",
-                self.program,
-                *requirements,
-            )
+            uv = (sys.executable, "-m", "uv")
+            bench.command(*uv, "venv", "--clear", "--python", sys.executable, self.folder)
+            bench.command(*uv, "pip", "install", "--python", self.program, *requirements)
             done.touch()
 
     def start_with(
@@ -158,9 +141,7 @@ class Python:
         """Run a program with a hook, as Sandbox.start_with does, until its step is answered."""
         plugin = {"plugin": str(self.packages / part.path)} if part else {}
         with tempfile.TemporaryDirectory() as folder:
-            name, files = program_files(hook, imports)
-            files["sitecustomize.py"] = files.pop(name)
-            for path, content in files.items():
+            for path, content in hook_files(hook, imports).items():
                 place = Path(folder, path)
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)

@@ -81,9 +81,9 @@ def training(
         # Encoded records are skipped, so no example before the position is decoded.
         return _shuffled(pieces, shards, key, classes, repeats, 0 if graph else done).skip(done)
 
-    whole = tf.data.Dataset.range(first + bool(offset), tf.int64.max).flat_map(epoch)
-    begun = [epoch(tf.constant(first, tf.int64), offset)] if offset else []
-    examples = functools.reduce(tf.data.Dataset.concatenate, [*begun, whole])
+    examples = tf.data.Dataset.range(first + bool(offset), tf.int64.max).flat_map(epoch)
+    if offset:
+        examples = epoch(tf.constant(first, tf.int64), offset).concatenate(examples)
     if graph:
         batches = _in_graph(examples, batch_size, config)
     else:

@@ -317,17 +317,19 @@ def _last_words(run: JobLog) -> tuple[Evidence, ...]:
     """Return the lines that say most about the end: our trainer's error; the first and the last
     exception that the run did not outlive, each with the line of the program; a complaint; the last
     line."""
-    lines = list(enumerate(run.lines))
-    exceptions = [index for index, _ in _errors(run, _EXCEPTION)]
-    choices = (
-        [index for index, line in lines if line.event == "error"][-1:],
-        _ends(_outliving(run, exceptions) or exceptions),
-        _ends(_outliving(run, [index for index, _ in _errors(run, _COMPLAINT)])),
-        [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)][-1:],
-        range(len(run.lines))[-1:],
-    )
-    chosen = next((indices for indices in choices if indices), ())
+    chosen = next(filter(None, _choices(run)), ())
     return tuple(line for index in chosen for line in _with_frame(run, index))
+
+
+def _choices(run: JobLog) -> Iterator[Sequence[int]]:
+    """Yield the lines that may say most, the best first; each choice reads the whole log."""
+    lines = list(enumerate(run.lines))
+    yield [index for index, line in lines if line.event == "error"][-1:]
+    exceptions = [index for index, _ in _errors(run, _EXCEPTION)]
+    yield _ends(_outliving(run, exceptions) or exceptions)
+    yield _ends(_outliving(run, [index for index, _ in _errors(run, _COMPLAINT)]))
+    yield [index for index, line in lines if not line.event and _COMPLAINT.search(line.text)][-1:]
+    yield range(len(run.lines))[-1:]
 
 
 def _ends(indices: Sequence[int]) -> list[int]:

@@ -67,13 +67,9 @@ class Kernels:
         errors: Any = import_module("triton.runtime.errors")
         try:
             made = self.own_compile(source, target=self.target, options=options)
-            if made.metadata.shared > self.device["maxSharedMemoryPerBlockOptin"]:
-                needs = (
-                    made.metadata.shared,
-                    self.device["maxSharedMemoryPerBlockOptin"],
-                    "shared memory",
-                )
-                raise errors.OutOfResources(*needs)
+            needed, given = made.metadata.shared, self.device["maxSharedMemoryPerBlockOptin"]
+            if needed > given:
+                raise errors.OutOfResources(needed, given, "shared memory")
         except (OSError, ImportError):  # a gap of the image's, which the check `compiler` asks for
             raise
         except Exception as error:
