@@ -22,7 +22,7 @@ from typing import IO, Final, Literal
 
 from builder.core import parallel
 from builder.core.display import masked
-from builder.core.errors import CheckFailed, InputError, OutsideError
+from builder.core.errors import CheckFailed, InputError, OutsideError, fix_of
 from builder.core.events import OnEvent, ignore, step
 from builder.devicecode import ptx
 from builder.devicecode.pruning.elf import LIBRARY_NAME, MAGIC, Buffer
@@ -135,7 +135,7 @@ def compiler(
             found = re.search(r"Failed to fetch: .*", done.stderr)
             why = masked(found[0] if found else " ".join(done.stderr.split()))
             fix = "check the network, or name an index that is reachable in UV_DEFAULT_INDEX"
-            raise OutsideError(f"ptxas {VERSION} cannot be fetched: {why}", fix)
+            raise OutsideError(f"ptxas {VERSION} cannot be fetched: {why}", fix_of(why, fix))
         yield Path(folder, "nvidia/cuda_nvcc/bin/ptxas")
 
 

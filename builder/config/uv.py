@@ -31,7 +31,7 @@ from builder.config.network import BuildNetwork
 from builder.config.pins import Pin, dump, parse
 from builder.config.sources import LARGEST, MadeWheel, NotPlainError
 from builder.core import parallel
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError, fix_of
 
 SIZE_TIMEOUT = 5.0
 """Seconds to ask an index for the size of one wheel."""
@@ -387,6 +387,9 @@ def _failure(stderr: str) -> Exception:
     reason = re.sub(r"//[^/@\s]*@", "//", last if isinstance(last, str) else " ".join(last))
     return OutsideError(
         f"the Python packages cannot be resolved: {reason or 'uv said nothing'}",
-        "check the network, or name an index that is reachable in UV_DEFAULT_INDEX; "
-        "the lock that is there stays valid",
+        fix_of(
+            stderr,
+            "check the network, or name an index that is reachable in UV_DEFAULT_INDEX; "
+            "the lock that is there stays valid",
+        ),
     )

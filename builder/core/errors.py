@@ -7,6 +7,8 @@ refused, 4 a check did not pass; 1 is a fault of the factory.
 from __future__ import annotations
 
 import errno
+import os
+import re
 from typing import Final
 
 
@@ -60,7 +62,13 @@ _FIXES: Final = {
         "look what stands at this path, and move it away",
     ),
 }
+_FULL: Final = re.compile(f"{os.strerror(errno.ENOSPC)}|{os.strerror(errno.EDQUOT)}")
 _NO_TEMPORARY: Final = "No usable temporary directory"
+
+
+def fix_of(printed: str, otherwise: str) -> str:
+    """Return the fix for what another program printed: a full disk's, or `otherwise`."""
+    return _FIXES[errno.ENOSPC] if _FULL.search(printed) else otherwise
 
 
 def refusal(error: OSError, path: str = "") -> OutsideError | None:

@@ -18,7 +18,7 @@ from builder.config.debian_packages import DebianPackage, from_apt
 from builder.core import project
 from builder.core.display import masked
 from builder.core.docker_sdk import refusals
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import InputError, OutsideError, fix_of
 from builder.core.events import OnEvent, ignore, step
 from builder.core.project import IMAGES
 from builder.core.settings import Settings
@@ -167,5 +167,8 @@ def _failed(suite: str, mirror: str, printed: str) -> OutsideError:
     why = (lines or printed.strip().splitlines() or ["no message"])[0].removeprefix("E:").strip()
     return OutsideError(
         f"apt could not read Debian {suite} from {masked(mirror)}: {masked(why)}",
-        "check the network and the proxy; debian_mirror in builder.toml names another mirror",
+        fix_of(
+            printed,
+            "check the network and the proxy; debian_mirror in builder.toml names another mirror",
+        ),
     )

@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from builder.core.apt import KEYRING, AptSource, Mirror, mirror
-from builder.core.errors import OutsideError
+from builder.core.errors import OutsideError, fix_of
 from builder.core.events import OnEvent, ignore, step
 from builder.core.files import write
 
@@ -126,7 +126,11 @@ class Packages:
         return OutsideError(
             f"apt: Debian {self.suite} from {self.mirror.archive.uri}:"
             f" {first.removeprefix('E:').strip()}",
-            "check the network and the proxy (apt-get update must work on this machine), and retry",
+            fix_of(
+                done.stderr,
+                "check the network and the proxy (apt-get update must work on this machine), "
+                "and retry",
+            ),
         )
 
 

@@ -55,10 +55,12 @@ _STARTED = re.compile(
     re.IGNORECASE,
 )
 """What a cluster says when what a job waited for has come."""
+_HOW_LONG = r"(?: (?:in|after):? \d[\w:., ]*?)?(?: successfully)?[.!]*\s*$"
 _DONE = re.compile(
     r"\bjob completed successfully\b|\bjob_state_succeeded\b|`Trainer.fit` stopped: "
-    r"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?[.!]*\s*$"
-    r"|\b(?:finished|done|completed) training(?: in [\d.]+ \w+)?[.!]*\s*$"
+    rf"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?{_HOW_LONG}"
+    rf"|\b(?:finished|done|completed) training{_HOW_LONG}"
+    r"|^(?:total )?training (?:took|time):? \d[\w:., ]*$"
     r"|'train_runtime':|\bloss for final step\b|\bmodel saved\b|\bsaved model\b"
     r"|\bassets written to\b|\bepochs completed in\b|\boptimizer stripped from\b",
     re.IGNORECASE,

@@ -203,6 +203,11 @@ def test_a_job_that_ended_well_says_so_and_what_it_warned_of() -> None:
 def test_a_programs_own_word_for_a_good_end_counts_at_the_end_of_its_log() -> None:
     assert why("INFO| training done", "saving 8 parameters").ending == "ended-well"
     assert why("Finished training.").ending == "ended-well"
+    assert why("Training complete in 1m 7s", "Best val Acc: 0.95").ending == "ended-well"
+    assert why("INFO Training finished in 120.5 s.").ending == "ended-well"
+    assert why("Training time 0:12:33").ending == "ended-well"
+    assert why("Training finished in error").ending == "unknown"
+    assert why("epoch 3, training time: 12 s").ending == "unknown"
     assert why("training done", "a", "b", "c", "d").ending == "unknown"
     assert why("training done", OWN).ending == "unknown"
     assert why("training done", exit_code=1, state="failed").ending == "unknown"
