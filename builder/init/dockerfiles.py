@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -32,6 +32,11 @@ _CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|p
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
+_PROJECT: Final = re.compile(r"RUN (?:uv sync|poetry install|pdm (?:install|sync))\b")
+"""Commands that install what the repository's own files ask for."""
+_GROUPS: Final = re.compile(
+    r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--(all)-(?:extras|groups)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,20 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
         else:
             why = f"the last stage does not build on {stage.name or 'this stage'}"
             yield from (statement.aside(why) for statement in stage.said)
+
+
+def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
+    """Return the extras and groups of the repository's own dependencies that statements install:
+    `pip install .[gpu]`, `uv sync --extra gpu`; "all" for all of them."""
+    found = set[str]()
+    for each in said:
+        if _PROJECT.match(each.text):  # a later stage may copy what it made
+            found |= {name for match in _GROUPS.finditer(each.text) for name in match.groups("")}
+        elif not each.beside and (
+            own := re.fullmatch(r"(?:-e |--editable )?\.\[(.*)\]", each.text)
+        ):
+            found.add(own[1])
+    return frozenset(filter(None, (part.strip() for each in found for part in each.split(","))))
 
 
 def instructions(text: str) -> Iterator[Instruction]:
@@ -266,6 +285,8 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
     elif text:  # it may install what pyproject.toml asks for
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
         said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
+        if _PROJECT.match(said.text):
+            said = replace(said, why="what the repository's own files ask for is read there")
         yield replace(said, foreign=bool(why), words=(why,))
 
 

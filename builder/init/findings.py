@@ -132,7 +132,7 @@ class Findings:
         own = self._asks(name, said, text)
         if own and not said.beside and said.kind == "requirement":
             return  # the choice of its release says what came of the line
-        if name in _every_companion() and parsed and said.kind == "requirement" and not said.beside:
+        if name in _every_companion() and parsed and not said.beside:
             self.companions.setdefault(name, []).append((said.where, parsed))
         elif said.why or problem or parsed is None:
             self.leave(said.where, said.text, said.why or problem)

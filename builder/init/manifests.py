@@ -7,7 +7,7 @@ import configparser
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -35,9 +35,14 @@ _VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
 
 def requirements(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what a requirements file says; its own options count for all of it."""
+    yield from _entries([(f"{file}:{number}", line) for number, line in _logical(text)], file)
+
+
+def _entries(written: Iterable[tuple[str, str]], file: str) -> Iterator[SourceStatement]:
+    """Yield what the lines of a requirements file say, each with its place."""
     entries = [
-        (f"{file}:{number}", entry)
-        for number, line in _logical(text)
+        (where, entry)
+        for where, line in written
         if (entry := re.sub(r"\s+--hash=\S+", "", re.sub(r"(^|\s)#.*", "", line)).strip())
     ]
     lines = [_options(entry).options for _, entry in entries if entry.startswith("-")]
@@ -139,9 +144,11 @@ def _table(text: str, file: str, parse: Callable[[str], Any]) -> _Table:
     return _Table(file, text, value if isinstance(value, dict) else {})
 
 
-def pyproject(text: str, file: str) -> Iterator[SourceStatement]:
+def pyproject(
+    text: str, file: str, groups: frozenset[str] = frozenset()
+) -> Iterator[SourceStatement]:
     """Yield what pyproject.toml says: its project, poetry's dependencies, and every other list of
-    dependencies, which an image does not get."""
+    dependencies, of which an image gets `groups`, "all" for all of them."""
     table = _table(text, file, tomllib.loads)
     project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
     uv = _mapping(tool.get("uv"))
@@ -177,7 +184,24 @@ def pyproject(text: str, file: str) -> Iterator[SourceStatement]:
     rest = {**table.value, "project": {**project, "dependencies": []}}
     if poetry:
         rest["tool"] = {**tool, "poetry": {**poetry, "dependencies": {}}}
-    yield from _listed(table, (), rest)
+    groups = _included(groups, _mapping(table.value.get("dependency-groups")))
+    for path, said in _listed(table, (), rest):
+        group = path[-2] if path[-1] == "dependencies" else path[-1]
+        if path[0] != "build-system" and groups & {group, "all"}:
+            asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
+            yield replace(said, why="", beside=False).from_elsewhere(elsewhere.get(asked, every))
+        else:
+            yield said
+
+
+def _included(groups: frozenset[str], tables: Mapping[str, Any]) -> frozenset[str]:
+    """Return the groups, with those that they include."""
+    waiting, found = list(groups), set[str]()
+    while waiting:
+        found.add(name := waiting.pop())
+        inner = (str(each.get("include-group")) for each in _mappings(tables.get(name)))
+        waiting += (each for each in inner if each not in found)
+    return frozenset(found)
 
 
 def indexes(tool: Mapping[str, Any]) -> str:
@@ -224,19 +248,22 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _listed(table: _Table, path: tuple[str, ...], value: Any) -> Iterator[SourceStatement]:
+def _listed(
+    table: _Table, path: tuple[str, ...], value: Any
+) -> Iterator[tuple[tuple[str, ...], SourceStatement]]:
+    """Yield each entry of a list of dependencies, with the list's path."""
     inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
     if isinstance(value, dict):
         for key, inner in value.items():
             if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
                 entry = f"{key}{bounds(str(_version(inner)))}"
-                yield _of(table, path, key, entry)
+                yield path, _of(table, path, key, entry)
             else:
                 yield from _listed(table, (*path, key), inner)
     elif inside and isinstance(value, list):
         for entry in value:
             if isinstance(entry, str):
-                yield _of(table, path, entry, entry)
+                yield path, _of(table, path, entry, entry)
 
 
 def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> SourceStatement:
@@ -291,7 +318,8 @@ def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
         )
     for name, value in _mapping(table.value.get("packages")).items():
         yield _poetry(table, name, value).from_elsewhere(elsewhere)
-    yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
+    rest = {**table.value, "packages": {}, "source": [], "requires": {}}
+    yield from (said for _, said in _listed(table, (), rest))
 
 
 def pixi(text: str, file: str) -> Iterator[SourceStatement]:
@@ -302,7 +330,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
         yield _poetry(table, name, value)
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
-    yield from _listed(table, (), rest)
+    yield from (said for _, said in _listed(table, (), rest))
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
@@ -321,8 +349,11 @@ def lock(text: str, file: str) -> Iterator[SourceStatement]:
 # --- Python ---------------------------------------------------------------------------------------
 
 
-def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the requirements that setup.py lists by themselves; it is read, and never run."""
+def setup_py(
+    text: str, file: str, groups: frozenset[str] = frozenset()
+) -> Iterator[SourceStatement]:
+    """Yield the requirements that setup.py lists by themselves, of its extras those of `groups`; it
+    is read, and never run."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
@@ -350,6 +381,13 @@ def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
         texts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
         dicts = [node for node in ast.walk(value) if isinstance(node, ast.Dict)]
         keys = {id(key) for each in dicts for key in each.keys}
+        installed = {
+            id(node)
+            for each in dicts
+            for key, inner in zip(each.keys, each.values, strict=True)
+            if isinstance(key, ast.Constant) and groups & {key.value, "all"}
+            for node in ast.walk(inner)
+        }
         if not isinstance(value, ast.List | ast.Tuple | ast.Dict | ast.Constant):
             what = f"{keyword.arg} is computed"
             yield SourceStatement(f"{file}:{keyword.value.lineno}", what, why=ADD)
@@ -362,10 +400,13 @@ def setup_py(text: str, file: str) -> Iterator[SourceStatement]:
                 yield SourceStatement(where, entry, "python", (entry,))
                 continue
             said = installers.argument(entry, where)
-            yield said.aside(f"belongs to an extra: {ADD}") if extra else said
+            left = extra and id(node) not in installed
+            yield said.aside(f"belongs to an extra: {ADD}") if left else said
 
 
-def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
+def setup_cfg(
+    text: str, file: str, groups: frozenset[str] = frozenset()
+) -> Iterator[SourceStatement]:
     parser = configparser.RawConfigParser()
     try:
         parser.read_string(text)
@@ -380,7 +421,8 @@ def setup_cfg(text: str, file: str) -> Iterator[SourceStatement]:
     for extra, listed in parser[extras].items() if parser.has_section(extras) else ():
         for entry in filter(None, map(str.strip, listed.splitlines())):
             for said in requirement(entry, table.where(entry)):
-                yield said.aside(f"belongs to the extra {extra}: {ADD}")
+                left = f"belongs to the extra {extra}: {ADD}"
+                yield said if groups & {extra, "all"} else said.aside(left)
 
 
 # --- conda and cog --------------------------------------------------------------------------------
@@ -397,12 +439,13 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         where = f"{file}:{document.line('dependencies', number)}"
         if isinstance(entry, dict):
-            for inner, text_ in enumerate(_strings(entry.get("pip"))):
-                at = f"{file}:{document.line('dependencies', number, 'pip', inner)}"
-                if text_.startswith("-"):
-                    yield from installers.statements(_options(text_), at)
-                else:
-                    yield from requirement(text_, at)
+            yield from _entries(
+                [
+                    (f"{file}:{document.line('dependencies', number, 'pip', inner)}", line)
+                    for inner, line in enumerate(_strings(entry.get("pip")))
+                ],
+                file,
+            )
         elif match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", str(entry)):
             version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
             yield SourceStatement(where, f"Python {match[1]}", "python", (version,))
@@ -413,10 +456,10 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
 def _conda(entry: str, where: str) -> SourceStatement:
     """Return a package of conda: `pytorch::pytorch=2.1=py3.9_cuda11.7*`."""
     name = re.sub(r"^\S+::", "", entry)
-    match = re.fullmatch(r"([\w.-]+)\s*([=<>!~][^=\s]*=?[^=\s]*)?.*", name)
+    match = re.fullmatch(r"([\w.-]+)\s*((?:[=<>!~]=?[^=,\s]*(?:,[=<>!~]=?[^=,\s]*)*)?).*", name)
     if match and match[1] in {"pip", "python"}:
         return SourceStatement(where, entry, why="every image has it")
-    version = bounds((match[2] or "") if match else "")
+    version = bounds(match[2] if match else "")
     words = (f"{match[1]}{version}",) if match else (name,)
     return SourceStatement(where, entry, "conda", words, _CONDA)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,21 +23,6 @@ from builder.init.statements import SourceStatement
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
 
-_READERS: Final[dict[str, Reader]] = {
-    "requirements.txt": manifests.requirements,
-    "pyproject.toml": manifests.pyproject,
-    "setup.py": manifests.setup_py,
-    "setup.cfg": manifests.setup_cfg,
-    "Pipfile": manifests.pipfile,
-    "pixi.toml": manifests.pixi,
-    "environment.yml": manifests.conda,
-    "environment.yaml": manifests.conda,
-    "cog.yaml": manifests.cog,
-    "uv.lock": manifests.lock,
-    "poetry.lock": manifests.lock,
-    "pdm.lock": manifests.lock,
-}
-"""The files at the root of a repository that say what its image gets."""
 _DEEPEST: Final = 50
 """How many requirements files may name each other in a row."""
 _BESIDE: Final[dict[str, Reader]] = {
@@ -54,6 +40,25 @@ _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst"
 """The endings of files that are called like those, and are something else."""
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
+
+
+def _readers(groups: frozenset[str]) -> dict[str, Reader]:
+    """Return what reads the files at the root of a repository that say what its image gets, with
+    these extras and groups of its dependencies."""
+    return {
+        "requirements.txt": manifests.requirements,
+        "pyproject.toml": partial(manifests.pyproject, groups=groups),
+        "setup.py": partial(manifests.setup_py, groups=groups),
+        "setup.cfg": partial(manifests.setup_cfg, groups=groups),
+        "Pipfile": manifests.pipfile,
+        "pixi.toml": manifests.pixi,
+        "environment.yml": manifests.conda,
+        "environment.yaml": manifests.conda,
+        "cog.yaml": manifests.cog,
+        "uv.lock": manifests.lock,
+        "poetry.lock": manifests.lock,
+        "pdm.lock": manifests.lock,
+    }
 
 
 def look(root: Path, findings: Findings) -> None:
@@ -106,17 +111,18 @@ class _Reading:
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
-        only = made[0] if len(made) == 1 else ""
+        only, groups = made[0] if len(made) == 1 else "", frozenset[str]()
         main = project.DOCKERFILE if project.DOCKERFILE in made else only
         if main:
             said = list(self._said(main, dockerfiles.read))
+            groups = dockerfiles.groups(said)
             for each in said:
                 if each.foreign and each.kind == "note":
                     self.elsewhere.setdefault("", each.words[0])
                 elif each.foreign and each.kind == "requirements":
                     self.elsewhere |= dict.fromkeys(each.words, each.why)
             yield from self._followed(said)
-        for name, reader in _READERS.items():
+        for name, reader in _readers(groups).items():
             yield from self._followed(self._said(name, reader))
         for name, reader in beside.items():
             try:

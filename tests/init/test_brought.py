@@ -243,6 +243,40 @@ KINDS = {
         ["rich"],
         ("pyproject.toml:5: torch==2.9.1: belongs to the extra cpu",),
     ),
+    "extras that the Dockerfile installs": Kind(
+        {
+            "pyproject.toml": '[project]\nname = "a"\ndependencies = ["jax>=0.5"]\n'
+            '[project.optional-dependencies]\ngpu = ["jax[cuda12]==0.9.2"]\ndev = ["ruff"]\n'
+            '[dependency-groups]\ntrain = ["optax", {include-group = "more"}]\n'
+            'more = ["rich", "ours"]\n[tool.uv.sources]\nours = {git = "https://a.example/b"}\n',
+            "Dockerfile": "FROM python:3.11 AS made\nRUN uv sync --extra gpu --group=train\n"
+            "FROM python:3.11\nCOPY --from=made /app /app\n",
+        },
+        {"jax": "0.9.2"},
+        ["rich", "optax"],
+        ("pyproject.toml:6: ruff: belongs to the extra dev", "ours: tool.uv.sources takes it"),
+    ),
+    "extras that pip installs": Kind(
+        {
+            "setup.py": "from setuptools import setup\nsetup(install_requires=['torch==2.9.1'],\n"
+            "  extras_require={'train': ['rich'],\n 'dev': ['ruff']})\n",
+            "setup.cfg": "[options.extras_require]\nmore = tqdm\nless = attrs\n",
+            "Dockerfile": "FROM python:3.11\nCOPY . /a\nRUN pip install -e '.[train,more]'\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich", "tqdm"],
+        ("setup.py:4: ruff: belongs to an extra", "setup.cfg:3: attrs: belongs to the extra less"),
+    ),
+    "conda's channels and pip's links": Kind(
+        {
+            "environment.yml": "dependencies:\n- pytorch::pytorch=2.9.1=*cuda12*\n"
+            "- torchvision>=0.20\n- pip:\n  - --find-links https://wheels.example.org/a\n"
+            "  - torch-scatter\n",
+        },
+        {"torch": "2.9.1"},
+        ["torchvision>=0.20"],
+        ("environment.yml:6: torch-scatter: it may be installed from wheels.example.org",),
+    ),
     "pixi": Kind(
         {
             "pixi.toml": '[workspace]\nname = "a"\n[dependencies]\npytorch = "2.9.*"\n'
