@@ -74,6 +74,7 @@ def convert(
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"
     job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
+    job["kubernetes"] = old.below("kubernetes")
     job |= {"labels": old.below("labels"), "study": _study(old)}
     lost = [path for path in old.values if re.search("accelerator|gpu|tpu(?!tf)", path.lower())]
     if lost and not {"accelerators", "topology"} & {*job}:

@@ -18,12 +18,15 @@ from typing import Any, Final
 
 from builder.core.errors import InputError
 from builder.facts import DATA, read_table
+from builder.jobs.description.values import LEAST_KEPT
 
 _TABLE: Final = read_table(DATA / "aiplatform.yaml")
 _POOLS: Final = ("master", *_TABLE["roles"])
 SAME: Final = "as the chief"
 """The machine type of a role whose replicas are as the chief."""
 _COUNTED: Final = ("nvidia.com/gpu", "google.com/tpu", "amd.com/gpu")
+_OURS: Final = (*_COUNTED, "cloud.google.com/gke-spot")
+"""Taints that the factory's own pods tolerate where they have to."""
 _TPU: Final = re.compile(r"(?:tpu-?)?(v[2-6](?:p|e|litepod)?|7x)-([0-9]+)", re.IGNORECASE)
 
 
@@ -145,8 +148,17 @@ def _of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None)
             "a job's file (docs/jobs.md)",
         )
     yield Field("scaleTier", "CUSTOM", "kind")
+    chief = dict[str, Any]()
     for role, count, path in groups:
-        yield from _of_pod(role, _at(job, path), path, where, accelerator)
+        pod = _at(job, path)
+        count = str(int(count) // _hosts(pod))
+        yield from _of_pod(role, pod, path, where, accelerator)
+        for name, value, was in _cluster_only(pod, path):
+            if role == "master":
+                chief[name] = value
+                yield Field(f"kubernetes.{name}", value, was)
+            elif value != chief.get(name):
+                yield Field(f"{role}.{name}", value, was)
         if role != "master":
             yield Field(f"{role}Count", count, path)
         elif "worker" not in (other for other, _, _ in groups):
@@ -156,6 +168,7 @@ def _of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None)
         for above in (path.split(".template.")[0], path.removesuffix(".template.spec")):
             for name in ("name", "replicas", "numNodes", "parallelism", "completions"):
                 _at(job, above).pop(name, None)
+    yield from _times(job, [path for *_, path in groups])
     _at(job, "metadata").pop("name", None)
     del job["apiVersion"]
     for path, value in flat(job, ""):
@@ -168,7 +181,7 @@ def _of_pod(
     """Yield what the first container of a pod says, and take it out of the pod."""
     container = (pod.get("containers") or [pod])[0]
     at = f"{path}.containers.0" if "containers" in pod else path
-    nodes, variables = pod.pop("nodeSelector", None) or {}, container.pop("env", None) or ()
+    nodes, variables = pod.get("nodeSelector") or {}, container.pop("env", None) or ()
     image, _ = container.pop("image", None), container.pop("name", None)
     yield Field(f"{role}Type", nodes.get("node.kubernetes.io/instance-type", ""), at)
     if role == "master":
@@ -182,9 +195,10 @@ def _of_pod(
     elif image:
         yield Field(f"{role}Config.imageUri", image, f"{at}.image")
     resources = "resources" if "resources" in container else "resourcesPerNode"
-    limits, counted = container.pop(resources, None) or {}, dict[str, str]()
+    limits, counted = container.get(resources) or {}, dict[str, str]()
     for kind in ("requests", "limits"):
-        counted |= {k: v for k, v in (limits.get(kind) or {}).items() if k in _COUNTED}
+        amounts = limits.get(kind) or {}
+        counted |= {name: amounts.pop(name) for name in _COUNTED if name in amounts}
     for resource, number in counted.items():
         was, shape = f"{at}.{resources}", nodes.get("cloud.google.com/gke-tpu-topology")
         label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
@@ -198,6 +212,67 @@ def _of_pod(
         yield from _accelerator(role, _TABLE["tpus"].get(label, label), number, was)
 
 
+def _hosts(pod: Mapping[str, Any]) -> int:
+    """Return how many pods are one replica: all of a TPU's slice, by its topology."""
+    shape = (pod.get("nodeSelector") or {}).get("cloud.google.com/gke-tpu-topology")
+    resources = ((pod.get("containers") or [pod])[0].get("resources") or {}).get("limits") or {}
+    chips = int(resources.get("google.com/tpu") or 0)
+    return max(math.prod(map(int, shape.split("x"))) // chips, 1) if shape and chips else 1
+
+
+def _cluster_only(pod: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield what the section `kubernetes` of a job's file has a field for, as its name, its value
+    and its place, and take it out of the pod."""
+    container = (pod.get("containers") or [pod])[0]
+    at = f"{path}.containers.0" if "containers" in pod else path
+    if priority := pod.pop("priorityClassName", None):
+        yield "priority", priority, f"{path}.priorityClassName"
+    if grace := pod.pop("terminationGracePeriodSeconds", None):
+        yield "grace", f"{grace}s", f"{path}.terminationGracePeriodSeconds"
+    nodes = pod.pop("nodeSelector", None) or {}
+    if labels := {name: nodes[name] for name in nodes if name not in _TABLE["chosen_by"]}:
+        yield "node_selector", labels, f"{path}.nodeSelector"
+    taints = [each for each in pod.pop("tolerations", None) or () if each.get("key") not in _OURS]
+    if taints:
+        for each in taints:
+            each.pop("operator", None)  # a value says it
+        yield "tolerations", taints, f"{path}.tolerations"
+    resources = "resources" if "resources" in container else "resourcesPerNode"
+    for kind, amounts in (container.get(resources) or {}).items():
+        if plain := {name: amounts.pop(name) for name in ("cpu", "memory") if name in amounts}:
+            yield kind, plain, f"{at}.{resources}.{kind}"
+    volumes = {each["name"]: each for each in pod.pop("volumes", None) or ()}
+    claims, others = dict[str, Any](), list[Any]()
+    for mount in container.pop("volumeMounts", None) or ():
+        volume = volumes.get(mount["name"]) or {}
+        claim, folder = volume.get("persistentVolumeClaim"), mount["mountPath"]
+        if claim and not {"subPath", "subPathExpr"} & {*mount}:
+            only = "true" in (mount.get("readOnly"), claim.get("readOnly"))
+            name = claim["claimName"]
+            claims[folder] = {"claim": name, "read_only": "true"} if only else name
+        elif folder not in ("/dev/shm", "/tmp") or "emptyDir" not in volume:  # every pod has those
+            others.append({**volume, **mount})
+    if claims:
+        yield "volumes", claims, f"{path}.volumes"
+    if others:
+        pod["volumes"] = others
+
+
+def _times(job: dict[str, Any], pods: Sequence[str]) -> Iterator[Field]:
+    """Yield how long a job may run and is kept, and take out of it what says so."""
+    above = (path.removesuffix(".template.spec") for path in pods)
+    places = dict.fromkeys(("spec", "spec.runPolicy", *above, *pods))
+    for name, field, least in (
+        ("activeDeadlineSeconds", "scheduling.maxRunningTime", 1),
+        ("ttlSecondsAfterFinished", "kubernetes.ttl", LEAST_KEPT),
+    ):
+        said = {place: _at(job, place)[name] for place in places if name in _at(job, place)}
+        for place, value in said.items():
+            if value == next(iter(said.values())) and int(value) >= least:
+                del _at(job, place)[name]
+                yield Field(field, f"{value}s", f"{place}.{name}")
+
+
 def _groups(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the role, count and path of each pod's specification."""
     if kind == "Job":
@@ -208,9 +283,7 @@ def _groups(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]
         for index, job in enumerate(spec.get("replicatedJobs") or ()):
             inner = (job.get("template") or {}).get("spec") or {}
             path = f"spec.replicatedJobs.{index}.template.spec.template.spec"
-            pods = int(job.get("replicas", 1))
-            if "google.com/tpu" not in str(inner):  # all pods of a slice are one replica
-                pods *= int(inner.get("parallelism", 1))
+            pods = int(job.get("replicas", 1)) * int(inner.get("parallelism", 1))
             if index < len(_POOLS):
                 yield _POOLS[index], str(pods), path
     for name, roles in _TABLE["replica_specs"].items():
@@ -257,6 +330,11 @@ def _of_sky(job: Mapping[str, Any]) -> Iterator[Field]:
         name, _, count = str(one).partition(":")
         count = carried[one] if isinstance(carried, dict) else count
         yield from _accelerator("master", name, str(count or 1), f"{at}.accelerators")
+        for other in [] if isinstance(carried, str) else list(carried)[1:]:
+            yield Field(f"{at}.any_of.{other}", other, f"{at}.accelerators.{other}")
+    kind = "any_of" if "any_of" in resources else "ordered"
+    for index, other in enumerate(choices[1:], 1):
+        yield Field(f"{at}.{kind}.{index}", other, f"{at}.{kind}.{index}")
     image = str(wanted.pop("image_id", ""))
     yield Field("masterConfig.imageUri", image.removeprefix("docker:") or None, f"{at}.image_id")
     place = str(wanted.pop("infra", "")).split("/")

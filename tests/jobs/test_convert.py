@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from builder.core.errors import InputError
+from builder.jobs.backends.kubernetes import section as kubernetes
 from builder.jobs.backends.vertex import section
 from builder.jobs.convert import Converted, convert
 from builder.jobs.description.job import Job
@@ -391,7 +393,94 @@ def test_a_task_of_skypilot(tmp_path: Path) -> None:
     now = job(result)
     assert (now.command, now.arguments) == (("bash", "-c"), ("torchrun train.py",))
     assert (now.image, now.region, now.scheduling.strategy) == ("x/y:1", "us-central1", "spot")
-    assert [line.split(": ")[1] for line in result.left_out] == ["resources.disk_size", "setup"]
+    left = ["resources.any_of.1", "resources.disk_size", "setup"]
+    assert [line.split(": ")[1] for line in result.left_out] == left
+    several = converted(tmp_path, SKY.replace('"H100:8"', "{H100: 8, L4: 4}"))
+    assert "resources.accelerators.L4: the first choice is taken" in "\n".join(several.left_out)
+
+
+VOLUMES = """\
+apiVersion: batch/v1
+kind: Job
+spec:
+  completionMode: Indexed
+  parallelism: 2
+  activeDeadlineSeconds: 604800
+  ttlSecondsAfterFinished: 60
+  template:
+    spec:
+      nodeSelector: {pool: gpus, cloud.google.com/gke-accelerator: nvidia-l4}
+      priorityClassName: high
+      serviceAccountName: trainer
+      terminationGracePeriodSeconds: 90
+      tolerations:
+      - {key: nvidia.com/gpu, operator: Exists}
+      - {key: team, value: a, effect: NoExecute}
+      containers:
+      - name: a
+        image: x/y:1
+        resources:
+          requests: {cpu: "4", memory: 16Gi, ephemeral-storage: 9Gi}
+          limits: {nvidia.com/gpu: 1, memory: 32Gi}
+        volumeMounts:
+        - {name: data, mountPath: /data, readOnly: true}
+        - {name: runs, mountPath: /mnt/runs}
+        - {name: memory, mountPath: /dev/shm}
+        - {name: settings, mountPath: /etc/a}
+        - {name: runs, mountPath: /mnt/one, subPath: one}
+      volumes:
+      - {name: data, persistentVolumeClaim: {claimName: photos}}
+      - {name: runs, persistentVolumeClaim: {claimName: runs}}
+      - {name: memory, emptyDir: {medium: Memory}}
+      - {name: settings, configMap: {name: a}}
+"""
+
+
+def test_what_only_a_cluster_has_comes_over_and_the_rest_is_named(tmp_path: Path) -> None:
+    result = converted(tmp_path, VOLUMES)
+    cluster = kubernetes.of(job(result))
+    assert job(result).scheduling.timeout == 604_800
+    assert {folder: (each.claim, each.read_only) for folder, each in cluster.volumes.items()} == {
+        "/data": ("photos", True),
+        "/mnt/runs": ("runs", False),
+    }
+    assert (cluster.priority, cluster.grace, cluster.ttl) == ("high", 90, None)
+    assert cluster.node_selector == {"pool": "gpus"}
+    assert [(each.key, each.value, each.effect) for each in cluster.tolerations] == [
+        ("team", "a", "NoExecute")
+    ]
+    assert cluster.requests and (cluster.requests.cpu, cluster.requests.memory) == ("4", "16Gi")
+    assert cluster.limits and (cluster.limits.cpu, cluster.limits.memory) == (None, "32Gi")
+    left = {
+        re.sub(r"^\S+: spec\.(template\.spec\.)?(containers\.0\.)?", "", line).split(": ")[0]
+        for line in result.left_out
+    }
+    assert left == {
+        "completionMode", "ttlSecondsAfterFinished", "serviceAccountName",
+        "resources.requests.ephemeral-storage",
+        *(f"volumes.0.{n}" for n in ("name", "configMap.name", "mountPath")),
+        "volumes.1.persistentVolumeClaim.claimName",
+        *(f"volumes.1.{n}" for n in ("name", "mountPath", "subPath")),
+    }  # fmt: skip
+
+
+def test_roles_with_other_nodes_are_named_and_those_alike_are_not(tmp_path: Path) -> None:
+    alike = PYTORCH.replace("{spec: {", "{spec: {priorityClassName: high, ")
+    named = [
+        line for line in converted(tmp_path, alike, accelerator="H100").left_out if "prio" in line
+    ]
+    assert named == []
+    other = "priorityClassName: low".join(alike.rsplit("priorityClassName: high", 1))
+    left = converted(tmp_path, other, accelerator="H100").left_out
+    assert any("Worker.template.spec.priorityClassName" in line for line in left)
+
+
+def test_the_pods_of_a_slice_are_one_replica(tmp_path: Path) -> None:
+    pod = JOBSET.split("template:\n          spec:\n")[1]
+    text = f"apiVersion: batch/v1\nkind: Job\nspec:\n parallelism: 4\n template:\n  spec:\n{pod}"
+    assert "workers" not in converted(tmp_path, text).text
+    two = converted(tmp_path, text.replace("parallelism: 4", "parallelism: 8"))
+    assert "topology: 4x4\nreplicas:\n  workers:\n    count: 1\n" in two.text
 
 
 def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:

@@ -22,7 +22,7 @@ LEAST_KEPT = 300
 
 _SET_BY_THE_SERVICE = r"TF_CONFIG$|CLUSTER_SPEC$|TPU_CONFIG$|TPU_NODE_NAME$|AIP_|CLOUD_ML_"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = r"([0-9]{1,5}(\.[0-9]+)?[smhd]\s*){1,4}"
+_DURATION = r"([0-9]{1,7}(\.[0-9]+)?[smhd]\s*){1,4}"
 ACCELERATORS = r"(?:([1-9][0-9]{0,3}) ?x ?)?([A-Za-z][\w.-]*)"
 """How many, one where that is left out, and of which type."""
 
