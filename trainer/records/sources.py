@@ -73,6 +73,12 @@ def find(source: Path, group_column: str = "") -> Source:
         content = _csv(source, group_column)
     else:
         raise UsageError(f"{source}: is not a folder or CSV file; unpack an archive first")
+    alone = [name for name in content.left_out if source.is_dir() and _is_picture(source / name)]
+    if alone and not content.items:
+        raise UsageError(
+            f"{source}: {len(alone)} pictures lie in no class's folder ({alone[0]}); put each "
+            "class's pictures into a folder of its own, or write a CSV file"
+        )
     if not content.items:
         raise UsageError(f"{source}: no pictures found ({_KINDS})")
     return replace(content, items=tuple(sorted(content.items, key=lambda item: item.name)))
@@ -144,9 +150,12 @@ def _check_classes(folder: Path, items: Sequence[Item], tops: Sequence[str]) -> 
     direct = {item.label for item in items if item.name.rpartition("/")[0] == item.label}
     for name in sorted({item.label for item in items} - direct):
         below = next(item.name for item in items if item.label == name)[len(name) + 1 :]
+        fix = "call splits train, validation and test, or put a class's pictures into its folder"
+        if list(tops) == [name]:
+            fix = f"give {folder / name} in place of {folder}, or {fix.partition('or ')[2]}"
         raise UsageError(
             f"{folder / name}: has pictures in folders below it only ({below}), as a split has; "
-            "call splits train, validation and test, or put a class's pictures into its folder"
+            f"{fix}"
         )
     if empty := sorted(set(tops) - direct):
         raise UsageError(f"{folder}/{empty[0]}: no pictures in this class ({_KINDS})")

@@ -281,7 +281,7 @@ def test_what_cannot_become_records_is_refused(pictures: Path, tmp_path: Path) -
     refused(pictures, "empty: no pictures in this class")
     refused(pictures / "red" / "more", "no pictures found")
     (pictures / "red" / "more").rmdir()
-    refused(pictures / "red", "no pictures found")
+    refused(pictures / "red", "20 pictures lie in no class's folder")
     (tmp_path / "one" / "red").mkdir(parents=True)
     shutil.copy(pictures / "red" / "0.png", tmp_path / "one" / "red")
     refused(tmp_path / "one", r"two or more classes, a folder each; has 1 \(red\)")

@@ -53,6 +53,11 @@ def test_splits_are_known_by_the_names_that_people_give_them(
         (("val/cat", "val/dog", "test/cat"), "has the split test, and no folder train"),
         (("Set A/cat", "Set A/dog", "Set B/cat"), "Set A: has pictures in folders below it only"),
         (("train/Set A/cat", "val/Set A/dog"), "train/Set A: has pictures in folders below"),
+        (
+            ("images/train/cat", "images/val/cat"),
+            r"images: .*; give \S+/set/images in place",
+        ),
+        ((".",), r"set: \d pictures lie in no class's folder \(\S+\); put each class's"),
     ],
 )
 def test_what_may_be_splits_is_refused_and_not_learnt_as_classes(
