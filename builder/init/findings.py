@@ -19,7 +19,7 @@ from builder.config.stack import OWN_PYTHON
 from builder.core import confidential, project
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
-from builder.init import bases
+from builder.init import bases, shell
 from builder.init.statements import SourceStatement
 
 if TYPE_CHECKING:
@@ -39,8 +39,11 @@ _NOT_DEBIAN: Final = {
 """Packages that are not taken of an archive, by how their names begin or what they are, and why."""
 _INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
 _LAUNCHER: Final = re.compile(
-    r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|-[uBO]+|--[\w-]+=\S*)"
+    r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|deepspeed|-[uBO]+"
+    r"|--[\w-]+=\S*)"
 )
+_WITH_VALUES: Final = re.compile(r"(.*/)?(launch|torchrun|deepspeed)")
+"""Launchers whose options may have a value behind them."""
 """What stands before the program that a command starts."""
 GOT, BESIDE, IMPORTED = range(3)
 """What a wish for a framework was read from: what the image gets, what lies beside it (an extra,
@@ -295,8 +298,7 @@ class Findings:
 
     def start(self, words: tuple[str, ...], root: Path, where: str) -> bool:
         """Take the program over that a command starts: `python -m NAME` or `python FILE.py`."""
-        while words and _LAUNCHER.fullmatch(words[0]):
-            words = words[1:]
+        words = _started(words)
         by_name = words[:1] == ("-m",)
         start = re.sub(r"^(\./|/(app|workspace|src|code)/)", "", ([*words, ""][by_name]))
         steps = start.split(".") if by_name else start.removesuffix(".py").split("/")
@@ -309,6 +311,18 @@ class Findings:
         self.program = (package, module)
         self.taken.append(f"{where}: the program {module} in {package or ROOT}/")
         return True
+
+
+def _started(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a command without the shell and the launchers before the program."""
+    if len(words) == 3 and words[1] == "-c" and re.fullmatch(r"(.*/)?\w*sh", words[0]):
+        words = ([()] + [inner for _, inner in shell.commands(words[2], 1)])[-1]
+    launched = False
+    while words and (_LAUNCHER.fullmatch(words[0]) or (launched and words[0].startswith("--"))):
+        launched = launched or bool(_WITH_VALUES.fullmatch(words[0]))
+        value = words[1:2] if words[0].startswith("--") and "=" not in words[0] else ()
+        words = words[2 if value and not re.match(r"-|.*\.py$", value[0]) else 1 :]
+    return words
 
 
 def parsed_of(text: str) -> tuple[Requirement | None, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from builder.init import dockerfiles, shell
+from builder.init import dockerfiles, proposal, shell
 
 
 def said(text: str) -> dict[str, tuple[str, str, bool]]:
@@ -147,3 +149,29 @@ RUN --mount=type=bind,source=deps/all.txt,target=/tmp/r.txt pip install -r /tmp/
     assert files["-r /tmp/requirements.txt"][:2] == ("docker/reqs.txt", "requirements.txt")
     assert files["-r /tmp/r.txt"][0] == "deps/all.txt"
     assert "deploy/bounds.txt" in files["-c /deploy/bounds.txt"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        '["/bin/sh", "-c", "cd /app && exec python -u src/train.py --lr 1"]',
+        "torchrun --standalone --nproc_per_node 2 src/train.py --lr 1",
+        "accelerate launch --multi_gpu --num_processes=2 src/train.py",
+        "deepspeed --num_gpus 2 src/train.py --deepspeed ds.json",
+        '["uv", "run", "python", "src/train.py"]',
+    ],
+)
+def test_the_program_stands_behind_shells_and_launchers(command: str, tmp_path: Path) -> None:
+    for name in ("train", "main"):  # several: nothing is guessed
+        (tmp_path / "src").mkdir(exist_ok=True)
+        (tmp_path / "src" / f"{name}.py").write_text("import torch\n")
+        (tmp_path / "other").mkdir(exist_ok=True)
+        (tmp_path / "other" / f"{name}.py").write_text("")
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.11\nCMD {command}\n")
+    assert proposal.propose(tmp_path, "t4").values["program"] == "src:train"
+
+
+def test_a_word_that_a_program_has_is_no_value_of_a_launcher(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\n")
+    (tmp_path / "Dockerfile").write_text("FROM python:3.11\nCMD python a.py --config b.py\n")
+    assert proposal.propose(tmp_path, "t4").values["program"] == ".:a"
