@@ -192,7 +192,8 @@ def _final(cause: BaseException, host: str, by_proxy: bool) -> OutsideError | No
     if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN:
         return OutsideError(
             f"{host}: no such host ({cause.strerror})",
-            f"correct the name of the {'proxy' if by_proxy else 'registry'}",
+            f"correct the name of the {'proxy' if by_proxy else 'registry'}, or, where it is right,"
+            " check the network and the name server of this machine",
         )
     return None
 

@@ -231,7 +231,7 @@ def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     error = refused("http://proxy.invalid:3128")
     assert "registry.example through HTTPS_PROXY: no such host" in error.message
-    assert error.fix == "correct the name of the proxy"
+    assert error.fix.startswith("correct the name of the proxy, or, where it is right, check the")
 
 
 def test_a_host_that_does_not_listen_says_nothing_or_breaks_off_is_an_error() -> None:
