@@ -199,6 +199,11 @@ class TrustSettings(FileModel):
     rebuilders: Signers = Field(default=(), examples=[["keys/ci.pub", "keys/ours.pub"]])
 
     @property
+    def asks(self) -> bool:
+        """Whether an image of anybody needs a receipt that somebody signed."""
+        return bool(self.prove or self.on_gpu)
+
+    @property
     def oldest(self) -> timedelta | None:
         age = self.max_age
         return timedelta(hours=int(age[:-1]) * _HOURS[age[-1]]) if age else None
