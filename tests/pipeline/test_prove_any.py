@@ -163,7 +163,7 @@ def test_who_has_the_gpu_signs_what_it_did_and_whoever_wants_asks_for_it(
 exit code 4
 """)
     ran = RanOnGpu(Ran(0, 9.0), "Tesla V100-SXM2-16GB", "550.54.15")
-    note = {"note": f"{ran.device}, driver {ran.driver}: 5.00 GiB, of 5.10 said; 20 steps"}
+    note = {"note": f"{ran.device}, driver {ran.driver}: 5.00 GiB, 5.10 said; 20 steps"}
     on_gpu = CheckResult(name="gpu", version=1, passed=True, seconds=40, seen=note)
     image = Image(ImageContent(()), gpu, ran=ran)
     judged = Judgement(pinned, image, gpu, (*checks, on_gpu), (), (), made)
@@ -188,7 +188,7 @@ exit code 4
 |   start
 |   compile
 |   gpu
-|   on its GPU: Tesla V100-SXM2-16GB, driver 550.54.15: 5.00 GiB, of 5.10 said; 20
+|   on its GPU: Tesla V100-SXM2-16GB, driver 550.54.15: 5.00 GiB, 5.10 said; 20
 | .. steps, TIME; signed by other.pub
 """)
     assert builder("verify", ".", "--require", "cpu")[0] == 2

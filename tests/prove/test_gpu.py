@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from typer.testing import CliRunner
 
 from builder import contract
@@ -53,12 +52,8 @@ def judged(
 
 
 def test_what_was_seen_stands_beside_what_was_said() -> None:
-    assert judged({}) == snapshot(
-        (
-            "",
-            "Tesla V100-SXM2-16GB, driver 550.54.15: 5.00 GiB, of 5.10 said; 20 steps, "
-            "each 120 ms, of at least 1e+02",
-        )
+    assert judged({})[1] == (
+        f"{CARD}, driver {DRIVER}: 5.00 GiB, 5.10 said; 20 steps, each 120 ms, at least 100 said"
     )
     kind, note = judged({"seconds": 0, "steps": 0}, {})
     assert (kind, note) == ("", f"{CARD}, driver {DRIVER}: 5.00 GiB")
@@ -69,7 +64,7 @@ def test_more_memory_than_was_said_is_a_finding() -> None:
     kind, message = judged({"peak": 7 * GIB})
     assert (kind, message) == (
         "Finding",
-        f"{CARD}, driver {DRIVER}: the program took 7.00 GiB, of 5.10 said, which is more than the "
+        f"{CARD}, driver {DRIVER}: the program took 7.00 GiB, 5.10 said: that is more than the "
         "margin of 15%",
     )
     assert judged({"peak": 7 * GIB}, {})[0] == "", "nothing said"
@@ -80,7 +75,7 @@ def test_more_memory_than_was_said_is_a_finding() -> None:
 
 def test_a_step_that_is_faster_than_its_least_time_refutes_that() -> None:
     kind, message = judged({"seconds": 0.05})
-    assert kind == "Finding" and message.endswith("a step took 50 ms, of at least 1e+02 said")
+    assert kind == "Finding" and message.endswith("a step took 50 ms, at least 100 said")
 
 
 def test_the_programs_own_lines_tell_where_a_call_takes_several_steps() -> None:

@@ -160,15 +160,15 @@ def judge(ran: RanOnGpu, said: Mapping[str, Any]) -> Answer:
     needs, least = int(said.get("needs", 0)), float(said.get("least_seconds", 0.0))
     seen |= {"capability": found.capability, "steps": steps, "margin": MARGIN}
     seen |= {"peak": found.peak, "said": needs, "seconds": seconds, "least_seconds": least}
-    took = f"{found.peak / GIB:.2f} GiB" + (f", of {needs / GIB:.2f} said" if needs else "")
-    bound = f", of at least {least * 1e3:.2g}" if least > compiling.SHOWN_SECONDS else ""
+    took = f"{found.peak / GIB:.2f} GiB" + (f", {needs / GIB:.2f} said" if needs else "")
+    bound = f", at least {least * 1e3:.3g} said" if least > compiling.SHOWN_SECONDS else ""
     timed = f"; {steps:,} steps" if steps else ""
     timed += f", each {seconds * 1e3:.3g} ms{bound}" if seconds else ""
     wrong = []
     if needs and found.peak > needs * (1 + MARGIN) + SPARE and not said.get("uncompiled"):
-        wrong.append(f"the program took {took}, which is more than the margin of {MARGIN:.0%}")
+        wrong.append(f"the program took {took}: that is more than the margin of {MARGIN:.0%}")
     if 0 < seconds < BOUND * least:
-        wrong.append(f"a step took {seconds * 1e3:.3g} ms{bound} said")
+        wrong.append(f"a step took {seconds * 1e3:.3g} ms{bound}")
     fix = "go by what this GPU says, and tell us of the program: `compile` is wrong about it"
     defects = [Finding(f"{on}: {each}", fix) for each in wrong]
     return defects, {**seen, "note": "" if wrong else f"{on}: {took}{timed}"}

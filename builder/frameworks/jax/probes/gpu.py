@@ -6,16 +6,15 @@ what the program gives to `jax.jit` is waited for. Request and answer: builder/f
 
 from __future__ import annotations
 
-import functools
 import time
 from importlib import import_module
 from typing import Any
 
 from builder.frameworks import on_gpu
-from builder.frameworks.jax.probes.compile import Watched
+from builder.frameworks.jax.probes import compile
 
 
-class Timed(Watched):
+class Timed(compile.Watched):
     """A function that a program has jitted: how long its calls take."""
 
     def __init__(self, jitted: Any, jax: Any, steps: on_gpu.Steps) -> None:
@@ -34,16 +33,7 @@ class Timed(Watched):
 
 def begin(jax: Any, steps: on_gpu.Steps) -> None:
     """Watch what the program jits."""
-    original = jax.jit
-
-    @functools.wraps(original)
-    def jit(*arguments: Any, **options: Any) -> Any:
-        made = original(*arguments, **options)
-        if hasattr(made, "trace"):
-            return Timed(made, jax, steps)
-        return lambda function: Timed(made(function), jax, steps)
-
-    jax.jit = jit
+    compile.watch(jax, lambda jitted: Timed(jitted, jax, steps))
 
 
 def measured(jax: Any) -> dict[str, Any] | None:
