@@ -123,8 +123,11 @@ def prove_any(request: ProofRequest, on_event: OnEvent = ignore) -> Judgement:
         name = str(reference)
     image = _read(request, name, gpu, engine, on_event)
     if here and gpu:
-        ran = on_gpu.GpuRun(image, name, gpu, here, request.command)
-        image = replace(image, ran=ran.start(engine(False), on_event))
+        ran = on_gpu.GpuRun(image, name, gpu, here, request.command).start(engine(False), on_event)
+        image = replace(image, ran=ran)
+        if image.started and request.command is not None and ran.run.exit_code == 0:
+            # a command may want a GPU, and fail without
+            image = replace(image, started=replace(image.started, run=ran.run))
     return Judgement(
         name,
         image,

@@ -162,7 +162,7 @@ def proven(
         signer=entry.signer,
     )
     accelerator = entry.receipt.accelerator
-    if rules.on_gpu and _is_gpu(accelerator):
+    if rules.on_gpu and accelerators.kind_of(accelerator) == "gpu":
         whatever = Asked(wanted.named, wanted.digests, wanted.locked)
         ran = _counting(client, whatever, manifest, labels, ran_on(accelerator), rules.on_gpu)
         if isinstance(ran, str):
@@ -217,11 +217,6 @@ def _unsigned(client: Registry, repository: str, image: str) -> Iterator[ListedR
         except InputError as error:
             problem = error.message
         yield ListedReceipt(receipt, problem, referrer.digest)
-
-
-def _is_gpu(accelerator: str) -> bool:
-    """Tell whether a receipt is for a GPU, by its name or its compute capability."""
-    return accelerator[0].isdigit() or accelerators.find(accelerator).kind == "gpu"
 
 
 def _problem(receipt: Receipt, image: Manifest, labels: Mapping[str, str], judge: Judge) -> str:

@@ -110,7 +110,7 @@ def test_a_run_that_shows_nothing_refuses_the_image(run: Run | dict[str, Any], s
 
 def test_a_receipt_of_it_is_one_of_the_same_suite_and_holds_more() -> None:
     assert suites.ON_GPU.name == suites.IMAGE.name
-    for accelerator in ("V100", "CPU"):
+    for accelerator in ("V100", "CPU", "RTX-5090", "8.6"):
         more = suites.ON_GPU.required(accelerator).keys() - suites.IMAGE.required(accelerator)
         assert more == {"gpu"}
 
@@ -211,7 +211,7 @@ def image(
         code = getattr(ended.exception, "exit_code", ended.exit_code)
         checks = json.loads(ended.stdout)["checks"] if ended.stdout else []
         by_name = {check["check"]: check for check in checks}
-        return code, by_name.get("gpu", {}), str(ended.exception)
+        return code, by_name, str(ended.exception)
 
     yield prove
     engine.client.images.remove(TAG, force=True)
@@ -221,15 +221,21 @@ def image(
 def test_a_program_runs_in_a_container_and_is_compared(
     image: Callable[..., tuple[int, dict[str, Any], str]],
 ) -> None:
-    code, check, _ = image("--gpu", "v100", "--run", SAYS)
-    assert check["status"] == "passed", (code, check)
-    assert check["note"] == f"{CARD}, driver {DRIVER}: 5.00 GiB; 20 steps, each 120 ms"
-    code, check, _ = image("--gpu", "v100", "--run", f"test -z $TRAINING_ON_GPU || exit 9; {SAYS}")
-    assert code == 4 and check["status"] == "refused"
-    assert check["problems"][0]["message"].startswith(f"the program on {CARD} failed with exit c")
-    other = SAYS.replace('"7.0"', '"7.5"')
-    code, check, error = image("--gpu", "v100", "--run", other)
-    assert (code, check) == (3, {}), "nothing is said of the image"
+    _, checks, _ = image("--gpu", "v100", "--run", SAYS)
+    assert checks["gpu"]["status"] == "passed", checks["gpu"]
+    note = f"{CARD}, driver {DRIVER}: 5.00 GiB; 20 steps, each 120 ms"
+    assert checks["gpu"]["note"] == note
+    assert checks["start"]["status"] == "passed", "without a GPU the command fails"
+    fails = f"test -z $TRAINING_ON_GPU || exit 9; {SAYS}"
+    code, checks, _ = image("--gpu", "v100", "--run", fails)
+    assert code == 4 and checks["gpu"]["status"] == checks["start"]["status"] == "refused"
+    (problem,) = checks["gpu"]["problems"]
+    assert problem["message"].startswith(f"the program on {CARD} failed with exit code 9")
+    _, checks, _ = image("--gpu", "7.0", "--run", SAYS)
+    assert checks["gpu"]["note"] == note
+    assert checks["compile"]["note"] == "not asked: nothing is known of 7.0's memory and speed"
+    code, checks, error = image("--gpu", "v100", "--run", SAYS.replace('"7.0"', '"7.5"'))
+    assert (code, checks) == (3, {}), "nothing is said of the image"
     assert error.startswith(
         f"--on-gpu: the image is judged for V100 (7.0), and this machine has {CARD} (7.5)"
     )

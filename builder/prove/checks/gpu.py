@@ -93,8 +93,8 @@ class GpuRun:
         arguments, shell = options(f"{JOB}/{NAME}", STEPS, compiling.BATCH, 10**6), None
         if self.command is not None:
             arguments, shell = [self.command], ["/bin/sh", "-c"]
-        what = f"run on {self.device.name}"
-        with sandbox(engine, str(self.image.content.image_id), self.name, what, on_event) as made:
+        image_id, what = str(self.image.content.image_id), "run on the GPU"
+        with sandbox(engine, image_id, self.name, what, on_event) as made:
             run = made.start_with(
                 compiling.hook(framework.name, NAME),
                 VARIABLE,
