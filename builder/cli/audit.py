@@ -87,6 +87,7 @@ def prove(
     nodes: str | None = option("A fleet, such as T4:535,H100:550: each GPU with its driver."),
     topology: str | None = option("The slice of a TPU to compile it for, such as v5e:2x4."),
     run: str | None = option("Start this in a shell of the image, not its own command."),
+    on_gpu: bool = flag("--on-gpu", "Run it on this machine's GPU, too; it has to be GPU."),
     html: Path | None = option("Write one page for people, too."),
     push_receipt: bool = flag("--push-receipt", "Attach the receipt to the image."),
     key: str | None = option("Sign the receipt with this key."),
@@ -101,8 +102,9 @@ def prove(
     Each check says passed, refused, or what it could not look at; then it says where the bytes go
     that no container needs. One in the engine is started with its own user, a root that it cannot
     write to, and no network; with --gpu or --topology once more, to compile its step for that
-    accelerator. --push-receipt puts the receipt of an image that no check refused beside it in its
-    registry (`builder verify REF --suite image`). Exit code 4: it is refused.
+    accelerator; with --on-gpu on that GPU itself, to compare. --push-receipt puts the receipt of an
+    image that no check refused beside it in its registry (`builder verify REF --suite image`). Exit
+    code 4: it is refused.
     """
     from builder.pipeline import page, prove_any
     from builder.pipeline import report as reports
@@ -112,7 +114,7 @@ def prove(
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
     chosen = settings(registry, engine, key, anywhere=True)
     asked = prove_any.ProofRequest(
-        project(), image, chosen, gpu, nodes, topology or "", run, in_registry=push_receipt
+        project(), image, chosen, gpu, nodes, topology or "", run, on_gpu, push_receipt
     )
     with reporter() as progress:
         judged = prove_any.prove_any(asked, progress.on_event)

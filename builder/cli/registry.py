@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from builder.core.settings import Settings
     from builder.pipeline.model import Model
     from builder.pipeline.push import PushedImage
+    from builder.pipeline.verify import Verification
 
 
 def push(
@@ -65,6 +66,7 @@ def verify(
     identity: str | None = option("The OIDC identity whose receipts count, instead of a key."),
     issuer: str | None = option("Who vouches for --identity."),
     suite: Literal["image"] | None = option("Take the receipt of builder prove --push-receipt."),
+    require: Literal["gpu"] | None = option("Ask for a run on its GPU, too (prove --on-gpu)."),
     as_json: bool = options.JSON,
 ) -> None:
     """Check that an image in a registry has a valid receipt, signed by KEY where one is named. Of
@@ -90,24 +92,37 @@ def verify(
         trust = chosen.trust.model_copy(update={"prove": signers})
         chosen = chosen.model_copy(update={"trust": trust})
     if model.is_one(reference):
+        if require:
+            raise InputError("--require gpu is about an image", "name the image, not the folder")
         _verify_model(Path(reference), chosen, as_json)
         return
     with reporter() as progress:
-        asked_for = suites.IMAGE if suite else None
-        image = check(reference, chosen, root(), suite=asked_for, on_event=progress.on_event)
-    say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
-    say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
-    for result in image.receipt.checks:
-        say(f"  {result.name} {result.version}: {result.status}")
+        asked_for, gpu = suites.IMAGE if suite else None, require == "gpu"
+        image = check(
+            reference, chosen, root(), suite=asked_for, on_gpu=gpu, on_event=progress.on_event
+        )
+    _say_image(image)
     if as_json:
+        ran = image.on_gpu and image.on_gpu.receipt
         out(
             {
                 "reference": image.reference,
                 "digest": image.digest,
                 "signer": image.signer or None,
                 "receipt": image.receipt.model_dump(mode="json"),
+                "on_gpu": ran.model_dump(mode="json") if ran else None,
             }
         )
+
+
+def _say_image(image: "Verification") -> None:
+    say(f"{image.reference}: {image.receipt.verdict}, {image.receipt.made_at}")
+    say(f"  signed by {image.signer}" if image.signer else "  no signature was asked for")
+    for result in image.receipt.checks:
+        say(f"  {result.name} {result.version}: {result.status}")
+    if image.on_gpu and (ran := image.on_gpu.receipt):
+        by = f"; signed by {image.on_gpu.signer}" if image.on_gpu.signer else ""
+        say(f"  on its GPU: {ran.seen('gpu').get('note')}, {ran.made_at}{by}")
 
 
 def _verify_model(folder: Path, chosen: "Settings", as_json: bool) -> None:

@@ -185,6 +185,8 @@ class TrustSettings(FileModel):
     """The private key that a push signs with, or KEYLESS; None signs nothing."""
     prove: Signers = Field(default=(), examples=[["keys/prover.pub"]])
     """Those whose receipts count, by public key or identity; none asks for no signature."""
+    on_gpu: Signers = Field(default=(), examples=[["keys/lab.pub"]])
+    """Those of whom one has to have run an image on its GPU; none asks for no such run."""
     max_age: Age | None = Field(default=None, examples=["30d"])
     """How old a receipt may be that counts; None for any age."""
     trusted_root: str | None = None
@@ -197,14 +199,20 @@ class TrustSettings(FileModel):
     rebuilders: Signers = Field(default=(), examples=[["keys/ci.pub", "keys/ours.pub"]])
 
     @property
+    def asks(self) -> bool:
+        """Whether an image of anybody needs a receipt that somebody signed."""
+        return bool(self.prove or self.on_gpu)
+
+    @property
     def oldest(self) -> timedelta | None:
         age = self.max_age
         return timedelta(hours=int(age[:-1]) * _HOURS[age[-1]]) if age else None
 
     @model_validator(mode="after")
     def _judges(self) -> TrustSettings:
-        if "prove" in self.model_fields_set and not self.prove:
-            raise invalid("prove names nobody", 'write prove = ["keys/prover.pub"]')
+        for name in ("prove", "on_gpu"):
+            if name in self.model_fields_set and not getattr(self, name):
+                raise invalid(f"{name} names nobody", f'write {name} = ["keys/prover.pub"]')
         if self.layers > (count := len(set(self.rebuilders))):
             what = f"layers asks for {self.layers} rebuilders, and {count} are named"
             raise invalid(what, 'write rebuilders = ["keys/ci.pub", "keys/ours.pub"]')
@@ -362,7 +370,7 @@ def load_cloud(
 
 def _texts(model: type[Settings]) -> Iterator[str]:
     """Yield the name of each setting that is one text: `registry`, `cloud.region`."""
-    lists, tables = ("triggers", "prove", "layers", "rebuilders"), _tables(model)
+    lists, tables = ("triggers", "prove", "on_gpu", "layers", "rebuilders"), _tables(model)
     for name in model.model_fields:
         keys = tables[name].model_fields if name in tables else ()
         yield from (f"{name}.{key}" for key in keys if key not in lists)
@@ -382,7 +390,7 @@ def _with_paths(root: Path, trust: TrustSettings, file: BuilderToml) -> TrustSet
 
     changes: dict[str, Any] = {
         name: tuple(whole(one) if isinstance(one, str) else one for one in getattr(trust, name))
-        for name in ("prove", "rebuilders")
+        for name in ("prove", "on_gpu", "rebuilders")
     }
     for name in ("trusted_root", "signing_config"):
         if value := getattr(trust, name):

@@ -118,6 +118,14 @@ def gpu(name: str) -> tuple[str, str]:
     raise InputError(f"{known.name} is no GPU", "name a GPU, such as V100, or 7.0")
 
 
+def kind_of(name: str) -> Kind:
+    """Return the kind of an accelerator, of any GPU as `gpu` returns it, or of what a compute
+    capability stands for. Raises InputError."""
+    if name[:1].isdigit() or _key(name) in _other_gpus():
+        return "gpu"
+    return find(name).kind
+
+
 def on_arm64(name: str) -> bool:
     """Tell whether a GPU sits beside an arm64 processor. name: as `gpu` returns it."""
     return name in read_table(DATA / "accelerators.yaml")["arm64"]

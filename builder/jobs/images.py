@@ -102,7 +102,7 @@ def pushed_image(
     image, _ = local_image(root, job, settings)
     wanted = asked.of(root, image.reference, settings)
     named = wanted.reference
-    if is_target or settings.trust.prove:
+    if is_target or settings.trust.asks:
         verified = verify.proof(wanted, settings, on_event=on_event)
         return _verified(image, verified), _moved(wanted)
     try:
@@ -156,7 +156,7 @@ def packaged_image(
     engine = connect(settings, on_event=on_event)
     files, built = package.build(root, target, python, settings, engine, on_event)
     pushed = push_target(files, settings, engine, on_event=on_event)
-    if settings.trust.prove:
+    if settings.trust.asks:
         verify.verify(pushed.reference, settings, on_event=on_event)
     image = _of_target(root, target, pushed.reference, settings)
     image = replace(image, digest=pushed.digest, entrypoint=("python", "-m", python.module))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from builder.audit.audited import Gpu
 from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
+from builder.engine import Engine
 from builder.engine.discovery import connect
 from builder.pipeline import records, repository, signing, verify
 from builder.prove import audit, fleet, own_loader, receipts, suites, waste
 from builder.prove.checks import compile as compiling
+from builder.prove.checks import gpu as on_gpu
 from builder.prove.checks import start
 from builder.prove.image import Image, NotThereError
 from builder.prove.receipts import CheckResult
@@ -45,6 +48,8 @@ class ProofRequest:
     """The slice of a TPU to compile it for."""
     command: str | None = None
     """What is started in a shell of it, in place of its own command."""
+    on_gpu: bool = False
+    """Whether its program runs on this machine's GPU as well."""
     in_registry: bool = False
     """Whether it is taken from its registry, by digest, so that a receipt can lie beside it."""
 
@@ -82,6 +87,7 @@ class Judgement:
             self.checks,
             target=reference.repository,
             accelerator=self.gpu.name if self.gpu else "CPU",
+            device=self.image.ran.device if self.image.ran else "CPU",
             reference=self.name,
             digest=self.manifest.digest,
             image_id=self.manifest.config.digest,
@@ -109,16 +115,24 @@ def prove_any(request: ProofRequest, on_event: OnEvent = ignore) -> Judgement:
     machines = fleet.parse(request.machines) if request.machines else ()
     gpu = audit.gpu_of(request.root, request.image, request.gpu)
     gpu = gpu or next((machine.gpu for machine in machines), None)
+    engine = functools.cache(lambda begin: connect(request.settings, begin, on_event))
+    here = on_gpu.device(lambda: engine(False).client, gpu) if request.on_gpu else None
     name, manifest = request.image, None
     if request.in_registry:
         reference, manifest = _in_registry(name, on_event)
         name = str(reference)
-    image = _read(request, name, gpu, on_event)
+    image = _read(request, name, gpu, engine, on_event)
+    if here and gpu:
+        ran = on_gpu.GpuRun(image, name, gpu, here, request.command).start(engine(False), on_event)
+        image = replace(image, ran=ran)
+        if image.started and request.command is not None and ran.run.exit_code == 0:
+            # a command may want a GPU, and fail without
+            image = replace(image, started=replace(image.started, run=ran.run))
     return Judgement(
         name,
         image,
         gpu,
-        checks=suites.IMAGE.judge(image),
+        checks=(suites.ON_GPU if request.on_gpu else suites.IMAGE).judge(image),
         fleet=(fleet.judge(image, machines),) if machines else (),
         waste=waste.of_image(image.content, gpu.capability if gpu else None),
         manifest=manifest,
@@ -137,12 +151,20 @@ def _in_registry(name: str, on_event: OnEvent) -> tuple[Reference, Manifest]:
     return reference.at(manifest.digest), manifest
 
 
-def _read(request: ProofRequest, name: str, gpu: Gpu | None, on_event: OnEvent) -> Image:
+def _read(
+    request: ProofRequest,
+    name: str,
+    gpu: Gpu | None,
+    engine: Callable[[bool], Engine],
+    on_event: OnEvent,
+) -> Image:
     """Read an image, and start it if the engine has it."""
-    engine = functools.cache(lambda begin: connect(request.settings, begin, on_event))
     targets = records.image_ids(request.root) if request.root else {}
     content = audit.image_content(request.settings, engine, name, on_event, targets)
     image = Image(content, gpu)
+    if request.on_gpu and request.command is None and not image.is_ours:
+        what = f"--on-gpu: nobody knows which command of {name} trains, and ends"
+        raise InputError(what, 'name one: --run "python train.py --steps 20"')
     if content.image_id:
         target, arguments = None, compiling.arguments_of(JOB) if image.is_ours else ()
         with contextlib.suppress(NotThereError):
@@ -152,8 +174,8 @@ def _read(request: ProofRequest, name: str, gpu: Gpu | None, on_event: OnEvent) 
         )
         image = replace(image, started=started)
         return replace(image, probed=own_loader.ask_all(engine(False), image, name, on_event))
-    if request.command is not None or request.topology:
+    what = "--run" if request.command is not None else "--topology" if request.topology else ""
+    if what := "--on-gpu" if request.on_gpu else what:
         fix = "docker pull or docker load it, and name it as the engine does"
-        what = "--topology" if request.command is None else "--run"
         raise InputError(f"{what}: {name} is not in the engine, not started", fix)
     return image

@@ -84,6 +84,7 @@ def rollback(
     if to.digest or not to.tag:
         raise InputError(f"{tag!r} is not a tag, and only a tag goes back", "name the tag alone")
     wanted, rules = asked.of(root, str(to), settings), policy.of(settings.trust)
+    rules = Policy(rules.trusted, rules.max_age)
     with repository.opened(to, on_event, f"back {to}") as client:
         before = pushed.of(root).get(str(to), ()) if root else ()
         if before:

@@ -6,7 +6,7 @@ The receipt is an OCI artifact that refers to the image's manifest.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -15,9 +15,11 @@ from builder import registry
 from builder.core.errors import CheckFailed, InputError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
+from builder.facts import accelerators
 from builder.pipeline import asked, repository
 from builder.pipeline.asked import Asked
 from builder.prove import receipts, suites
+from builder.prove.checks import gpu
 from builder.prove.image import ACCELERATOR
 from builder.prove.receipts import Receipt, Validity
 from builder.prove.suite import Suite
@@ -44,6 +46,8 @@ class Verification:
     receipt_digest: str
     signer: str = ""
     """The key or identity that signed the receipt; "" where [trust] names none."""
+    on_gpu: ListedReceipt | None = None
+    """That of a run on its GPU, where one is asked for."""
 
 
 def verify(
@@ -52,23 +56,29 @@ def verify(
     root: Path | None = None,
     *,
     suite: Suite | None = None,
+    on_gpu: bool = False,
     on_event: OnEvent = ignore,
 ) -> Verification:
     """Verify an image in a registry against the receipt that refers to it.
 
     reference: a whole one, or a tag or digest of the project's own repository. root: the project,
     whose images/pushed.lock says where its tags lead. suite: which the receipt has to be of, of any
-    target; by default that of the target that the tag names, else of the image's own label.
+    target; by default that of the target that the tag names, else of the image's own label. on_gpu:
+    whether its program has to have run on its GPU, also where [trust] does not ask for that.
     Raises CheckFailed where the image is not proven or not the one that git names, OutsideError
     where there is none.
     """
     wanted = asked.of(root, reference, settings)
     if suite:
         wanted = Asked(wanted.named, wanted.digests, wanted.locked)
-    rules = policy.of(settings.trust)
+    rules = policy.of(settings.trust, on_gpu)
     with repository.opened(wanted.named, on_event, f"verify {wanted.named}") as client:
         wanted.require(client)
-        return proven(client, wanted, judge_of(suite) if suite else None, rules)[0]
+        found = proven(client, wanted, judge_of(suite) if suite else None, rules)[0]
+    if on_gpu and found.on_gpu is None:
+        what = f"{wanted.named} is for {found.receipt.accelerator}, and no GPU runs it"
+        raise CheckFailed(what, "leave out --require gpu")
+    return found
 
 
 def proof(wanted: Asked, settings: Settings, on_event: OnEvent = ignore) -> Verification:
@@ -101,6 +111,20 @@ def judge_of(suite: Suite | None = None) -> Judge:
     return lambda receipt, names, labels: (suite or suites.of_image(labels)).holds(receipt, names)
 
 
+def ran_on(accelerator: str) -> Judge:
+    """Return what judges whether a receipt is of a run on this GPU."""
+
+    def judge(receipt: Receipt, names: Sequence[str], _labels: Mapping[str, str]) -> Validity:
+        result = receipt.result(gpu.NAME)
+        if result is None or result.status == "not there":
+            return Validity("its receipt is of no run on a GPU (builder prove --on-gpu)")
+        if receipt.accelerator != accelerator:
+            return Validity(f"its receipt is of a run on {receipt.accelerator}")
+        return suites.ON_GPU.holds(receipt, names)
+
+    return judge
+
+
 def of_any_version(receipt: Receipt, names: Sequence[str], labels: Mapping[str, str]) -> Validity:
     """Judge a receipt by the checks that it holds, whatever their version."""
     needed = suites.of_image(labels).name
@@ -119,10 +143,53 @@ def proven(
     """
     image, manifest = wanted.reference, wanted.manifest(client)
     labels = client.labels(image.repository, manifest)
+    entry = _counting(client, wanted, manifest, labels, judge, rules)
+    sign = " --key KEY" if rules.trusted else ""
+    if isinstance(entry, str):
+        raise CheckFailed(
+            f"{wanted.named} ({manifest.digest}) is not proven: {entry}",
+            "do not use it; prove and push it again: builder smoke TARGET, builder push"
+            f" TARGET{sign}",
+        )
+    assert entry.receipt
+    verification = Verification(
+        reference=str(image.at(manifest.digest)),
+        digest=manifest.digest,
+        image_id=manifest.config.digest,
+        labels=labels,
+        receipt=entry.receipt,
+        receipt_digest=entry.digest,
+        signer=entry.signer,
+    )
+    accelerator = entry.receipt.accelerator
+    if rules.on_gpu and accelerators.kind_of(accelerator) == "gpu":
+        whatever = Asked(wanted.named, wanted.digests, wanted.locked)
+        ran = _counting(client, whatever, manifest, labels, ran_on(accelerator), rules.on_gpu)
+        if isinstance(ran, str):
+            name, sign = verification.reference, " --key KEY" if rules.on_gpu.trusted else ""
+            raise CheckFailed(
+                f"{wanted.named} ({manifest.digest}) was seen on no {accelerator}: {ran}",
+                f"on a machine that has one: docker pull {name}; builder prove {name}"
+                f" --gpu {accelerator} --on-gpu --push-receipt{sign}",
+            )
+        verification = replace(verification, on_gpu=ran)
+    return verification, manifest
+
+
+def _counting(
+    client: Registry,
+    wanted: Asked,
+    image: Manifest,
+    labels: Mapping[str, str],
+    judge: Judge | None,
+    rules: Policy,
+) -> ListedReceipt | str:
+    """Return the newest receipt of an image that counts, else why the newest does not."""
+    repository = wanted.reference.repository
     listed = (
-        policy.signed_receipts(client, image.repository, manifest.digest, rules.trusted)
+        policy.signed_receipts(client, repository, image.digest, rules.trusted)
         if rules.trusted
-        else _unsigned(client, image.repository, manifest.digest)
+        else _unsigned(client, repository, image.digest)
     )
     problems = []
     for entry in listed:
@@ -130,28 +197,14 @@ def proven(
         if entry.receipt is not None:
             judged = judge or judge_of(wanted.suite_of(entry.receipt))
             problem = (
-                _problem(entry.receipt, manifest, labels, judged)
+                _problem(entry.receipt, image, labels, judged)
                 or wanted.problem(entry.receipt)
                 or rules.refusal(entry.receipt, datetime.now(UTC))
             )
             if not problem:
-                verification = Verification(
-                    reference=str(image.at(manifest.digest)),
-                    digest=manifest.digest,
-                    image_id=manifest.config.digest,
-                    labels=labels,
-                    receipt=entry.receipt,
-                    receipt_digest=entry.digest,
-                    signer=entry.signer,
-                )
-                return verification, manifest
+                return entry
         problems.append(problem)
-    reason = problems[0] if problems else "no receipt refers to it"  # that of the newest
-    sign = " --key KEY" if rules.trusted else ""
-    raise CheckFailed(
-        f"{wanted.named} ({manifest.digest}) is not proven: {reason}",
-        f"do not use it; prove and push it again: builder smoke TARGET, builder push TARGET{sign}",
-    )
+    return problems[0] if problems else "no receipt refers to it"
 
 
 def _unsigned(client: Registry, repository: str, image: str) -> Iterator[ListedReceipt]:

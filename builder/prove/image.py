@@ -82,6 +82,19 @@ class Started:
 
 
 @dataclass(frozen=True)
+class RanOnGpu:
+    """What the program of an image did on a GPU of this machine."""
+
+    run: Run
+    device: str
+    """As the driver calls it."""
+    driver: str
+    """Its version."""
+    batch: int = 0
+    """Examples of a step, 0 where they are not known."""
+
+
+@dataclass(frozen=True)
 class Image:
     content: ImageContent
     gpu: Gpu | None = None
@@ -89,6 +102,8 @@ class Image:
     subject: Subject | None = None
     started: Started | None = None
     """How `prove` started it; None where it did not."""
+    ran: RanOnGpu | None = None
+    """None where it did not run on a GPU."""
     probed: Mapping[str, Run] = field(default_factory=dict)
     """What the probes of its frameworks' loaders answered, by the frameworks' names."""
 

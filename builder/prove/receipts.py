@@ -136,7 +136,7 @@ class Receipt(_Frozen):
     made_at: Annotated[str, AfterValidator(_dated)]
     """UTC, ISO 8601."""
     device: str
-    """What training ran on, "CPU"."""
+    """What the program ran on: "CPU", or a GPU as its driver calls it."""
     suite: str
     """The name of the suite that these checks belong to."""
     checks: tuple[CheckResult, ...] = Field(strict=False)
@@ -175,12 +175,13 @@ class Receipt(_Frozen):
         return tuple(problem for check in self.checks for problem in check.problems)
 
 
-def of(suite: str, checks: Sequence[CheckResult], **image: Any) -> Receipt:
-    """Return the receipt of what was asked now. image: the fields that say of which image."""
+def of(suite: str, checks: Sequence[CheckResult], device: str = "CPU", **image: Any) -> Receipt:
+    """Return the receipt of what was asked now. device: what the program ran on. image: the fields
+    that say of which image."""
     return Receipt(
         made_by=__version__,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        device="CPU",
+        device=device,
         suite=suite,
         checks=tuple(checks),
         **image,

@@ -34,7 +34,7 @@ from builder.config.uv import Platform
 from builder.contract import TrainerEvent
 from builder.core.events import OnEvent, RunningStep, ignore
 from builder.devicecode.pruning.rule import compute_capability
-from builder.engine import containers
+from builder.engine import containers, gpus
 from builder.facts.frameworks import Part
 from builder.image import download
 from builder.prove.image import Image, Subject
@@ -58,12 +58,13 @@ HOOK: Final = f"{PROBES}/hook"
 PART: Final = f"{PROBES}/part"
 """A file that a hook needs, and the image lacks."""
 
-_NO_ACCELERATOR: Final = {
+_NO_ACCELERATOR: Final[Mapping[str, str]] = {
     "NVIDIA_VISIBLE_DEVICES": "void",
     contract.ACCELERATOR: contract.CPU,
     # Else libtpu waits two minutes for Google's metadata server, which is not there.
     "TPU_SKIP_MDS_QUERY": "1",
 }
+_A_GPU: Final = {contract.ACCELERATOR: contract.accelerator(contract.ANY_GPU, 1)}
 
 NOT_EXECUTED: Final = 127
 """The exit code of a container whose entry point cannot be executed, as a shell gives it."""
@@ -81,6 +82,8 @@ class Limits:
     times in seconds."""
 
     memory: int = 4 * 1024**3
+    memory_with_gpu: int = 16 * 1024**3
+    """Of this machine, where a GPU is used: CUDA and its libraries take gigabytes of it."""
     output: int = 64 * 1024**2
     """What it may print, after which it is stopped."""
     disk: int = 4 * 1024**3
@@ -191,12 +194,13 @@ class Sandbox:
         entrypoint: Sequence[str] | None = None,
         imports: Sequence[str] = (),
         part: Part | None = None,
+        gpu: str = "",
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
         anything else, as its sitecustomize.
 
         variable: the name of the variable with its request. imports: modules of the factory that it
-        imports. part: a file that it finds as PART.
+        imports. part: a file that it finds as PART. gpu: the engine's id of one that it gets.
         """
         paths = (HOOK, manifests.environment(self.config).get("PYTHONPATH", ""))
         environment = {
@@ -204,13 +208,14 @@ class Sandbox:
             "PYTHONPATH": ":".join(filter(None, paths)),
             variable: json.dumps(request),
         }
-        files = hook_files(hook, imports)
-        with self.container(arguments, environment, entrypoint) as container:
+        files, limits = hook_files(hook, imports), self.limits
+        with self.container(arguments, environment, entrypoint, gpu=gpu) as container:
             self._put(container, HOOK, files)
             if part:
                 with _wheel_file(part, self.step) as archive:
                     container.put_archive(PROBES, archive)
-            return self._run(container, self.limits.compile_seconds)
+            seconds = limits.training_seconds if gpu else limits.compile_seconds
+            return self._run(container, seconds)
 
     def _put(self, container: Container, folder: str, files: Mapping[str, bytes]) -> None:
         """Put the modules of a program into a folder below PROBES."""
@@ -227,10 +232,12 @@ class Sandbox:
         environment: Mapping[str, str],
         entrypoint: Sequence[str] | None = None,
         user: str = "",
+        gpu: str = "",
     ) -> Iterator[Container]:
         from docker.types import LogConfig, Mount
 
-        options: dict[str, Any] = {}
+        options = gpus.requested([gpu] if gpu else ())
+        memory = self.limits.memory_with_gpu if gpu else self.limits.memory
         if entrypoint is not None:
             options["entrypoint"] = list(entrypoint)
         if user:
@@ -245,12 +252,12 @@ class Sandbox:
             mounts=[Mount(FOLDER, self.name)],
             tmpfs={"/tmp": "rw,exec,mode=1777"},
             log_config=LogConfig(type="none"),  # what it prints is read as it comes, and kept once
-            mem_limit=self.limits.memory,
-            memswap_limit=self.limits.memory,
+            mem_limit=memory,
+            memswap_limit=memory,
             pids_limit=self.limits.processes,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges:true"],
-            environment={**_NO_ACCELERATOR, **environment},
+            environment={**(_A_GPU if gpu else _NO_ACCELERATOR), **environment},
             **options,
         )
         try:

@@ -104,8 +104,7 @@ class Suite:
 
         Raises InputError for an accelerator that does not exist.
         """
-        is_capability = accelerator[:1].isdigit()
-        kind = "gpu" if is_capability else accelerators.find(accelerator).kind
+        kind = accelerators.kind_of(accelerator)
         return {check.name: check.version for check in self.of(kind)}
 
     def judge(self, image: Image) -> tuple[CheckResult, ...]:

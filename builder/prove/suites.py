@@ -25,6 +25,7 @@ from builder.prove.checks import (
     driver,
     entry_point,
     environment,
+    gpu,
     installed,
     machine,
     permissions,
@@ -71,6 +72,10 @@ IMAGE: Final = Suite(
 )
 """The suite of an image that anybody made, the least of all. No label names it, so its receipt
 counts only where somebody asks for it (`builder verify --suite image`)."""
+
+ON_GPU: Final = Suite(IMAGE.name, (*IMAGE.checks, gpu.CHECK))
+"""The same suite of an image whose program has run on a GPU, too (`builder prove --on-gpu`). A
+receipt of it is one of IMAGE, and holds more."""
 
 
 def loader(name: str, version: int) -> Check:

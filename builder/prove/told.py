@@ -136,4 +136,5 @@ _SAID: Final[Mapping[str, Callable[[Seen], str]]] = {
     ),
     "starts": _starts,
     "compile": lambda seen: f"its step {seen['note']}",
+    "gpu": lambda seen: f"it ran on a GPU: {seen['note']}",
 }

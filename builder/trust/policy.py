@@ -29,6 +29,9 @@ class Policy:
     """Those whose signature they need; () asks for none."""
     max_age: timedelta | None = None
     """None for any age."""
+    on_gpu: Policy | None = None
+    """Which receipts of a run on its GPU count, of which each image for a GPU then needs one; None
+    asks for none."""
 
     def refusal(self, receipt: Receipt, now: datetime) -> str:
         """Return why the time of a receipt does not count; "" where it does."""
@@ -53,9 +56,13 @@ class ListedReceipt:
     """The key or identity that signed it, "" for none."""
 
 
-def of(trust: TrustSettings) -> Policy:
-    """Return which receipts count. Raises InputError for an unusable key."""
-    return Policy(signers(trust, trust.prove), trust.oldest)
+def of(trust: TrustSettings, on_gpu: bool = False) -> Policy:
+    """Return which receipts count. on_gpu: ask for a run on the GPU, also where [trust] does not.
+    Raises InputError for an unusable key."""
+    who = trust.on_gpu or trust.prove
+    asked = on_gpu or bool(trust.on_gpu)
+    ran = Policy(signers(trust, who), trust.oldest) if asked else None
+    return Policy(signers(trust, trust.prove), trust.oldest, ran)
 
 
 def signers(trust: TrustSettings, names: Sequence[str | Identity]) -> tuple[Trusted, ...]:

@@ -70,6 +70,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(
             'prove = ["keys/prover.pub"]',
         ),
         ("[trust]\nprove = []", ":1: trust: prove names nobody", "keys/prover.pub"),
+        ("[trust]\non_gpu = []", ":1: trust: on_gpu names nobody", "keys/prover.pub"),
         ('[trust]\nprove = [""]', "expected a key or an identity, found ''", "keys/prover.pub"),
         ('[trust]\nprove = [{ identity = "a" }]', "expected a key or an identity", "issuer ="),
     ],

@@ -13,7 +13,7 @@ from builder import registry
 from builder.config import image_yaml
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.retry import Retry
-from builder.core.settings import Settings
+from builder.core.settings import Settings, TrustSettings
 from builder.facts.cuda import OldestDriver
 from builder.jobs import images, machines
 from builder.jobs.request import JobRequest, prepare
@@ -141,6 +141,9 @@ def test_where_keys_are_trusted_every_image_needs_a_signed_receipt(
         repository.sign(made, other.signer)
         with pytest.raises(CheckFailed, match="signed by none of the keys"):
             images.pushed_image(here, job, trusting)
+        on_gpu = TrustSettings(on_gpu=(str(ours.public),))
+        with pytest.raises(CheckFailed, match="was seen on no V100"):
+            images.pushed_image(here, job, trusting.model_copy(update={"trust": on_gpu}))
         repository.sign(made, ours.signer)
         image, notes = images.pushed_image(here, job, trusting)
     assert (image.digest, image.accelerator, image.proven, notes) == (made.digest, "V100", True, ())

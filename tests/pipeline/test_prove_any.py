@@ -6,15 +6,19 @@ import pytest
 from inline_snapshot import snapshot
 
 from builder import registry
+from builder.audit.audited import gpu_named
 from builder.core.errors import CheckFailed
 from builder.core.settings import Settings
 from builder.pipeline.prove_any import Judgement
 from builder.pipeline.verify import RECEIPT_TYPE
-from builder.prove.image import Image
+from builder.prove import suites
+from builder.prove.image import Image, RanOnGpu
+from builder.prove.judge import Run as Ran
 from builder.prove.receipts import CheckResult
 from builder.reading.images import ImageContent
 from builder.registry import Manifest
 from tests.conftest import Run
+from tests.pipeline.pushing import results
 from tests.shown import shown
 from tests.trust.signing import Pair, Repository
 
@@ -130,3 +134,61 @@ exit code 4
 """)
     listed = repository.client.referrers(repository.path, made.digest, RECEIPT_TYPE)
     assert len(listed) == 1
+
+
+@pytest.mark.network
+def test_who_has_the_gpu_signs_what_it_did_and_whoever_wants_asks_for_it(
+    repository: Repository, ours: Pair, other: Pair, builder: Run
+) -> None:
+    made, gpu = repository.image("theirs", "theirs"), gpu_named("v100")
+    pinned, image = repository.name(made), Image(ImageContent(()), gpu)
+    checks = results(suites.IMAGE.required("V100"))
+    Judgement(pinned, image, gpu, checks, (), (), made).push_receipt(repository.settings(key=ours))
+    names = {
+        repository.path: "REPOSITORY",
+        r"/\S+/(ours|other)\.": r"\1.",
+        r"(?m)^(\|   [a-z-]+) \d+: passed$": r"\1",
+    }
+    ask = lambda *words: shown(builder("verify", pinned, "--suite", "image", *words), names)  # noqa: E731
+    assert ask("--key", str(ours.public), "--require", "gpu") == snapshot("""\
+|   x verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) was seen on no V100:
+| .. its receipt is of no run on a GPU (builder prove --on-gpu)
+| error: 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST (sha256:DIGEST) was seen on no
+| .. V100: its receipt is of no run on a GPU (builder prove --on-gpu)
+| fix:   on a machine that has one: docker pull
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST; builder prove
+| .. 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST --gpu V100 --on-gpu --push-receipt
+| .. --key KEY
+exit code 4
+""")
+    ran = RanOnGpu(Ran(0, 9.0), "Tesla V100-SXM2-16GB", "550.54.15")
+    note = {"note": f"{ran.device}, driver {ran.driver}: 5.00 GiB, 5.10 said; 20 steps"}
+    on_gpu = CheckResult(name="gpu", version=1, passed=True, seconds=40, seen=note)
+    image = Image(ImageContent(()), gpu, ran=ran)
+    judged = Judgement(pinned, image, gpu, (*checks, on_gpu), (), (), made)
+    judged.push_receipt(repository.settings(key=other))
+    assert ask("--key", str(other.public), "--require", "gpu") == snapshot("""\
+|   = verify 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST  N s
+| 127.0.0.1:PORT/REPOSITORY@sha256:DIGEST: proven on Tesla V100-SXM2-16GB, TIME
+|   signed by other.pub
+|   device-code
+|   combinations
+|   environment
+|   machine
+|   driver
+|   permissions
+|   shadows
+|   loader
+|   installed
+|   certificates
+|   entry-point
+|   secrets
+|   pth
+|   start
+|   compile
+|   gpu
+|   on its GPU: Tesla V100-SXM2-16GB, driver 550.54.15: 5.00 GiB, 5.10 said; 20
+| .. steps, TIME; signed by other.pub
+""")
+    assert builder("verify", ".", "--require", "cpu")[0] == 2

@@ -32,6 +32,7 @@ from builder.trust import attestations, dsse, keyless
 from tests.emulators import sigstore
 from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import faulty
+from tests.pipeline.pushing import results
 from tests.registry.server import skopeo
 from tests.trust.programs import OFFLINE, accepts, cosign, program
 from tests.trust.signing import ACCOUNT, WORKFLOW, Pair, Repository, pair, receipt
@@ -325,6 +326,7 @@ def test_cosign_judges_by_the_rule_of_a_cluster(
             ("old", 40, {}),
             ("program", 2, {"suite": "program"}),
             ("theirs", 2, {"suite": "image"}),
+            ("ran", 2, {"suite": "image", "checks": results({"start": 2, "gpu": 1})}),
             ("broken", 2, {"checks": (failed, *receipt(repository.image()).checks[1:])}),
         )
     }
@@ -333,10 +335,17 @@ def test_cosign_judges_by_the_rule_of_a_cluster(
     rule = rule.replace("package sigstore", "package signature").replace("isCompliant", "allow")
     path, suites = ours.path.parent / "rule.rego", '["trainer"]'
     assert rule.count(suites) == 1
-    for listed, admitted in ((suites, {"fresh"}), ('["trainer", "image"]', {"fresh", "theirs"})):
-        path.write_text(rule.replace(suites, listed))
+    is_one = f"{suites}[_] == input.predicate.suite"
+    asked = 'input.predicate.checks[_].name == "gpu"'
+    assert is_one in rule and asked in text
+    for instead, admitted in (
+        (is_one, {"fresh"}),
+        (is_one.replace(suites, '["trainer", "image"]'), {"fresh", "theirs", "ran"}),
+        (is_one.replace("trainer", "image") + f"\n  {asked}", {"ran"}),
+    ):
+        path.write_text(rule.replace(is_one, instead))
         for name, made in images.items():
             arguments = (repository.name(made), ours.public, dsse.RECEIPT, "--policy", path)
-            assert accepts(*arguments) == (name in admitted), (name, listed)
+            assert accepts(*arguments) == (name in admitted), (name, instead)
     with pytest.raises(CheckFailed):
         verify("broken", repository.settings(ours))

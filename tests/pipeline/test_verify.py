@@ -11,8 +11,11 @@ import pytest
 
 from builder import registry
 from builder.core.errors import CheckFailed, OutsideError
+from builder.core.settings import TrustSettings
+from builder.pipeline.tags import promote
 from builder.pipeline.verify import RECEIPT_TYPE, attach, verify
 from builder.prove import receipts, suites
+from builder.prove.receipts import CheckResult
 from builder.registry import Descriptor, client, manifests, referrers
 from builder.trust import attestations, dsse
 from tests.pipeline.pushing import NEWER, results
@@ -108,3 +111,80 @@ def test_a_receipt_cannot_choose_the_weaker_suite(repository: Repository) -> Non
     attach(repository.client, repository.reference, easy, receipt(easy))
     with pytest.raises(CheckFailed, match="says 'easy', and there is no such suite"):
         verify("easy", repository.settings())
+
+
+# --- a run on the GPU -----------------------------------------------------------------------------
+
+RAN = {
+    "suite": "image",
+    "device": "Tesla V100-SXM2-16GB",
+    "checks": results(suites.ON_GPU.required("V100")),
+    "made_at": "2026-11-22T12:00:00+00:00",
+}
+"""What `builder prove --on-gpu` changes of a receipt."""
+
+
+def without(what: str) -> dict[str, object]:
+    """Return it with a check `gpu` that is not there, saw nothing, failed, or is of another GPU."""
+    checks = [check for check in results(suites.ON_GPU.required("V100")) if check.name != "gpu"]
+    ran = CheckResult(name="gpu", version=1, passed=what != "failed", seconds=1)
+    if what == "other":
+        return RAN | {"accelerator": "T4"}
+    if what == "unseen":
+        ran = ran.model_copy(update={"not_there": "no run"})
+    return RAN | {"checks": (*checks, *(() if what == "absent" else (ran,)))}
+
+
+def test_a_run_on_the_gpu_can_be_asked_for(repository: Repository) -> None:
+    """The image has its own proof, and beside it the receipt of whoever has the GPU."""
+    made, settings = repository.proven(), repository.settings()
+    assert verify("v100", settings).on_gpu is None, "nobody asks"
+    for what, says in (
+        ("", "of no run on a GPU"),
+        ("absent", "of no run on a GPU"),
+        ("unseen", "of no run on a GPU"),
+        ("failed", "the check gpu did not pass"),
+        ("other", "of a run on T4"),
+    ):
+        alone = repository.proven(f"is {what}", what or "none")
+        if what:
+            repository.attach(alone, **without(what))
+        with pytest.raises(CheckFailed, match=rf"was seen on no V100: .*{says}") as caught:
+            verify(what or "none", settings, on_gpu=True)
+        assert "--gpu V100 --on-gpu --push-receipt" in (caught.value.fix or "")
+        assert verify(what or "none", settings).receipt.suite == "trainer", "the proof stands"
+    repository.attach(made, **RAN)
+    found = verify("v100", settings, on_gpu=True)
+    assert found.receipt.suite == "trainer" and found.on_gpu and found.on_gpu.receipt
+    assert found.on_gpu.receipt.verdict == "proven on Tesla V100-SXM2-16GB"
+    assert verify(made.digest, settings, suite=suites.IMAGE, on_gpu=True).on_gpu
+
+
+def test_builder_toml_says_whose_run_counts(
+    repository: Repository, ours: Pair, other: Pair
+) -> None:
+    made = repository.signed(ours)
+    settings = repository.settings(ours)
+    asking = TrustSettings(**{**settings.trust.model_dump(), "on_gpu": (str(other.public),)})
+    asks = settings.model_copy(update={"trust": asking})
+    repository.sign(made, ours.signer, **RAN)
+    assert verify("v100", settings, on_gpu=True).on_gpu, "ours counts where nobody else is named"
+    with pytest.raises(CheckFailed, match=r"on no V100: .*none of the keys that are trusted"):
+        verify("v100", asks)
+    with pytest.raises(CheckFailed, match="on no V100"):
+        promote("v100", "production", asks)
+    repository.sign(made, other.signer, **RAN)
+    found = verify("v100", asks)
+    assert found.signer == str(ours.public)
+    assert found.on_gpu and found.on_gpu.signer == str(other.public)
+    promote("v100", "production", asks)
+
+
+def test_an_image_for_the_cpu_is_asked_for_no_gpu(repository: Repository, other: Pair) -> None:
+    cpu = {"accelerator": "CPU", "target": "cpu", "checks": results(TRAINER.required("CPU"))}
+    repository.proven("for the CPU", "cpu", **cpu)
+    settings = repository.settings()
+    asks = settings.model_copy(update={"trust": TrustSettings(on_gpu=(str(other.public),))})
+    assert verify("cpu", asks).on_gpu is None
+    with pytest.raises(CheckFailed, match="is for CPU, and no GPU runs it"):
+        verify("cpu", settings, on_gpu=True)

@@ -37,7 +37,7 @@ def test_every_check_that_there_is_stands_in_a_suite() -> None:
         assert isinstance(module.CHECK, Check)
         assert module.CHECK.name == path.stem.replace("_", "-")
         written.add(module.CHECK.name)
-    every = (TRAINER, PROGRAM, IMAGE, *COMPILED)
+    every = (TRAINER, PROGRAM, suites.ON_GPU, *COMPILED)
     assert {check.name for suite in every for check in suite.checks} == written
 
 
@@ -62,7 +62,7 @@ def test_the_document_says_which_checks_an_image_needs() -> None:
 def test_the_document_lists_what_any_image_is_asked() -> None:
     text = (Path(__file__).parents[2] / "docs/any-image.md").read_text()
     listed = set(re.findall(r"^\| `(\w[\w-]*)` \|", text, re.MULTILINE))
-    assert listed == {check.name for check in IMAGE.checks}
+    assert listed == {check.name for check in suites.ON_GPU.checks}
 
 
 @pytest.mark.parametrize("suite", [TRAINER, PROGRAM, IMAGE])

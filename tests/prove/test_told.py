@@ -55,6 +55,8 @@ SAID = [
     ("pth", {"note": "no .pth file runs code"}, "No .pth file runs code."),
     ("pth", {"note": "4 known .pth hooks"}, "4 known .pth hooks run when Python starts."),
     ("start", {"note": "it ran for 20 s"}, "It was started: it ran for 20 s."),
+    ("gpu", {"note": "Tesla T4, driver 550: 1.00 GiB"},
+     "It ran on a GPU: Tesla T4, driver 550: 1.00 GiB."),
     ("training", {"first": {"last_step": 50}, "second": {"resumed_at": 40, "last_step": 400},
                   "loss": {"first": 1.18, "last": 0.0026}, "accuracy": 0.97},
      "It trained, was killed at step 50, went on at 40 and reached 400: the loss fell from 1.2 to "
@@ -78,7 +80,7 @@ def test_a_check_says_in_a_sentence_what_it_saw(
 
 
 def test_every_check_of_every_suite_has_a_sentence() -> None:
-    every = [suites.IMAGE]
+    every = [suites.ON_GPU]
     for name in frameworks.OWN:
         every += frameworks.of(name).suites().values()
     names = {each.name for suite in every for each in suite.checks}

@@ -12,11 +12,11 @@ import pytest
 
 from builder.facts import frameworks
 from builder.prove import checks, suites
-from builder.prove.checks import compile, loader
+from builder.prove.checks import compile, gpu, loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
-    r"builder\.(prove\.(checks|judge|own_loader|probes|waste)|frameworks\.(hook|libraries|parts|pjrt|written|\w+\.(probes|opened)))\b"
+    r"builder\.(prove\.(checks|judge|own_loader|probes|waste)|frameworks\.(hook|libraries|on_gpu|parts|pjrt|written|\w+\.(probes|opened)))\b"
 )
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
@@ -34,8 +34,9 @@ TABLE = {
     "entry-point": (2, "77130a5527"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
-    "start": (2, "47654ff54a"),
-    "compile": (3, "bb72de8245"),
+    "start": (2, "6b47eda1d1"),
+    "compile": (3, "96c1fe0374"),
+    "gpu": (1, "089abe8897"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),
@@ -56,7 +57,7 @@ theirs."""
 
 def every() -> Iterator[tuple[str, Suite]]:
     """Yield each suite, with the name of its framework."""
-    yield "", suites.IMAGE
+    yield "", suites.ON_GPU
     for name in frameworks.OWN:
         yield from ((name, suite) for suite in frameworks.of(name).suites().values())
 
@@ -79,8 +80,8 @@ def code_of(name: str, check: Check) -> str:
     roots += [f"builder.frameworks.{framework}.probes.{probe}", f"builder.prove.probes.{probe}"]
     if check is loader.CHECK:
         roots += [f"builder.frameworks.{each}.opened" for each in frameworks.OWN]
-    if check is compile.CHECK:
-        roots += [f"builder.frameworks.{each}.probes.compile" for each in frameworks.OWN]
+    if check in (compile.CHECK, gpu.CHECK):
+        roots += [f"builder.frameworks.{each}.probes.{check.name}" for each in frameworks.OWN]
     found: dict[str, str] = {}
     waiting = [module for module in roots if QUESTIONS.match(module)]
     while waiting:

@@ -117,9 +117,12 @@ def target_of(image: Image, topology: str = "") -> CompileTarget:
     if not named:
         raise NotThereError("not asked: no framework in the image has a hook for it")
     name = image.gpu.name if image.gpu else (image.config.get("Labels") or {}).get(ACCELERATOR, "")
-    device = devices.on(topology) if topology else name and devices.of(accelerators.find(name))
-    if not device:
+    if not (topology or name):
         raise NotThereError("not asked: name a GPU (--gpu) or a slice of a TPU (--topology)")
+    known = accelerators.accelerators().get(name)
+    device = devices.on(topology) if topology else known and devices.of(known)
+    if not device:  # a GPU by its compute capability, or one that no image is made for
+        raise NotThereError(f"not asked: nothing is known of {name}'s memory and speed")
     cudnn = (each.version for each in image.content.libraries if "-cudnn-" in each.package)
     return CompileTarget(device, named[0].name, topology, next(cudnn, ""))
 

@@ -63,11 +63,17 @@ def run(image: Image) -> Answer:
 
 
 def _of_command(run: Run, command: str) -> Answer:
+    defect = ended_badly(run, command)
+    return ([defect], {}) if defect else ([], {"note": f"{command}: {run.seconds:.0f} s"})
+
+
+def ended_badly(run: Run, who: str) -> Defect | None:
+    """Return why a container of an image that anybody made did not end well."""
     if run.exit_code == 0 and not run.timed_out:
-        return [], {"note": f"{command}: {run.seconds:.0f} s"}
-    problem = explain(run, command)
+        return None
+    problem = explain(run, who)
     fix = _FIX if problem.fix.startswith("see build/") else problem.fix
-    return [Defect(problem.message, fix)], {}
+    return Defect(problem.message, fix)
 
 
 def _of_image(run: Run) -> Answer:

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 import types
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -103,16 +104,7 @@ class Work:
         )
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", len(self.topology.devices))
-        original = jax.jit
-
-        @functools.wraps(original)
-        def jit(*arguments: Any, **options: Any) -> Any:
-            made = original(*arguments, **options)
-            if hasattr(made, "trace"):
-                return Watched(made, self)
-            return lambda function: Watched(made(function), self)
-
-        jax.jit = jit
+        watch(jax, lambda jitted: Watched(jitted, self))
         atexit.register(self.end)
         limit = threading.Timer(asked["seconds"], self.end_early)
         limit.daemon = True
@@ -225,6 +217,20 @@ class Work:
 
         for largest in hook.grown(batch, hook.needs(result), self.room, compiled):
             hook.answer({**result, "largest_batch": largest})
+
+
+def watch(jax: Any, watched: Callable[[Any], Any]) -> None:
+    """Let `jax.jit` return what `watched` makes of each function that the program jits."""
+    original = jax.jit
+
+    @functools.wraps(original)
+    def jit(*arguments: Any, **options: Any) -> Any:
+        made = original(*arguments, **options)
+        if hasattr(made, "trace"):
+            return watched(made)
+        return lambda function: watched(made(function))
+
+    jax.jit = jit
 
 
 def the_step(seen: list[Watched], platform: str) -> Watched | None:

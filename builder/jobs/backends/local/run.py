@@ -36,7 +36,7 @@ from builder.core import files
 from builder.core.docker_sdk import refusals
 from builder.core.errors import InputError, OutsideError
 from builder.core.events import ignore
-from builder.engine import containers
+from builder.engine import containers, gpus
 from builder.engine.containers import ContainerEngine
 from builder.jobs.backends.local import backend
 from builder.jobs.backends.local.backend import LOCAL
@@ -203,7 +203,8 @@ class _Cluster:
         own.mkdir(parents=True, exist_ok=True)
         for old in own.glob("*.log"):
             old.unlink()
-        for replica in replicas(self.job, self.identity, _machine_gpus(self.client)):
+        ids = tuple(gpu.id for gpu in gpus.of_machine(self.client))
+        for replica in replicas(self.job, self.identity, ids):
             self.running[replica.name] = _Running(replica, own / f"{replica.name}.log")
         count = f"{len(self.running)} replica{'s' if len(self.running) > 1 else ''}"
         self._note(f"{count} of {self.job.image}, in {self.job.folder}")
@@ -343,13 +344,10 @@ class _Cluster:
         return f"job-{self.identity}"
 
     def _create(self, replica: Replica) -> Container:
-        from docker.types import DeviceRequest, LogConfig
+        from docker.types import LogConfig
 
         aliases = self.client.api.create_endpoint_config(aliases=[replica.host])
-        options: dict[str, Any] = {}
-        if replica.gpus:
-            gpus = DeviceRequest(device_ids=list(replica.gpus), capabilities=[["gpu"]])
-            options["device_requests"] = [gpus]
+        options = gpus.requested(replica.gpus)
         if self.job.command is not None:
             options["entrypoint"] = list(self.job.command)
         return self.client.containers.create(
@@ -388,14 +386,6 @@ class _Cluster:
 
 
 # --- a replica as a container ---------------------------------------------------------------------
-
-
-def _machine_gpus(client: docker.DockerClient) -> tuple[str, ...]:
-    """Return the ids of the GPUs that the engine gives to containers; () without their runtime."""
-    if "nvidia" not in (client.info().get("Runtimes") or {}):
-        return ()
-    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*"))
-    return tuple(str(index) for index in range(len(gpus)))
 
 
 def _mounts(job: LocalJob) -> list[Mount]:
