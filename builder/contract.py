@@ -41,7 +41,8 @@ ANY_GPU: Final = "GPU"
 """The name of a GPU of any kind in ACCELERATOR."""
 
 STEP: Final = "step"
-"""Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds."""
+"""Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds,
+gpu_percent, gpu_memory_bytes."""
 CHECKPOINT: Final = "checkpoint"
 """Event: a checkpoint is safely written. Field: step."""
 RESUMED: Final = "resumed"
@@ -74,6 +75,10 @@ class TrainerEvent:
     examples_per_second: float | None = None
     eta_seconds: float | None = None
     """The estimated time until the run ends."""
+    gpu_percent: float | None = None
+    """The share of time in which the program's GPUs computed: their mean, 0 to 100."""
+    gpu_memory_bytes: int | None = None
+    """Their memory in use, all together."""
 
 
 def accelerator(
@@ -122,6 +127,8 @@ def event(values: Mapping[str, Any]) -> TrainerEvent | None:
         steps=_whole(values.get("steps")),
         examples_per_second=_number(values.get("examples_per_second")),
         eta_seconds=_number(values.get("eta_seconds")),
+        gpu_percent=_number(values.get("gpu_percent")),
+        gpu_memory_bytes=_whole(values.get("gpu_memory_bytes")),
     )
 
 

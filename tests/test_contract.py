@@ -117,7 +117,8 @@ def test_the_trainer_reports_the_events() -> None:
 
 
 def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
-    numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0}
+    numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0,
+               "gpu_percent": 87.5, "gpu_memory_bytes": 3 << 30}  # fmt: skip
     line = event_lines.line("step", "step 50 of 200", examples_per_second=1234.5, **numbers)
     expected = TrainerEvent("step", message="step 50 of 200", examples_per_second=1234.5, **numbers)  # type: ignore[arg-type]
     assert parse(line) == expected

@@ -192,10 +192,13 @@ def status(
     With --watch the page is drawn again until the job ends, and the exit code is the job's. Ctrl-C
     leaves the job alone.
     """
+    from builder.jobs.watch import measured
+
     backend = backend_of(on, job)
     sent = backend.find(job)
     if watch:
         end(_watch(backend, sent, min(poll, backends.of(backend.name).poll)), as_json)
+    sent = measured(backend, sent)
     _show(sent)
     if as_json:
         out(_json(sent))

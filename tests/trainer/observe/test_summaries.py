@@ -108,7 +108,8 @@ def test_figures_are_means_over_the_gpus_and_those_not_given_are_left_out() -> N
     assert utilization.use_of(nvml, [0, 1]) == {"gpu_busy": pytest.approx(0.7)}
     nvml.nvmlDeviceGetMemoryInfo = lambda n: types.SimpleNamespace(used=8, total=16)
     nvml.nvmlDeviceGetUtilizationRates = refuse
-    assert utilization.use_of(nvml, [0]) == {"gpu_memory": 0.5}
+    assert utilization.use_of(nvml, [0]) == {"gpu_memory": 0.5, "gpu_memory_bytes": 8}
+    assert utilization.use_of(nvml, [0, 1]) == {"gpu_memory": 0.5, "gpu_memory_bytes": 16}
 
 
 # Attempts in one folder

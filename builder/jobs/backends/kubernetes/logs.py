@@ -9,6 +9,7 @@ follows a job holds a stream of each running pod, which ends when its container 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections import deque
@@ -34,6 +35,8 @@ from builder.jobs.backends.protocol import LogLine, LogReader
 
 _FRACTION: Final = re.compile(r"[.,]\d+")
 """Of a stamp's second; behind it, containerd writes the offset of its node's clock."""
+LATEST: Final = 200
+"""The last lines of a pod among which a step is looked for."""
 LAST: Final = 60.0
 """Seconds that an ended job's pods have for their last lines: Kubernetes' grace is 30 s."""
 
@@ -56,16 +59,14 @@ class ClusterLog(LogReader):
         self._holds = True
 
     def read(self) -> tuple[LogLine, ...]:
-        path = self.client.path("v1", "pods", namespace=self.namespace)
-        listed = self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
+        listed = self._pods()
         self._streams = {uid: one for uid, one in self._streams.items() if one.is_alive()}
         pods = [
             pod
             for pod in listed
             if PodStatus.read(pod).started and pod["metadata"]["uid"] not in self._streams
         ]
-        with ThreadPoolExecutor(web.THREADS) as threads:
-            merged = [line for lines in threads.map(self._of_pod, pods) for line in lines]
+        merged = self._of_pods(pods)
         for pod in pods if self._holds else ():
             uid, ended = pod["metadata"]["uid"], PodStatus.read(pod).end is not None
             if not (ended or uid in self._silent) and len(self._streams) < STREAMS:
@@ -74,16 +75,31 @@ class ClusterLog(LogReader):
         merged += [self._streamed.popleft() for _ in range(len(self._streamed))]
         return tuple(sorted(merged, key=lambda line: line.time))
 
+    def latest(self) -> tuple[LogLine, ...]:
+        known = ((pod, PodStatus.read(pod)) for pod in self._pods())
+        run = [pod for pod, now in known if now.started and now.end is None]
+        return tuple(sorted(self._of_pods(run, LATEST), key=lambda line: line.time))
+
     def rest(self) -> tuple[LogLine, ...]:
         until = time.monotonic() + LAST
         for stream in self._streams.values():
             stream.join(max(0.0, until - time.monotonic()))
         return self.read()
 
-    def _of_pod(self, pod: Object) -> list[LogLine]:
+    def _pods(self) -> list[Object]:
+        path = self.client.path("v1", "pods", namespace=self.namespace)
+        return self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
+
+    def _of_pods(self, pods: list[Object], last: int | None = None) -> list[LogLine]:
+        read = functools.partial(self._of_pod, last=last)
+        with ThreadPoolExecutor(web.THREADS) as threads:
+            return [line for lines in threads.map(read, pods) for line in lines]
+
+    def _of_pod(self, pod: Object, last: int | None) -> list[LogLine]:
         uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        tail = {} if last is None else {"tailLines": str(last)}
         try:
-            text = self.client.text(self._path(pod), **self._query(uid))
+            text = self.client.text(self._path(pod), **self._query(uid), **tail)
         except ClusterRefused as error:
             if error.code in (400, 404):  # it does not run yet, or was deleted meanwhile
                 return []

@@ -164,6 +164,8 @@ class _Running:
     seconds: float = 0.0
     last: str = ""
     used: tuple[float | None, int | None] = (None, None)
+    gpu: tuple[float | None, int | None] = (None, None)
+    """What its last step said of its GPUs."""
 
     @property
     def name(self) -> str:
@@ -172,8 +174,10 @@ class _Running:
     def status(self) -> ReplicaStatus:
         now = time.monotonic() - self.began if self.state == "running" else 0.0
         again, seconds = max(0, self.attempt - 1), round(self.seconds + now, 1)
-        used = self.used if self.state == "running" else (None, None)
-        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds, *used)
+        unknown = (None, None)
+        used, gpu = (self.used, self.gpu) if self.state == "running" else (unknown, unknown)
+        own = (*used, len(self.replica.gpus), *gpu)
+        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds, *own)
 
 
 @dataclass
@@ -254,6 +258,8 @@ class _Cluster:
     def _printed(self, replica: _Running, text: str) -> None:
         self.on_line(backend.line(replica.log, replica.name, text))
         replica.last = most_telling(replica.last, text)
+        if (event := contract.parse(text)) and event.name == contract.STEP:
+            replica.gpu = event.gpu_percent, event.gpu_memory_bytes
 
     def _ended(self, replica: _Running, attempt: int) -> None:
         """Handle the end of a replica's container, unless it has another one meanwhile."""
@@ -314,7 +320,7 @@ class _Cluster:
         if replica.container is not None:
             replica.container.remove(force=True, v=True)
         replica.attempt += 1
-        replica.exit_code = None
+        replica.exit_code, replica.gpu = None, (None, None)
         replica.container = self._create(replica.replica)
         ended = functools.partial(self._ended, replica, replica.attempt)
         containers.follow(
