@@ -49,6 +49,8 @@ RESUMED: Final = "resumed"
 """Event: the run goes on from a checkpoint. Field: step."""
 EVALUATED: Final = "evaluated"
 """Event: the model was evaluated on held-out examples. Fields: step, loss, accuracy."""
+TRIAL: Final = "trial"
+"""Event: the metric of a study's trial. Fields: tag (the metric's name), value, step."""
 
 OK: Final = 0
 FAULT: Final = 1
@@ -130,6 +132,15 @@ def event(values: Mapping[str, Any]) -> TrainerEvent | None:
         gpu_percent=_number(values.get("gpu_percent")),
         gpu_memory_bytes=_whole(values.get("gpu_memory_bytes")),
     )
+
+
+def metric(values: Mapping[str, Any], name: str) -> float | None:
+    """Return the value of a metric in a line's fields: of the event TRIAL with this tag, or the
+    field of this name in any event. None where there is none, or it is not finite."""
+    if values.get("event") == TRIAL:
+        values = {"event": TRIAL, str(values.get("tag")): values.get("value")}
+    number = _number(values.get(name)) if isinstance(values.get("event"), str) else None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def parse(line: str) -> TrainerEvent | None:

@@ -85,8 +85,9 @@ def measured(backend: Backend, job: JobStatus) -> JobStatus:
     """Return the job with what its replicas said last of their GPUs. A log that cannot be read says
     nothing."""
     told: dict[str, dict[str, float]] = {}
+    alive = job.state == "running" and not job.trials
     with contextlib.suppress(OutsideError):
-        for line in backend.logs(job).latest() if job.state == "running" else ():
+        for line in backend.logs(job).latest() if alive else ():
             if found := figures(line):
                 told[line.replica] = found
     return with_gpus(job, told)

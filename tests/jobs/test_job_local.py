@@ -22,10 +22,10 @@ from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.local.study import run_study
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
 from builder.jobs.machines import Pool
+from builder.jobs.stopping import Stop
 from builder.jobs.why.diagnose import Diagnosis
 from tests.clock import until
 from tests.jobs import jobfiles

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Thread
 from typing import Final
@@ -30,8 +30,9 @@ from builder.jobs.backends.kubernetes.client import (
     Object,
 )
 from builder.jobs.backends.kubernetes.pod import CONTAINER
-from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
+from builder.jobs.backends.kubernetes.status import PodStatus
 from builder.jobs.backends.protocol import LogLine, LogReader
+from builder.jobs.ready import TRIAL_LABEL
 
 _FRACTION: Final = re.compile(r"[.,]\d+")
 """Of a stamp's second; behind it, containerd writes the offset of its node's clock."""
@@ -47,7 +48,8 @@ class ClusterLog(LogReader):
 
     client: ClusterClient
     namespace: str
-    name: str
+    selector: str
+    """Of its pods' labels."""
     _last: dict[str, str] = field(default_factory=dict)
     _silent: set[str] = field(default_factory=set)
     _streams: dict[str, Thread] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class ClusterLog(LogReader):
 
     def _pods(self) -> list[Object]:
         path = self.client.path("v1", "pods", namespace=self.namespace)
-        return self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
+        return self.client.items(path, labelSelector=self.selector)
 
     def _of_pods(self, pods: list[Object], last: int | None = None) -> list[LogLine]:
         read = functools.partial(self._of_pod, last=last)
@@ -110,18 +112,17 @@ class ClusterLog(LogReader):
             text = f"its log cannot be read now: {error.message}"
             return [] if said else [LogLine(datetime.now(UTC), replica, "WARNING", text)]
         self._silent.discard(uid)
-        return list(self._new(text.split("\n"), uid, replica))
+        return list(self._new(text.split("\n"), pod))
 
     def _stream(self, pod: Object) -> None:
         """Take a pod's lines as they come, until its container ends or the connection does. One
         that is given up because nothing came is opened again."""
-        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
-        quiet = QUIET
+        uid, quiet = pod["metadata"]["uid"], QUIET
         with contextlib.suppress(OutsideError):  # the next read asks, and says what is wrong
             while quiet >= QUIET:
                 heard = time.monotonic()
                 lines = self.client.lines(self._path(pod), **self._query(uid), follow="true")
-                for line in self._new(lines, uid, replica):
+                for line in self._new(lines, pod):
                     self._streamed.append(line)
                     heard = time.monotonic()
                 quiet = time.monotonic() - heard
@@ -135,13 +136,16 @@ class ClusterLog(LogReader):
             query["sinceTime"] = _FRACTION.sub("", self._last[uid].partition(" ")[0])
         return query
 
-    def _new(self, lines: Iterable[str], uid: str, replica: str) -> Iterator[LogLine]:
+    def _new(self, lines: Iterable[str], pod: Object) -> Iterator[LogLine]:
+        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        trial = pod["metadata"]["labels"].get(TRIAL_LABEL)
         last = self._last.get(uid, "")
         behind = not last
         for line in filter(None, lines):
             if behind or _time(line) > _time(last):
                 behind, self._last[uid] = True, line
-                yield from LogLine.stamped([line], replica)
+                for new in LogLine.stamped([line], replica):
+                    yield replace(new, trial=trial)
             behind = behind or line == last
 
 
