@@ -404,6 +404,10 @@ def test_status_shows_what_a_replicas_last_step_said_of_its_gpus(
     assert uses() == ["GPU: not told"] * 3
     objects.say(other, step(12, **full))
     assert uses()[2] == told
+    objects.end(other, 143)
+    assert uses()[2] == "GPU: not told"  # of the pod that takes its place
+    other = objects.list("pods")[-1]
+    objects.say(other, step(12, **full))
     loopback.faults.nodes_away = {other["metadata"]["name"]}
     assert uses() == ["GPU: not told"] * 3
     loopback.faults.forbidden = ["GET .*/log"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from builder.core.errors import InputError
+from builder.core.errors import InputError, OutsideError
 from builder.jobs import images, trials
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
@@ -261,6 +261,33 @@ def test_cancel_ends_all_trials_and_the_command_that_asks(
     again = sent(9, 3).run(poll=POLL)
     assert again.state == "succeeded" and len(again.trials) == 9
     assert [row.state for row in again.trials].count("failed") == 3
+
+
+def test_a_trial_that_somebody_deletes_ends_the_others(sent: Sent, objects: server.Objects) -> None:
+    objects.script = lambda pod: Script((), None)
+
+    def delete() -> None:
+        pod = until(lambda: len(objects.list("pods")) == 3 and objects.list("pods")[1])
+        name = pod["metadata"]["labels"]["jobset.sigs.k8s.io/jobset-name"]
+        objects.remove("jobsets", "default", name)
+
+    thread = threading.Thread(target=delete)
+    thread.start()
+    ended = sent(9, 3).run(poll=POLL)
+    thread.join()
+    assert (ended.state, ended.exit_code, names(objects)) == ("cancelled", 143, [])
+
+
+def test_trials_that_nobody_waits_for_are_cancelled(
+    sent: Sent, objects: server.Objects, tmp_path: Path
+) -> None:
+    objects.script = lambda pod: Script((), None)
+    interrupted(sent(4, 3), lambda: len(objects.list("pods")) == 3)
+    here = Kubernetes(Cluster(), tmp_path)
+    assert here.cancel(here.find("cats")).state == "cancelled"
+    assert objects.list("jobsets") == [] == objects.list("pods")
+    with pytest.raises(OutsideError, match="no job is called cats"):
+        here.find("cats")
 
 
 def test_another_study_in_the_same_folder_is_refused(
