@@ -114,6 +114,22 @@ def test_the_trainer_reports_the_events() -> None:
                     names.setdefault(str(first.value), set()).update(given)
     for name in (contract.STEP, contract.CHECKPOINT, contract.RESUMED, contract.EVALUATED):
         assert "step" in names[name], f'the trainer reports no event "{name}" with its step'
+    assert {"tag", "value", "step"} <= names[contract.TRIAL]
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"event": "trial", "tag": "accuracy", "value": 0.5, "loss": 1.0}, 0.5),
+        ({"event": "trial", "tag": "loss", "value": 0.5, "accuracy": 1.0}, None),
+        ({"event": "evaluated", "accuracy": "0.5"}, 0.5),
+        ({"event": "evaluated", "accuracy": "nan"}, None),
+        ({"event": "evaluated", "accuracy": [1]}, None),
+        ({"accuracy": 0.5}, None),
+    ],
+)
+def test_the_metric_of_a_line(fields: dict[str, object], value: float | None) -> None:
+    assert contract.metric(fields, "accuracy") == value
 
 
 def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:

@@ -12,7 +12,7 @@ from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.findings import DoctorFinding
 from builder.core.settings import Settings
-from builder.jobs import description, images, submission, trials
+from builder.jobs import description, images, submission
 from builder.jobs.backends import choose
 from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
@@ -126,7 +126,7 @@ def submit(
     """
     prepared = prepare(request, on_note, on_event)
     backend, known = prepared.backend, Memory.of(request.root)
-    study = trials.runs_on(prepared.ready, backend)
+    study = prepared.ready.job.study is not None and backends.of(backend.name).trials
     if study and again:
         what = f"{request.job}: --again is for one job, and this is a study"
         raise InputError(what, "without --again it goes on; for another one, copy its file")

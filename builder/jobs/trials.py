@@ -17,7 +17,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from builder import contract
-from builder.core import backends, files
+from builder.core import files
 from builder.core.events import ignore
 from builder.jobs import studies
 from builder.jobs.backends.protocol import (
@@ -69,22 +69,15 @@ def gathered(jobs: Sequence[JobStatus], known: JobStatus | None) -> JobStatus:
         row = rows.get(number) or TrialStatus(number, "running", {}, None, job.seconds)
         rows[number] = replace(row, state=job.state) if row.state == "running" else row
     active = [job for job in jobs if job.active]
+    done = sum(job.state == "succeeded" for job in jobs)
+    error = f"{done} of {len(jobs)} trials succeeded; the machine that asks has the rest"
+    state, error = (here.state, here.error) if here else ("succeeded" if done else "failed", error)
     if active:
         states = {job.state for job in active}
         state = next((each for each in _STATES if each in states), active[0].state)
-        error = here.error if here else f"{len(jobs) - len(active)} of {len(jobs)} trials ended"
-        error = "; ".join(filter(None, (error, *(job.error for job in active[:1]))))
-    elif here:
-        state, error = here.state, here.error
-        if here.active:
-            state, error = (
-                "pending",
-                f"{error}; no trial runs now: builder job submit goes on with it",
-            )
-    else:
-        succeeded = sum(job.state == "succeeded" for job in jobs)
-        state = "succeeded" if succeeded else "failed"
-        error = f"{succeeded} of {len(jobs)} trials succeeded; the machine that asks has the rest"
+        error = "; ".join(filter(None, (error, active[0].error)))
+    elif here and here.active:
+        state, error = "pending", f"{error}; no trial runs now: builder job submit goes on with it"
     return replace(
         here or jobs[0],
         name=f"{jobs[0].name.rpartition('/')[0]}/studies/{study}",
@@ -240,8 +233,3 @@ def _of_trial(ready: Ready, study: str, trial: StudyTrial) -> Ready:
         "study": None,
     }
     return replace(ready, job=job.model_copy(update=changed))
-
-
-def runs_on(ready: Ready, backend: RemoteBackend) -> bool:
-    """Tell whether a job is a study whose trials are jobs there."""
-    return ready.job.study is not None and backends.of(backend.name).trials

@@ -20,6 +20,7 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Clus
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
 from builder.jobs.ready import JobImage
 from builder.jobs.trials import SentStudy
+from builder.jobs.why import diagnose, logs
 from tests.clock import until
 from tests.emulators import kubernetes as server
 from tests.emulators.kubernetes import Script
@@ -152,13 +153,16 @@ def test_no_more_run_at_once_than_the_study_says(sent: Sent, objects: server.Obj
     ids=["exit code", "metric never printed", "not finite"],
 )
 def test_a_study_whose_trials_fail_says_why(
-    script: Script, said: str, sent: Sent, objects: server.Objects
+    script: Script, said: str, sent: Sent, objects: server.Objects, tmp_path: Path
 ) -> None:
     objects.script = lambda pod: script
     lines = list[LogLine]()
     ended = sent(9, 1).run(lines.append, POLL)
     assert (ended.state, ended.exit_code, len(ended.trials)) == ("failed", 1, 3)
     assert ended.error.startswith(said)
+    backend = Kubernetes(Cluster(), tmp_path)
+    diagnosis = diagnose.diagnose(logs.of_job(backend, backend.find("cats")))
+    assert any(said in line.text for line in diagnosis.evidence), diagnosis
     assert any(line.text.startswith("trial 1 failed: ") for line in lines)
 
 
