@@ -41,13 +41,16 @@ ANY_GPU: Final = "GPU"
 """The name of a GPU of any kind in ACCELERATOR."""
 
 STEP: Final = "step"
-"""Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds."""
+"""Event: steps were trained. Fields: step, loss; also steps, examples_per_second, eta_seconds,
+gpu_percent, gpu_memory_bytes."""
 CHECKPOINT: Final = "checkpoint"
 """Event: a checkpoint is safely written. Field: step."""
 RESUMED: Final = "resumed"
 """Event: the run goes on from a checkpoint. Field: step."""
 EVALUATED: Final = "evaluated"
 """Event: the model was evaluated on held-out examples. Fields: step, loss, accuracy."""
+TRIAL: Final = "trial"
+"""Event: the metric of a study's trial. Fields: tag (the metric's name), value, step."""
 
 OK: Final = 0
 FAULT: Final = 1
@@ -74,6 +77,10 @@ class TrainerEvent:
     examples_per_second: float | None = None
     eta_seconds: float | None = None
     """The estimated time until the run ends."""
+    gpu_percent: float | None = None
+    """The share of time in which the program's GPUs computed: their mean, 0 to 100."""
+    gpu_memory_bytes: int | None = None
+    """Their memory in use, all together."""
 
 
 def accelerator(
@@ -122,7 +129,18 @@ def event(values: Mapping[str, Any]) -> TrainerEvent | None:
         steps=_whole(values.get("steps")),
         examples_per_second=_number(values.get("examples_per_second")),
         eta_seconds=_number(values.get("eta_seconds")),
+        gpu_percent=_number(values.get("gpu_percent")),
+        gpu_memory_bytes=_whole(values.get("gpu_memory_bytes")),
     )
+
+
+def metric(values: Mapping[str, Any], name: str) -> float | None:
+    """Return the value of a metric in a line's fields: of the event TRIAL with this tag, or the
+    field of this name in any event. None where there is none, or it is not finite."""
+    if values.get("event") == TRIAL:
+        values = {"event": TRIAL, str(values.get("tag")): values.get("value")}
+    number = _number(values.get(name)) if isinstance(values.get("event"), str) else None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def parse(line: str) -> TrainerEvent | None:

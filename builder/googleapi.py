@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -255,17 +255,25 @@ class LogEntries:
             self.returned = {key: when for key, when in self.returned.items() if when > edge}
         return new
 
+    def newest(self, *conditions: str) -> list[dict[str, Any]]:
+        """Return the newest entries that fit further conditions, by time: a page at most."""
+        body = self._body([*self.conditions, *conditions], "desc")
+        return list(reversed(read_retry()(self._page)(body).get("entries", ())))
+
+    def _body(self, conditions: Sequence[str], order: str) -> dict[str, Any]:
+        return {
+            "resourceNames": [f"projects/{self.project}"],
+            "filter": " AND ".join(conditions),
+            "orderBy": f"timestamp {order}",
+            "pageSize": PAGE,
+        }
+
     def _entries(self) -> Iterator[dict[str, Any]]:
         conditions = list(self.conditions)
         if self.since is not None:
             back = (self.since - OVERLAP).astimezone(UTC).isoformat().replace("+00:00", "Z")
             conditions.append(f'receiveTimestamp>="{back}"')
-        body: dict[str, Any] = {
-            "resourceNames": [f"projects/{self.project}"],
-            "filter": " AND ".join(conditions),
-            "orderBy": "timestamp asc",
-            "pageSize": PAGE,
-        }
+        body = self._body(conditions, "asc")
         ask = read_retry()(self._page)
         while True:
             answer = ask(body)

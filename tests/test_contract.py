@@ -114,10 +114,27 @@ def test_the_trainer_reports_the_events() -> None:
                     names.setdefault(str(first.value), set()).update(given)
     for name in (contract.STEP, contract.CHECKPOINT, contract.RESUMED, contract.EVALUATED):
         assert "step" in names[name], f'the trainer reports no event "{name}" with its step'
+    assert {"tag", "value", "step"} <= names[contract.TRIAL]
+
+
+@pytest.mark.parametrize(
+    ("fields", "value"),
+    [
+        ({"event": "trial", "tag": "accuracy", "value": 0.5, "loss": 1.0}, 0.5),
+        ({"event": "trial", "tag": "loss", "value": 0.5, "accuracy": 1.0}, None),
+        ({"event": "evaluated", "accuracy": "0.5"}, 0.5),
+        ({"event": "evaluated", "accuracy": "nan"}, None),
+        ({"event": "evaluated", "accuracy": [1]}, None),
+        ({"accuracy": 0.5}, None),
+    ],
+)
+def test_the_metric_of_a_line(fields: dict[str, object], value: float | None) -> None:
+    assert contract.metric(fields, "accuracy") == value
 
 
 def test_an_event_of_the_trainer_comes_back_as_it_was() -> None:
-    numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0}
+    numbers = {"step": 50, "steps": 200, "loss": 0.5, "accuracy": 0.25, "eta_seconds": 3725.0,
+               "gpu_percent": 87.5, "gpu_memory_bytes": 3 << 30}  # fmt: skip
     line = event_lines.line("step", "step 50 of 200", examples_per_second=1234.5, **numbers)
     expected = TrainerEvent("step", message="step 50 of 200", examples_per_second=1234.5, **numbers)  # type: ignore[arg-type]
     assert parse(line) == expected

@@ -13,7 +13,7 @@ from builder.core.errors import OutsideError
 _FEATURES = {
     "aiplatform_v1": ("vertex", "jobs on Vertex AI need"),
     "kubernetes": ("kubernetes", "jobs on Kubernetes need"),
-    "optuna": ("study", "a study on this machine needs"),
+    "optuna": ("study", "a study here or in a cluster needs"),
     "tensorboard": ("tensorboard", "`builder tensorboard` needs"),
     "model_signing": ("models", "signatures of models need"),
     "OpenSSL": ("models", "signatures of models need"),

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
@@ -124,7 +124,7 @@ def _interruptible(backend: "Backend", job: "JobStatus") -> Iterator[None]:
         raise
 
 
-def end(job: "JobStatus", as_json: bool) -> None:
+def end(job: "JobStatus", as_json: bool) -> NoReturn:
     """End with the job's own error and exit code."""
     _show(job)
     if as_json:
@@ -154,9 +154,12 @@ def submit(
     builder job submit cats-and-dogs --program my-script:train -- --epochs 3
 
     The same command again finds the job that it created: after a lost connection, or while it
-    runs. With --logs the exit code is the job's.
+    runs. With --logs the exit code is the job's. A study with trials on Kubernetes runs to its
+    end; the same command continues an interrupted one.
     """
     from builder.jobs import request
+    from builder.jobs.backends.protocol import SERVICE
+    from builder.jobs.trials import SentStudy
 
     own = (tuple(arguments or ()), program)
     asked = request.JobRequest(root(), job, on.flags, settings(registry, engine), *own)
@@ -167,6 +170,9 @@ def submit(
             )
             return
         backend, sent = request.submit(asked, again=again, on_note=note, on_event=progress.on_event)
+    if isinstance(sent, SentStudy):
+        write = line_writer(sent.ready.job.pools, None if stream else SERVICE)
+        end(sent.run(write, poll), as_json)
     if not sent.created:
         say(f"{sent.job.display_name}: {sent.reason}; --again runs it a second time")
     if stream:
@@ -192,10 +198,13 @@ def status(
     With --watch the page is drawn again until the job ends, and the exit code is the job's. Ctrl-C
     leaves the job alone.
     """
+    from builder.jobs.watch import measured
+
     backend = backend_of(on, job)
     sent = backend.find(job)
     if watch:
         end(_watch(backend, sent, min(poll, backends.of(backend.name).poll)), as_json)
+    sent = measured(backend, sent)
     _show(sent)
     if as_json:
         out(_json(sent))

@@ -78,6 +78,9 @@ class BackendKind:
     ran_at: Callable[[Path, str], float | None] = lambda _root, _name: None
     """Returns when a job of this name ran there, as far as the project's folder says: seconds since
     1970, None for never."""
+    trials: bool = False
+    """Whether each trial of a study is a job there, for which this machine asks, and of which
+    `submit` refuses a second. Else a study is one job there, or refused."""
     poll: float = math.inf
     """The most seconds between two looks at a job that is watched."""
 

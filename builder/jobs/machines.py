@@ -49,6 +49,10 @@ class Pool:
         return ROLES.index(self.role)
 
     @property
+    def has_gpus(self) -> bool:
+        return "NVIDIA" in (self.accelerator or "")
+
+    @property
     def replicas(self) -> tuple[str, ...]:
         return tuple(f"{self.role}-{index}" for index in range(self.count))
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 KEY_LABEL, NAME_LABEL, RUN_LABEL = "builder-key", "builder-job", "builder-run"
 """The labels of a job: its key, the name of its description, and the number of its run."""
+STUDY_LABEL, TRIAL_LABEL = "builder-study", "builder-trial"
+"""The labels of a trial's job: a hash of its study, and its number."""
 KEY_LENGTH = 12
 
 

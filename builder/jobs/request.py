@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.core import backends
 from builder.core.backends import Flags
-from builder.core.errors import OutsideError
+from builder.core.errors import InputError, OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.findings import DoctorFinding
 from builder.core.settings import Settings
@@ -18,6 +18,7 @@ from builder.jobs.backends.protocol import RemoteBackend
 from builder.jobs.description.job import Job
 from builder.jobs.ready import Ready
 from builder.jobs.submission import Memory, Submitted
+from builder.jobs.trials import SentStudy
 
 OnNote = Callable[[str], object]
 """A callback that gets each sentence that a person should know of a job before it is sent."""
@@ -117,15 +118,22 @@ def submit(
     again: bool = False,
     on_note: OnNote = ignore,
     on_event: OnEvent = ignore,
-) -> tuple[RemoteBackend, Submitted]:
-    """Send a job, unless it is there already, and return the backend that has it.
+) -> tuple[RemoteBackend, Submitted | SentStudy]:
+    """Send a job, unless it is there already, and return the backend that has it; or a study that
+    is to run.
 
     again: run it a second time, in a folder of its own. Raises as `prepare` does.
     """
     prepared = prepare(request, on_note, on_event)
     backend, known = prepared.backend, Memory.of(request.root)
+    study = prepared.ready.job.study is not None and backends.of(backend.name).trials
+    if study and again:
+        what = f"{request.job}: --again is for one job, and this is a study"
+        raise InputError(what, "without --again it goes on; for another one, copy its file")
     backend.preflight(prepared.ready)
     check_step(request, prepared, on_note, on_event)
+    if study:
+        return backend, SentStudy(request.root, backend, prepared.ready)
     sent = submission.submit(backend, prepared.ready, known, again=again, on_event=on_event)
     return backend, sent
 

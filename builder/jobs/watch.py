@@ -6,10 +6,11 @@ backend does not report stays empty.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,6 @@ from builder.jobs.backends.protocol import (
     UnansweredError,
     refreshed,
 )
-from builder.jobs.machines import replica_names
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,12 +73,41 @@ def follow(backend: Backend, job: JobStatus, write: OnLine, pause: Callable[[], 
 
 
 def figures(line: LogLine) -> dict[str, float]:
-    """Return step, steps, loss, examples_per_second and eta_seconds, as far as a line has them."""
+    """Return step, steps, loss, speed, time left and use of GPUs, as far as a line has them."""
     event = contract.event(line.fields)
     if event is None or event.name != contract.STEP:
         return {}
     values = {name: value for name, value in vars(event).items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def measured(backend: Backend, job: JobStatus) -> JobStatus:
+    """Return the job with what its replicas said last of their GPUs. A log that cannot be read says
+    nothing."""
+    told: dict[str, dict[str, float]] = {}
+    alive = job.state == "running" and not job.trials
+    with contextlib.suppress(OutsideError):
+        for line in backend.logs(job).latest() if alive else ():
+            if found := figures(line):
+                told[line.replica] = found
+    return with_gpus(job, told)
+
+
+def with_gpus(job: JobStatus, figures: Mapping[str, Mapping[str, float]]) -> JobStatus:
+    """Return a job with the GPU use among the figures of its replicas that run."""
+    if job.trials or job.state != "running":
+        return job
+    rows = [
+        replace(row, gpu_percent=told.get("gpu_percent"), gpu_memory=_whole(told))
+        if row.state == "running" and (told := figures.get(row.name))
+        else row
+        for row in _rows(job)
+    ]
+    return replace(job, replicas=tuple(rows)) if any(row.uses for row in rows) else job
+
+
+def _whole(told: Mapping[str, float]) -> int | None:
+    return int(told["gpu_memory_bytes"]) if "gpu_memory_bytes" in told else None
 
 
 @dataclass
@@ -111,8 +140,9 @@ class Watch:
             name = f"trial {line.trial}" if line.trial else line.replica
             if line.text.strip():
                 self.latest.append(f"{name} | {plain(line.text)[:150]}")
-            if line.replica != SERVICE:
-                self.figures.setdefault(name, {}).update(figures(line))
+            if line.replica != SERVICE and (found := figures(line)):
+                self.figures[name] = found
+        self.job = with_gpus(self.job, self.figures)
         return page(self.job, self.figures, tuple(self.latest))
 
 
@@ -150,7 +180,11 @@ def _rows(job: JobStatus) -> tuple[ReplicaStatus, ...]:
     if job.trials:
         results = {t.id: "" if t.value is None else f": {t.value:g}" for t in job.trials}
         return tuple(ReplicaStatus(f"trial {t.id}", t.state + results[t.id]) for t in job.trials)
-    return job.replicas or tuple(ReplicaStatus(n, job.state) for n in replica_names(job.pools))
+    return job.replicas or tuple(
+        ReplicaStatus(name, job.state, gpus=pool.accelerators if pool.has_gpus else 0)
+        for pool in job.pools
+        for name in pool.replicas
+    )
 
 
 def _clock(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 
@@ -100,3 +101,49 @@ def test_the_api_server_may_go_away_while_a_job_is_followed(own: Access, project
     code, shown = ended(following)
     assert code == 0 and len(lines(shown)["chief-0"]) == 40, shown
     assert "asking again" in shown
+
+
+STUDY = """\
+study:
+  metric: score
+  trials: 4
+  parallel: 2
+  algorithm: grid
+  parameters: {rate: {values: [1, 2, 3, 4]}}
+"""
+
+
+def test_a_study_is_a_jobset_for_each_trial_and_outlives_ctrl_c(
+    access: Access, project: Describe
+) -> None:
+    """The first two trials end while nobody asks; the third fails."""
+    shell = (
+        "echo begins; sleep 12; [ $0 != --rate=3 ] || exit 3;"
+        ' echo "{\\"event\\": \\"evaluated\\", \\"score\\": ${0#--rate=}}"'
+    )
+    name = project(shell, STUDY)
+    asking = access.start("submit", name, "--logs", *POLL)
+    access.until(name, lambda now: [row.state for row in now.trials] == ["running"] * 2)
+    asking.send_signal(signal.SIGINT)
+    code, shown = ended(asking)
+    assert code == 130 and "its trials go on in Kubernetes" in shown, shown
+    assert len(access.jobsets(name)) == 2
+    code, shown = access.run("submit", name, "--logs", *POLL)
+    assert code == 0 and " goes on: rate " in shown, shown
+    trials = {item["metadata"]["labels"]["builder-trial"] for item in access.jobsets(name)}
+    assert trials == {"1", "2", "3", "4"} and len(access.jobsets(name)) == 4
+    code, shown = access.run("status", name)
+    assert [f"trial {n} (succeeded): {n}  rate={n}" in shown for n in (1, 2, 4)] == [True] * 3
+    assert code == 0 and "trial 3 (failed)  rate=3" in shown, shown
+    assert "3 of 4 trials; the best is trial 4: score 4.0" in shown
+
+
+def test_cancel_ends_each_trial_of_a_study(access: Access, project: Describe) -> None:
+    name = project("trap 'exit 0' TERM; echo begins; while :; do sleep 0.2; done", STUDY)
+    asking = access.start("submit", name, "--logs", *POLL)
+    access.until(name, lambda now: [row.state for row in now.trials] == ["running"] * 2)
+    code, shown = access.run("cancel", name)
+    assert code == 0, shown
+    code, shown = ended(asking)
+    assert code == 143 and "a trial was cancelled" in shown, shown
+    assert access.pods(name) == [] == access.jobsets(name)

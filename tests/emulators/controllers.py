@@ -138,6 +138,11 @@ class Objects:
         for pod in self.pods(jobset):
             if pod["status"]["phase"] == "Failed":
                 self._replace(pod)
+        self._complete(jobset)
+
+    def _complete(self, jobset: Object) -> None:
+        """Let a JobSet end whose chief has succeeded."""
+        meta = jobset["metadata"]
         chiefs = {pod["status"]["phase"] for pod in self.pods(jobset, "chief")}
         now_is = self.get("jobsets", meta["namespace"], meta["name"])
         if chiefs == {"Succeeded"} and not now_is.get("status", {}).get("conditions"):
@@ -184,6 +189,10 @@ class Objects:
     def end(self, pod: Object, code: int, disrupted: str = "") -> None:
         """Let a pod end; disrupted: the reason of its condition DisruptionTarget, "" for none."""
         self.put("pods", _ended(pod, code, disrupted))
+        if not code:
+            name = pod["metadata"]["labels"][f"{PREFIX}/jobset-name"]
+            self._complete(self.get("jobsets", pod["metadata"]["namespace"], name))
+            return
         self._replace(self.get("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     def _replace(self, pod: Object) -> None:

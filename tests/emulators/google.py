@@ -74,7 +74,8 @@ class Service:
             faults.late_entries = max(0, faults.late_entries - 1)
         entries = [entry for entry in seen if _fits(entry, wanted["filter"])]
         entries = [entry for entry in entries for _ in range(1 + faults.double_entries)]
-        entries.sort(key=lambda entry: datetime.fromisoformat(entry["timestamp"]))
+        newest = wanted["orderBy"].endswith(" desc")
+        entries.sort(key=lambda entry: datetime.fromisoformat(entry["timestamp"]), reverse=newest)
         end = start + min(int(wanted["pageSize"]), self.entries_page)
         more = {"nextPageToken": str(end)} if end < len(entries) else {}
         return {"entries": entries[start:end], **more}
@@ -84,7 +85,7 @@ def _fits(entry: dict[str, Any], text: str) -> bool:
     for name, operator, value in re.findall(r'([\w.]+)(>?=)"([^"]*)"', text):
         held: Any = entry
         for part in name.split("."):
-            held = held[part]
+            held = held.get(part, {})
         late = operator == ">=" and datetime.fromisoformat(held) < datetime.fromisoformat(value)
         if late or (operator == "=" and held != value):
             return False

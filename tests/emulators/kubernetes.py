@@ -204,6 +204,7 @@ class _Handler(QuietHandler):
         if self.query.get("follow"):
             self._stream(pod, first)
             return
+        lines = lines[-int(self.query.get("tailLines", len(lines))) :] if lines else []
         text = "".join(f"{line}\n" for line in lines if not first or _second(line) >= first)
         self.reply(200, text.encode(), {"Content-Type": "text/plain"})
 

@@ -6,7 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from inline_snapshot import snapshot
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import JobImage
-from tests.clock import replace_pauses
+from tests.clock import replace_pauses, until
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.conftest import Run
@@ -278,6 +280,27 @@ def test_watch_a_study_there_by_its_trials(run: Run, loopback: emulator.Loopback
 |   trial 1 (succeeded): 0.N  rate=0.N
 |   trial 2 (succeeded): 0.N  rate=0.N
 """)
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(0, "GPU 93 %"), (11, "GPU: not told")])
+def test_status_shows_what_a_step_there_said_of_its_gpus(
+    minutes: int, said: str, run: Run, loopback: emulator.Loopback
+) -> None:
+    """Among the newest lines, and of the last minutes alone."""
+    event = {"event": "step", "step": 3, "message": "step 3", "gpu_percent": 93.0}
+    end, faults = threading.Event(), loopback.service.faults
+    faults.age = timedelta(minutes=minutes)
+    lines = [("workerpool0-0", json.dumps(event)), *[("workerpool0-0", "and so on")] * 60]
+    loopback.service.executor = emulator.Script(tuple(lines), wait=end)
+    assert run("job", "submit", "cats")[0] == 0
+    try:
+        until(lambda: len(loopback.service.entries) > 60)
+        code, out, err = run("job", "status", "cats", "--json")
+        (row,) = json.loads(out)["replicas"]
+        assert code == 0 and f"  chief-0: running, {said}, 0 restarts" in err
+        assert (row["gpus"], row["gpu_percent"]) == (2, None if minutes else 93.0)
+    finally:
+        end.set()
 
 
 def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:

@@ -22,10 +22,10 @@ from builder.jobs.backends.local import backend
 from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob
-from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.local.study import run_study
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
 from builder.jobs.machines import Pool
+from builder.jobs.stopping import Stop
 from builder.jobs.why.diagnose import Diagnosis
 from tests.clock import until
 from tests.jobs import jobfiles
@@ -111,7 +111,8 @@ def test_status_shows_what_a_running_replica_uses(
     engine: Engine, job: Callable[..., LocalJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MEASURED", 0.0)
-    busy = job("trap 'exit 0' TERM; while :; do :; done")
+    step = '{"event": "step", "step": 1, "gpu_percent": 87.5, "gpu_memory_bytes": 3221225472}'
+    busy = job(f"trap 'exit 0' TERM; echo '{step}'; while :; do :; done")
     stop, seen = Stop(), list[str]()
     thread = threading.Thread(target=local.run, args=(engine, busy), kwargs={"stop": stop})
     thread.start()
@@ -126,7 +127,7 @@ def test_status_shows_what_a_running_replica_uses(
     finally:
         stop.request()
         thread.join()
-    assert seen[0].endswith(" GiB")
+    assert seen[-1].endswith(" GiB, GPU 88 %, 3.0 GiB of GPU memory")
     assert ThisMachine(ROOT).find(str(busy.folder)).replicas[0].uses == ""  # it has ended
 
 

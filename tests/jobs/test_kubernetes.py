@@ -428,8 +428,6 @@ def test_a_slice_of_several_hosts_is_one_replica_with_a_pod_for_each(
 
 # --- refused --------------------------------------------------------------------------------------
 
-STUDY = "study: {metric: m, trials: 1, parameters: {r: {min: 0.1, max: 1}}}\n"
-
 
 @pytest.mark.parametrize(
     ("text", "on", "line", "problem", "fix"),
@@ -452,7 +450,6 @@ STUDY = "study: {metric: m, trials: 1, parameters: {r: {min: 0.1, max: 1}}}\n"
         (TPU + "topology: 2x2\n", ANY, 2, "a TPU needs nodes of GKE", "--nodes gke"),
         ("image: tpu\nmachine: cloud-tpu\naccelerators: 8 x TPU-v3\n", GKE, 2, "TPU-v3", "2x2"),
         ("image: t4\nmachine: n1-standard-8\naccelerators: V100\n", GKE, 1, "T4", "image: v100"),
-        (CHIEF + STUDY, GKE, 4, "a study is not one JobSet", "builder job local"),
     ],
 )
 def test_what_a_jobset_cannot_say(
@@ -473,7 +470,6 @@ def test_what_a_jobset_cannot_say(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (("tuned", "--on", "kubernetes"), "tuned.yaml:7: study: a study is not one JobSet"),
         (("cats", "--on", "kubernetes", "--region", "us-central1"), "--region"),
         (("cats", "--on", "kubernetes", "--queue", "G"), "--queue: 'G' is not a name"),
     ],

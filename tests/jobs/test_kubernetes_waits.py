@@ -3,6 +3,7 @@ that are lost, queues."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from builder.core.errors import OutsideError
 from builder.jobs import watch
+from builder.jobs.backends.kubernetes import logs as logs_of_pods
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.protocol import JobStatus
@@ -370,3 +372,45 @@ def test_status_shows_what_replicas_use_where_the_cluster_measures_it(
     assert code == 0 and "running" in err and "CPUs" not in err
     loopback.faults.missing = {server.METRICS}
     assert run("job", "status", "cats", *ON)[0] == 0
+
+
+def step(number: int, **gpu: float) -> str:
+    return json.dumps({"event": "step", "message": f"step {number}", "step": number, **gpu})
+
+
+def test_status_shows_what_a_replicas_last_step_said_of_its_gpus(
+    backend: Kubernetes, objects: server.Objects, loopback: server.Cluster, tmp_path: Path
+) -> None:
+    """Where it says nothing, that is said, and not 0; what another pod said before is no news."""
+    job = send(backend, ready(CLUSTER), tmp_path).job
+    chief, worker, other = objects.list("pods")
+
+    def uses() -> list[str]:
+        return [row.uses for row in watch.measured(backend, backend.get(job.name)).replicas]
+
+    assert uses() == ["GPU: not told"] * 3
+    full = {"gpu_percent": 87.5, "gpu_memory_bytes": 12 << 30}
+    objects.say(chief, step(10, **full))
+    objects.say(worker, step(10, gpu_percent=0.0))
+    objects.say(chief, "a line of the program")
+    told = "GPU 88 %, 12.0 GiB of GPU memory"
+    assert uses() == [told, "GPU 0 %", "GPU: not told"]
+    page = watch.Watch(backend, job)
+    page.look()
+    assert [row.uses for row in page.job.replicas] == uses()
+    for number in range(logs_of_pods.LATEST):
+        objects.say(chief, f"line {number}")
+    objects.say(worker, step(11))  # the library has gone away
+    assert uses() == ["GPU: not told"] * 3
+    objects.say(other, step(12, **full))
+    assert uses()[2] == told
+    objects.end(other, 143)
+    assert uses()[2] == "GPU: not told"  # of the pod that takes its place
+    other = objects.list("pods")[-1]
+    objects.say(other, step(12, **full))
+    loopback.faults.nodes_away = {other["metadata"]["name"]}
+    assert uses() == ["GPU: not told"] * 3
+    loopback.faults.forbidden = ["GET .*/log"]
+    assert uses() == ["GPU: not told"] * 3
+    objects.end(chief, 2)
+    assert not any(uses())

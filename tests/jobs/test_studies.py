@@ -11,12 +11,12 @@ import pytest
 
 from builder.core.errors import InputError, OutsideError
 from builder.jobs import description
-from builder.jobs.backends.local import study as studies
+from builder.jobs.backends.local import study as place
 from builder.jobs.backends.local.backend import ThisMachine
 from builder.jobs.backends.local.replicas import LocalJob, Trial
-from builder.jobs.backends.local.run import Stop
 from builder.jobs.backends.protocol import JobStatus, LogLine
 from builder.jobs.description.study import Study
+from builder.jobs.stopping import Stop
 from tests.jobs import jobfiles
 
 MIXED = """
@@ -50,7 +50,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JobSta
         def run_trial(engine: Any, job: LocalJob, *, stop: Stop, on_line: Any) -> JobStatus:
             assert job.trial is not None
             state, reported = act(job.trial, stop)
-            with (job.trial.metrics / studies.METRICS_FILE).open("a") as file:
+            with (job.trial.metrics / place.METRICS_FILE).open("a") as file:
                 for step, value in reported:
                     line = {"score": str(value), "global_step": str(step)}
                     file.write(json.dumps(line) + "\n")
@@ -59,7 +59,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., JobSta
         monkeypatch.setattr("builder.jobs.backends.local.run.run", run_trial)
         folder = tmp_path / options.pop("name", "t")
         job = LocalJob("t", "image:1", folder, arguments=options.pop("arguments", ()))
-        return studies.run_study(None, job, wanted, **options)  # type: ignore[arg-type]
+        return place.run_study(None, job, wanted, **options)  # type: ignore[arg-type]
 
     return run
 
@@ -97,9 +97,9 @@ def test_a_metric_file_is_read_as_cloudml_hypertune_writes_it(
         json.dumps({"score": 0.75, "global_step": "20", "checkpoint_path": ""}),
     ]
     path = tmp_path / "output.metrics"
-    assert studies.last_value(path, "score") is None
+    assert place.last_value(path, "score") is None
     path.write_text("\n".join(lines[:count]))
-    assert studies.last_value(path, "score") == value
+    assert place.last_value(path, "score") == value
 
 
 @pytest.mark.parametrize(

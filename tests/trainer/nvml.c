@@ -75,6 +75,13 @@ int nvmlDeviceGetMemoryInfo(device it, struct memory *found) {
     return it->error;
 }
 
+struct rates { unsigned gpu, memory; };
+/* it is as busy as it is full */
+int nvmlDeviceGetUtilizationRates(device it, struct rates *found) {
+    found->gpu = found->memory = it->total ? 100 * it->used / it->total : 0;
+    return it->error;
+}
+
 int nvmlDeviceGetMigMode(device it, unsigned *now, unsigned *later) {
     if (it->mig < 0) return 3;
     *now = *later = it->mig;

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pytest
 from builder import contract
 from tests.compiler import compile_library
 from tests.trainer.runs import ROOT
-from trainer import config, guard
+from trainer import config, event_lines, guard
 from trainer.config import UsageError
 from trainer.guard import cuda
 
@@ -81,6 +81,14 @@ def machine(
     return folder
 
 
+FULL = replace(SECOND, used=12)
+USES = """
+import json
+from trainer.observe import utilization
+machine = utilization.Utilization()
+machine.end(None, "")
+print(json.dumps(machine.of_gpus))
+"""
 FORKS = """
 import json, os, runpy, sys
 import trainer.task
@@ -336,3 +344,34 @@ def test_a_description_that_cannot_be_read_names_where_it_stands(wrong: str) -> 
         config.parse(given, {contract.ACCELERATOR: wrong})
     with pytest.raises(UsageError, match=f"^--accelerator {wrong}: is not"):
         config.parse([*given, f"--accelerator={wrong}"], {})
+
+
+@pytest.mark.parametrize(
+    ("gpus", "init", "visible", "said"),
+    [
+        ((V100, FULL), 0, None, {"gpu_percent": 40.5, "gpu_memory_bytes": 13 * GB}),
+        ((V100, FULL), 0, "1", {"gpu_percent": 75.0, "gpu_memory_bytes": 12 * GB}),
+        ((replace(V100, error=15),), 0, None, {}),
+        ((V100,), 9, None, {}),
+        ((), 0, None, {}),
+    ],
+    ids=["two", "one of two", "lost", "no driver", "none"],
+)  # fmt: skip
+def test_what_a_step_says_of_the_gpus(
+    gpus: tuple[Gpu, ...], init: int, visible: str | None, said: dict[str, float], tmp_path: Path
+) -> None:
+    """As nvidia-ml-py reads them from the library; nothing where nothing can be read, and no 0."""
+    folder = machine(tmp_path, *gpus, init=init)
+    own = {key: value for key, value in os.environ.items() if "VISIBLE_DEVICES" not in key}
+    own |= {"LD_LIBRARY_PATH": str(folder), "NVML_MACHINE": str(folder / MACHINE)}
+    own |= {"PYTHONPATH": str(ROOT), **({"CUDA_VISIBLE_DEVICES": visible} if visible else {})}
+    text = subprocess.run(
+        [sys.executable, "-c", USES], env=own, check=True, capture_output=True, text=True
+    ).stdout
+    assert json.loads(text) == said
+    event = contract.parse(event_lines.line("step", "step 1", step=1, **json.loads(text)))
+    assert event is not None
+    assert (event.gpu_percent, event.gpu_memory_bytes) == (
+        said.get("gpu_percent"),
+        said.get("gpu_memory_bytes"),
+    )

@@ -37,9 +37,9 @@ def observers(config: Config) -> list[Observer]:
     machine, mistakes = Utilization(), Mistakes()
     account, scalars = Account(machine), Scalars(machine)
     return [
-        Progress(config),
-        Profile(config),
         machine,
+        Progress(config, machine),
+        Profile(config),
         scalars,
         mistakes,
         *([Views(scalars, mistakes)] if config.summaries else []),
@@ -58,7 +58,8 @@ class Progress(Observer):
     SECONDS = 10.0
     """Between two lines after that, so that a day has some 9,000 lines, not a million."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, machine: Utilization) -> None:
+        self._machine = machine
         self._calls = self._steps = 0
         self._seconds = self._waited = 0.0
         # A step's wait is not measured with --deterministic.
@@ -93,6 +94,7 @@ class Progress(Observer):
             "examples_per_second": round(run.config.batch_size / pace, 1),
             "steps": run.config.steps,
             "eta_seconds": round((run.config.steps - step) * pace, 1),
+            **self._machine.of_gpus,
         }
         say(
             "step",

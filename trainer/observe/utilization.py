@@ -29,6 +29,7 @@ class Utilization(Observer):
         self._last = time.monotonic()
         self._samples: dict[str, list[float]] = {}
         self._new: dict[str, float] = {}
+        self._gpu: dict[str, float] = {}
 
     def begin(self, run: Run) -> None:
         self._process.cpu_percent()  # The next call measures from here on.
@@ -50,6 +51,12 @@ class Utilization(Observer):
         new, self._new = self._new, {}
         return {f"utilisation/{name}": value for name, value in new.items()}
 
+    @property
+    def of_gpus(self) -> dict[str, float]:
+        """Return the newest sample of the GPUs as an event has it: gpu_percent, the mean of the
+        share of time, and gpu_memory_bytes, their sum; {} where nobody measures it, or not yet."""
+        return self._gpu
+
     def summary(self) -> dict[str, Any]:
         """Return examples a second; mean and most of each figure."""
         speed = self._examples / self._seconds if self._seconds else 0.0
@@ -60,12 +67,17 @@ class Utilization(Observer):
         return {"examples_per_second": speed, "machine": machine}
 
     def _measure(self) -> None:
-        self._last = time.monotonic()
+        self._last, self._gpu = time.monotonic(), {}
+        used = use_of(self._nvml, self._gpus)
         self._new = {
             "cpu_cores": self._process.cpu_percent() / 100,
             "memory_bytes": float(self._process.memory_info().rss),
-            **use_of(self._nvml, self._gpus),
+            **used,
         }
+        if "gpu_busy" in used:
+            self._gpu["gpu_percent"] = round(100 * used["gpu_busy"], 1)
+        if "gpu_memory_bytes" in used:
+            self._gpu["gpu_memory_bytes"] = int(used["gpu_memory_bytes"])
         for name, value in self._new.items():
             self._samples.setdefault(name, []).append(value)
 
@@ -91,14 +103,17 @@ def gpus(visible: str | None) -> tuple[Any, list[Any]]:
 
 def use_of(nvml: Any, handles: list[Any]) -> dict[str, float]:
     """Return the means over the GPUs: the share of time in which anything ran, which is not how
-    well it was used, and the share of memory. Figures that a GPU does not give are left out.
+    well it was used, and the share of memory; and the bytes of memory in use on all of them.
+    Figures that a GPU does not give are left out.
     """
-    busy, memory = [], []
+    busy, memory, used = [], [], []
     for handle in handles:
         with contextlib.suppress(nvml.NVMLError):
             busy.append(nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100)
         with contextlib.suppress(nvml.NVMLError):
             info = nvml.nvmlDeviceGetMemoryInfo(handle)
             memory.append(info.used / info.total)
+            used.append(info.used)
     figures = {"gpu_busy": busy, "gpu_memory": memory}
-    return {name: float(np.mean(values)) for name, values in figures.items() if values}
+    means = {name: float(np.mean(values)) for name, values in figures.items() if values}
+    return {**means, "gpu_memory_bytes": float(sum(used))} if used else means

@@ -68,11 +68,25 @@ class ReplicaStatus:
     memory: int | None = None
     """The bytes that it uses; None where that is not known."""
 
+    gpus: int = 0
+    """How many GPUs it has, as far as the backend tells."""
+    gpu_percent: float | None = None
+    """The share of time in which its GPUs computed, 0 to 100; None where nobody told it."""
+    gpu_memory: int | None = None
+    """The bytes that it uses on all of its GPUs; None where nobody told it."""
+
     @property
     def uses(self) -> str:
-        if self.cpu is None or self.memory is None:
-            return ""
-        return f"{self.cpu:.1f} CPUs, {self.memory / 2**30:.1f} GiB"
+        words = []
+        if self.cpu is not None and self.memory is not None:
+            words.append(f"{self.cpu:.1f} CPUs, {self.memory / 2**30:.1f} GiB")
+        if self.gpu_percent is not None:
+            words.append(f"GPU {self.gpu_percent:.0f} %")
+        if self.gpu_memory is not None:
+            words.append(f"{self.gpu_memory / 2**30:.1f} GiB of GPU memory")
+        if self.gpus and self.state == "running" and self.gpu_percent is None:
+            words.append("GPU: not told")
+        return ", ".join(words)
 
 
 @dataclass(frozen=True)
@@ -200,6 +214,11 @@ class LogReader(Protocol):
     def hold(self) -> None:
         """Lose no line from now on where the backend deletes what a replica printed."""
         return
+
+    def latest(self) -> tuple[LogLine, ...]:
+        """Return the last lines of what runs now, without those before: the newest steps are among
+        them. () where a backend cannot do that cheaply."""
+        return ()
 
     def rest(self) -> tuple[LogLine, ...]:
         """Return what is left of an ended job, also what its replicas print while they end."""

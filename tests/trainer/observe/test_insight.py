@@ -49,12 +49,14 @@ def test_few_lines_about_a_long_run(
     config = parse(["--records", "r", "--job-dir", "j", "--batch", "10", "--steps", "10000"], {})
     position = types.SimpleNamespace(step=0, epoch=0.0)
     run = types.SimpleNamespace(config=config, position=position, place=Cluster())
-    progress = insight.Progress(config)
+    machine: Any = types.SimpleNamespace(of_gpus={})
+    progress = insight.Progress(config, machine)
     for call in range(10_000):
         now[0] += 0.25
         position.step = call + 1
         seconds = np.array([0.25])
         metrics = {"loss": np.array([call]), "seconds": seconds, "input_wait": seconds / 5}
+        machine.of_gpus = {"gpu_percent": 87.5} if call == 5 else {}
         progress.steps(run, call + 1, metrics)
     said = told(capsys)
     [waits] = [line for line in said if line["event"] == "input"]
@@ -64,6 +66,8 @@ def test_few_lines_about_a_long_run(
     assert len(said) == 100 + (10_000 - 100) * 0.25 // 10 + 1
     assert (said[-1]["step"], said[-1]["eta_seconds"]) == (10_000, 0)
     assert said[0]["examples_per_second"] == 40
+    told_of_gpus = [line["step"] for line in said if "gpu_percent" in line]
+    assert told_of_gpus == [6], "a figure of before is not said again"
     # Each line covers all steps since the line before.
     assert said[100]["loss"] == np.mean(range(100, said[100]["step"]))
 

@@ -108,7 +108,22 @@ def test_figures_are_means_over_the_gpus_and_those_not_given_are_left_out() -> N
     assert utilization.use_of(nvml, [0, 1]) == {"gpu_busy": pytest.approx(0.7)}
     nvml.nvmlDeviceGetMemoryInfo = lambda n: types.SimpleNamespace(used=8, total=16)
     nvml.nvmlDeviceGetUtilizationRates = refuse
-    assert utilization.use_of(nvml, [0]) == {"gpu_memory": 0.5}
+    assert utilization.use_of(nvml, [0]) == {"gpu_memory": 0.5, "gpu_memory_bytes": 8}
+    assert utilization.use_of(nvml, [0, 1]) == {"gpu_memory": 0.5, "gpu_memory_bytes": 16}
+
+
+def test_a_figure_of_a_gpu_that_cannot_be_read_any_more_is_no_figure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = utilization.Utilization()
+    used = {"gpu_busy": 0.875, "gpu_memory_bytes": 8.0}
+    monkeypatch.setattr(utilization, "use_of", lambda *_: used)
+    machine.end(types.SimpleNamespace(), "done")  # type: ignore[arg-type]
+    assert machine.of_gpus == {"gpu_percent": 87.5, "gpu_memory_bytes": 8}
+    monkeypatch.setattr(utilization, "use_of", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        machine._measure()
+    assert machine.of_gpus == {}
 
 
 # Attempts in one folder

@@ -26,4 +26,5 @@ BACKEND = BackendKind(
     section=later(f"{_HERE}.section:KubernetesSection"),
     examine=later(f"{_HERE}.doctor:findings"),
     text=later("builder.core.yamlfile:dump"),
+    trials=True,
 )

@@ -17,6 +17,7 @@ from typing import Any, Final
 from builder.core import settings
 from builder.core.backends import Flags
 from builder.core.errors import InputError, OutsideError
+from builder.jobs import trials
 from builder.jobs.backends.kubernetes import (
     client,
     gpudirect,
@@ -32,6 +33,7 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, why_forbidden
 from builder.jobs.backends.protocol import (
     AlreadySubmitted,
+    GoneError,
     JobStatus,
     LogReader,
     UnansweredError,
@@ -40,7 +42,7 @@ from builder.jobs.backends.protocol import (
 from builder.jobs.checks import check_no_plain_secrets, common
 from builder.jobs.description.job import Job
 from builder.jobs.machines import Placement
-from builder.jobs.ready import KEY_LABEL, NAME_LABEL, JobImage, Ready
+from builder.jobs.ready import KEY_LABEL, NAME_LABEL, STUDY_LABEL, JobImage, Ready
 
 _ByJobSet = defaultdict[str, list[Object]]
 KUEUE: Final = "kueue.x-k8s.io"
@@ -49,6 +51,8 @@ NAMES: Final = 50
 FOLDERS: Final = ("gs://", "s3://", "/")
 """How a job_dir may begin."""
 METRICS: Final = "metrics.k8s.io/v1beta1"
+STUDIES: Final = "studies/"
+"""In the place of a JobSet's name: the hash of a study follows."""
 NODES: Final = 8
 """So many nodes are looked at that may have lost a pod."""
 _NO_RIGHT: Final = 'cannot create resource "pods"'
@@ -68,7 +72,7 @@ _POD_FIXES: Final = (
 def connect(root: Path, _job: Job | None, flags: Flags, _name: str | None) -> Kubernetes:
     """Return the cluster that the flags and the table [kubernetes] name. Raises InputError."""
     chosen = settings.load(root, tables={"kubernetes": flags})
-    return Kubernetes(chosen.table("kubernetes", KubernetesSettings))
+    return Kubernetes(chosen.table("kubernetes", KubernetesSettings), root)
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class Kubernetes:
     name = "kubernetes"
 
     cluster: KubernetesSettings
+    root: Path = Path()
+    """The project's folder, which has what this machine knows of studies."""
 
     @cached_property
     def client(self) -> ClusterClient:
@@ -97,12 +103,6 @@ class Kubernetes:
         problems, placements, notes = common(job, image, targets, FOLDERS)
         with problems.at(("machine",)):
             _check_tpus(placements, self.cluster)
-        with problems.at(("study",)):
-            if job.study is not None:
-                raise InputError(
-                    "a study is not one JobSet, and no controller of Kubernetes runs it",
-                    "builder job local runs it here, Vertex AI as a service; or remove study",
-                )
         with problems.at(("kubernetes",)):
             if section.of(job).topology and not self.cluster.queue:
                 raise InputError("topology is Kueue's, and no queue is named", "give --queue")
@@ -169,17 +169,27 @@ class Kubernetes:
     # --- asking -----------------------------------------------------------------------------------
 
     def with_key(self, key: str) -> tuple[JobStatus, ...]:
-        return self._listed(f"{KEY_LABEL}={key}")
+        return self._read(self._found(f"{KEY_LABEL}={key}"))
 
     def list(self, name: str | None = None, limit: int = 20) -> tuple[JobStatus, ...]:
+        """A study is one job, whose trials are rows."""
         return self._listed(NAME_LABEL + (f"={name}" if name else ""), limit)
+
+    def _listed(self, selector: str, limit: int) -> tuple[JobStatus, ...]:
+        groups: dict[str, list[Object]] = {}
+        for item in self._found(selector):
+            study = item["metadata"]["labels"].get(STUDY_LABEL)
+            groups.setdefault(study or item["metadata"]["name"], []).append(item)
+        some = list(groups.values())[:limit]
+        read = iter(self._read([item for group in some for item in group]))
+        return tuple(self._one([next(read) for _ in group]) for group in some)
 
     def find(self, name: str) -> JobStatus:
         """Whole names are NAMESPACE/NAME."""
         if "/" in name:
             return self.get(name)
-        if newest := self.list(name, limit=1):
-            return self.get(newest[0].name)
+        if newest := self.list(name, limit=1) or self._listed(f"{STUDY_LABEL}={name}", limit=1):
+            return newest[0] if newest[0].trials else self.get(newest[0].name)
         try:
             return self.get(f"{self.namespace}/{name}")
         except ClusterRefused as error:
@@ -191,6 +201,8 @@ class Kubernetes:
             ) from None
 
     def get(self, name: str) -> JobStatus:
+        if trials := self._trials(name):
+            return self._one(trials)
         item = self.client.get(self._path(name))
         jobs, pods = self._children([item])
         mine = (item, jobs[item["metadata"]["name"]], pods[item["metadata"]["name"]])
@@ -200,13 +212,19 @@ class Kubernetes:
         """Delete the JobSet, which ends its pods with SIGTERM."""
         now = refreshed(self, job)
         if now.active:
-            self.client.delete(self._path(job.name), propagationPolicy="Foreground")
+            active = (trial.name for trial in self._trials(job.name) if trial.active)
+            for name in active if now.trials else (job.name,):
+                self.client.delete(self._path(name), propagationPolicy="Foreground")
             now = refreshed(self, replace(now, state="cancelling"))
+            if now.trials and now.state != "cancelling":
+                now = replace(now, state="cancelled")
         return now
 
     def logs(self, job: JobStatus) -> LogReader:
         namespace, _, short = job.name.partition("/")
-        return logs.ClusterLog(self.client, namespace, short)
+        study = f"{STUDY_LABEL}={short.removeprefix(STUDIES)}"
+        selector = study if job.trials else f"{status.JOBSET}={short}"
+        return logs.ClusterLog(self.client, namespace, selector)
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -219,13 +237,37 @@ class Kubernetes:
         namespace, _, short = name.partition("/")
         return self.client.path(JOBSETS, "jobsets", short, namespace or self.namespace)
 
-    def _listed(self, selector: str, limit: int | None = None) -> tuple[JobStatus, ...]:
-        jobsets = self.client.items(self._path(), labelSelector=selector)
+    def _found(self, selector: str, namespace: str = "") -> Sequence[Object]:
+        """Return the JobSets with these labels, the newest first."""
+        jobsets = self.client.items(self._path(f"{namespace}/"), labelSelector=selector)
         jobsets.sort(key=lambda item: item["metadata"]["name"])
         jobsets.sort(key=lambda item: item["metadata"]["creationTimestamp"], reverse=True)
-        jobs, pods = self._children(jobsets[:limit])
-        named = ((item, item["metadata"]["name"]) for item in jobsets[:limit])
+        return jobsets
+
+    def _read(self, jobsets: Sequence[Object]) -> tuple[JobStatus, ...]:
+        jobs, pods = self._children(jobsets)
+        named = ((item, item["metadata"]["name"]) for item in jobsets)
         return tuple(status.read(item, jobs[name], pods[name]) for item, name in named)
+
+    def _trials(self, name: str) -> tuple[JobStatus, ...]:
+        """Return the jobs of a study's trials, the newest first; () for the name of another job.
+        Raises GoneError where none is left."""
+        namespace, _, short = name.partition("/")
+        if not short.startswith(STUDIES):
+            return ()
+        found = self._found(f"{STUDY_LABEL}={short.removeprefix(STUDIES)}", namespace)
+        if not found:
+            raise GoneError(f"{name}: no trial of it is there", "builder job list shows all")
+        return self._read(found)
+
+    def _one(self, jobs: Sequence[JobStatus]) -> JobStatus:
+        """Return a job, or the study whose trials these are."""
+        labels = jobs[0].labels
+        if STUDY_LABEL not in labels:
+            return jobs[0]
+        folder = trials.folder_of(self.root, labels[NAME_LABEL], self.name)
+        study = trials.gathered(jobs, trials.kept(folder))
+        return replace(study, display_name=labels[NAME_LABEL])
 
     def _children(self, jobsets: Sequence[Object]) -> tuple[_ByJobSet, _ByJobSet]:
         namespace = next((item["metadata"]["namespace"] for item in jobsets), "")
@@ -338,6 +380,11 @@ def _notes(
     ]
     if not cluster.queue and {"timeout", "max_wait"} & plan.model_fields_set == {"timeout"}:
         notes.append("timeout: it counts the wait for nodes, too; with --queue, from the start on")
+    if job.study is not None:
+        notes.append(
+            f"study: each of its {job.study.trials} trials is a JobSet like this, with its number "
+            "and its own --NAME=VALUE; this command asks for them, to the end"
+        )
     if direct := gpudirect.note(job):
         notes.append(direct)
     if (job.job_dir or "").startswith("s3://"):

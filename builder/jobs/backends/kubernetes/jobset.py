@@ -14,7 +14,16 @@ from builder.jobs.backends.kubernetes import pod, section
 from builder.jobs.backends.kubernetes.pod import CONTAINER, JobIdentity, Role
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
 from builder.jobs.machines import Pool
-from builder.jobs.ready import KEY_LABEL, KEY_LENGTH, NAME_LABEL, RUN_LABEL, Ready, given, key_of
+from builder.jobs.ready import (
+    KEY_LABEL,
+    KEY_LENGTH,
+    NAME_LABEL,
+    RUN_LABEL,
+    TRIAL_LABEL,
+    Ready,
+    given,
+    key_of,
+)
 
 API: Final = "jobset.x-k8s.io/v1alpha2"
 ATTEMPT_LABEL: Final = "builder-attempt"
@@ -46,9 +55,11 @@ def key(ready: Ready, cluster: KubernetesSettings) -> str:
 
 
 def folder(ready: Ready, cluster: KubernetesSettings, run: int = 1) -> str:
-    """Return what replaces {job} in job_dir: the job's name, cut, its key, and a later run."""
-    short = ready.job.id[: NAME_LENGTH - KEY_LENGTH - 1].rstrip("-")
-    return f"{short}-{key(ready, cluster)}" + (f"-r{run}" if run > 1 else "")
+    """Return what replaces {job} in job_dir: the job's name, cut, a trial's number, its key, and a
+    later run."""
+    trial = f"-t{ready.job.labels[TRIAL_LABEL]}" if TRIAL_LABEL in ready.job.labels else ""
+    short = ready.job.id[: NAME_LENGTH - KEY_LENGTH - 1 - len(trial)].rstrip("-")
+    return f"{short}{trial}-{key(ready, cluster)}" + (f"-r{run}" if run > 1 else "")
 
 
 def jobset(

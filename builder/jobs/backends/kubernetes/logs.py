@@ -9,12 +9,13 @@ follows a job holds a stream of each running pod, which ends when its container 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Thread
 from typing import Final
@@ -29,11 +30,14 @@ from builder.jobs.backends.kubernetes.client import (
     Object,
 )
 from builder.jobs.backends.kubernetes.pod import CONTAINER
-from builder.jobs.backends.kubernetes.status import JOBSET, PodStatus
+from builder.jobs.backends.kubernetes.status import PodStatus
 from builder.jobs.backends.protocol import LogLine, LogReader
+from builder.jobs.ready import TRIAL_LABEL
 
 _FRACTION: Final = re.compile(r"[.,]\d+")
 """Of a stamp's second; behind it, containerd writes the offset of its node's clock."""
+LATEST: Final = 200
+"""The last lines of a pod among which a step is looked for."""
 LAST: Final = 60.0
 """Seconds that an ended job's pods have for their last lines: Kubernetes' grace is 30 s."""
 
@@ -44,7 +48,8 @@ class ClusterLog(LogReader):
 
     client: ClusterClient
     namespace: str
-    name: str
+    selector: str
+    """Of its pods' labels."""
     _last: dict[str, str] = field(default_factory=dict)
     _silent: set[str] = field(default_factory=set)
     _streams: dict[str, Thread] = field(default_factory=dict)
@@ -56,16 +61,14 @@ class ClusterLog(LogReader):
         self._holds = True
 
     def read(self) -> tuple[LogLine, ...]:
-        path = self.client.path("v1", "pods", namespace=self.namespace)
-        listed = self.client.items(path, labelSelector=f"{JOBSET}={self.name}")
+        listed = self._pods()
         self._streams = {uid: one for uid, one in self._streams.items() if one.is_alive()}
         pods = [
             pod
             for pod in listed
             if PodStatus.read(pod).started and pod["metadata"]["uid"] not in self._streams
         ]
-        with ThreadPoolExecutor(web.THREADS) as threads:
-            merged = [line for lines in threads.map(self._of_pod, pods) for line in lines]
+        merged = self._of_pods(pods)
         for pod in pods if self._holds else ():
             uid, ended = pod["metadata"]["uid"], PodStatus.read(pod).end is not None
             if not (ended or uid in self._silent) and len(self._streams) < STREAMS:
@@ -74,16 +77,31 @@ class ClusterLog(LogReader):
         merged += [self._streamed.popleft() for _ in range(len(self._streamed))]
         return tuple(sorted(merged, key=lambda line: line.time))
 
+    def latest(self) -> tuple[LogLine, ...]:
+        known = ((pod, PodStatus.read(pod)) for pod in self._pods())
+        run = [pod for pod, now in known if now.started and now.end is None]
+        return tuple(sorted(self._of_pods(run, LATEST), key=lambda line: line.time))
+
     def rest(self) -> tuple[LogLine, ...]:
         until = time.monotonic() + LAST
         for stream in self._streams.values():
             stream.join(max(0.0, until - time.monotonic()))
         return self.read()
 
-    def _of_pod(self, pod: Object) -> list[LogLine]:
+    def _pods(self) -> list[Object]:
+        path = self.client.path("v1", "pods", namespace=self.namespace)
+        return self.client.items(path, labelSelector=self.selector)
+
+    def _of_pods(self, pods: list[Object], last: int | None = None) -> list[LogLine]:
+        read = functools.partial(self._of_pod, last=last)
+        with ThreadPoolExecutor(web.THREADS) as threads:
+            return [line for lines in threads.map(read, pods) for line in lines]
+
+    def _of_pod(self, pod: Object, last: int | None) -> list[LogLine]:
         uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        tail = {} if last is None else {"tailLines": str(last)}
         try:
-            text = self.client.text(self._path(pod), **self._query(uid))
+            text = self.client.text(self._path(pod), **self._query(uid), **tail)
         except ClusterRefused as error:
             if error.code in (400, 404):  # it does not run yet, or was deleted meanwhile
                 return []
@@ -94,18 +112,17 @@ class ClusterLog(LogReader):
             text = f"its log cannot be read now: {error.message}"
             return [] if said else [LogLine(datetime.now(UTC), replica, "WARNING", text)]
         self._silent.discard(uid)
-        return list(self._new(text.split("\n"), uid, replica))
+        return list(self._new(text.split("\n"), pod))
 
     def _stream(self, pod: Object) -> None:
         """Take a pod's lines as they come, until its container ends or the connection does. One
         that is given up because nothing came is opened again."""
-        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
-        quiet = QUIET
+        uid, quiet = pod["metadata"]["uid"], QUIET
         with contextlib.suppress(OutsideError):  # the next read asks, and says what is wrong
             while quiet >= QUIET:
                 heard = time.monotonic()
                 lines = self.client.lines(self._path(pod), **self._query(uid), follow="true")
-                for line in self._new(lines, uid, replica):
+                for line in self._new(lines, pod):
                     self._streamed.append(line)
                     heard = time.monotonic()
                 quiet = time.monotonic() - heard
@@ -119,13 +136,16 @@ class ClusterLog(LogReader):
             query["sinceTime"] = _FRACTION.sub("", self._last[uid].partition(" ")[0])
         return query
 
-    def _new(self, lines: Iterable[str], uid: str, replica: str) -> Iterator[LogLine]:
+    def _new(self, lines: Iterable[str], pod: Object) -> Iterator[LogLine]:
+        uid, replica = pod["metadata"]["uid"], PodStatus.read(pod).replica
+        trial = pod["metadata"]["labels"].get(TRIAL_LABEL)
         last = self._last.get(uid, "")
         behind = not last
         for line in filter(None, lines):
             if behind or _time(line) > _time(last):
                 behind, self._last[uid] = True, line
-                yield from LogLine.stamped([line], replica)
+                for new in LogLine.stamped([line], replica):
+                    yield replace(new, trial=trial)
             behind = behind or line == last
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from builder.jobs.backends.kubernetes import jobset
-from builder.jobs.backends.kubernetes.pod import CONTAINER
+from builder.jobs.backends.kubernetes.pod import CONTAINER, GPU
 from builder.jobs.backends.kubernetes.waits import Around, Object, unplaced_because
 from builder.jobs.backends.protocol import JobStatus, ReplicaStatus
 from builder.jobs.machines import Pool, replica_names
@@ -49,6 +49,7 @@ class PodStatus:
     """Why its node loses it, "" for nothing."""
     ready: bool
     """False where the cluster says that nobody hears of it."""
+    gpus: int
 
     @property
     def failed(self) -> bool:
@@ -88,6 +89,8 @@ class PodStatus:
         if waiting.get("reason", _STARTING[0]) not in _STARTING:
             stuck = f"{replica}: {waiting['reason']}: {waiting.get('message', '')}"
         taken = _condition(obj, "DisruptionTarget") if code is None else {}
+        containers = (obj.get("spec") or {}).get("containers") or [{}]
+        asked: Object = containers[0].get("resources") or {}
         return cls(
             name=obj["metadata"]["name"],
             replica=replica,
@@ -101,6 +104,7 @@ class PodStatus:
             stuck=stuck,
             leaves=": ".join(filter(None, (taken.get("reason"), taken.get("message")))),
             ready=not _condition(obj, "Ready", "False"),
+            gpus=int((asked.get("limits") or {}).get(GPU, 0)),
         )
 
 
@@ -266,7 +270,8 @@ def _replicas(
         seconds = ((pod.end or now) - pod.started).total_seconds() if pod.started else 0.0
         state = _PHASES.get(pod.phase, "running")
         used = around.used(pod.name, CONTAINER)
-        replicas.append(ReplicaStatus(name, state, pod.code, restarts, seconds, *used))
+        own = (restarts, seconds, *used, pod.gpus)
+        replicas.append(ReplicaStatus(name, state, pod.code, *own))
     return tuple(replicas)
 
 

@@ -17,6 +17,7 @@ from typing import Literal
 from builder import contract
 from builder.jobs.machines import ROLES, Pool
 from builder.jobs.ready import output_variables, tf_config
+from builder.jobs.studies import TRIAL_VARIABLE
 
 PORT = 2222
 """The replicas' port. Source: Vertex AI, distributed training, CLUSTER_SPEC."""
@@ -139,7 +140,7 @@ def _environment(
     if len(hosts) > 1:  # the service sets TF_CONFIG for several replicas only
         variables["TF_CONFIG"] = tf_config(addresses, type=role, index=index, **trial)
     if job.trial:
-        variables["CLOUD_ML_TRIAL_ID"] = str(job.trial.number)
+        variables[TRIAL_VARIABLE] = str(job.trial.number)
         variables["CLOUD_ML_HP_METRIC_FILE"] = f"{METRICS}/output.metrics"
     return variables
 

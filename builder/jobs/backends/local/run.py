@@ -21,20 +21,17 @@ import os
 import queue
 import re
 import signal
-import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from builder import contract
-from builder.core import files
 from builder.core.docker_sdk import refusals
-from builder.core.errors import InputError, OutsideError
+from builder.core.errors import OutsideError
 from builder.core.events import ignore
 from builder.engine import containers, gpus
 from builder.engine.containers import ContainerEngine
@@ -50,6 +47,7 @@ from builder.jobs.backends.local.replicas import (
     replicas,
 )
 from builder.jobs.backends.protocol import JobStatus, OnLine, ReplicaStatus
+from builder.jobs.stopping import Stop, only_run, signals
 
 if TYPE_CHECKING:
     import docker
@@ -63,59 +61,8 @@ NO_IMAGE = "builder image TARGET makes one of this project's; docker pull fetche
 MEASURED = 5.0
 """Seconds between two writes of what replicas use."""
 _EXCEPTION = re.compile(r"(\w+\.)*[A-Z]\w*(Error|Exception)(: \S|$)")
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Stop:
-    """Requests to end a job, from another thread or from a signal. The first request ends the
-    containers with SIGTERM and their grace, the second one with SIGKILL. requests: how many there
-    were; code: the exit code that the last one means.
-    """
-
-    def __init__(self) -> None:
-        self.requests, self.code = 0, 0
-
-    def request(self, number: int = signal.SIGTERM) -> None:
-        self.requests += 1
-        self.code = 128 + number
-
-
-@contextlib.contextmanager
-def signals(stop: Stop) -> Iterator[None]:
-    """Within the block, Ctrl-C, SIGTERM and SIGHUP only make a request to `stop`, so that no signal
-    interrupts the making of a container. The fourth one raises KeyboardInterrupt. A SIGHUP that is
-    ignored (nohup) stays ignored. Outside of the main thread the block changes nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, _frame: FrameType | None) -> None:
-        stop.request(number)
-        if stop.requests > 3:
-            raise KeyboardInterrupt
-
-    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    caught = [number for number in _ENDING if number != signal.SIGHUP or not ignored]
-    before = {number: signal.signal(number, handle) for number in caught}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """Hold a lock file of a job's folder. Raises InputError where another run holds it."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(files.locked(folder / LOCAL / ".lock", wait=False))
-        except BlockingIOError:
-            raise InputError(
-                f"{folder}: another run of this job is at work there",
-                "wait for it, or give --job-dir another folder",
-            ) from None
-        yield
+ANOTHER = "wait for it, or give --job-dir another folder"
+"""What to do where another run of a job is at work."""
 
 
 def run(
@@ -140,7 +87,7 @@ def run(
         client = engine.client
         containers.sweep(client, backend.LABEL)
         image = str(client.images.get(job.image).id)
-        with only_run(job.folder):
+        with only_run(job.folder / LOCAL, ANOTHER):
             cluster = _Cluster(client, image, job, identity, stop, on_line)
             try:
                 return cluster.run()
@@ -164,6 +111,8 @@ class _Running:
     seconds: float = 0.0
     last: str = ""
     used: tuple[float | None, int | None] = (None, None)
+    gpu: tuple[float | None, int | None] = (None, None)
+    """What its last step said of its GPUs."""
 
     @property
     def name(self) -> str:
@@ -172,8 +121,10 @@ class _Running:
     def status(self) -> ReplicaStatus:
         now = time.monotonic() - self.began if self.state == "running" else 0.0
         again, seconds = max(0, self.attempt - 1), round(self.seconds + now, 1)
-        used = self.used if self.state == "running" else (None, None)
-        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds, *used)
+        unknown = (None, None)
+        used, gpu = (self.used, self.gpu) if self.state == "running" else (unknown, unknown)
+        own = (*used, len(self.replica.gpus), *gpu)
+        return ReplicaStatus(self.name, self.state, self.exit_code, again, seconds, *own)
 
 
 @dataclass
@@ -255,6 +206,8 @@ class _Cluster:
     def _printed(self, replica: _Running, text: str) -> None:
         self.on_line(backend.line(replica.log, replica.name, text))
         replica.last = most_telling(replica.last, text)
+        if (event := contract.parse(text)) and event.name == contract.STEP:
+            replica.gpu = event.gpu_percent, event.gpu_memory_bytes
 
     def _ended(self, replica: _Running, attempt: int) -> None:
         """Handle the end of a replica's container, unless it has another one meanwhile."""
@@ -315,7 +268,7 @@ class _Cluster:
         if replica.container is not None:
             replica.container.remove(force=True, v=True)
         replica.attempt += 1
-        replica.exit_code = None
+        replica.exit_code, replica.gpu = None, (None, None)
         replica.container = self._create(replica.replica)
         ended = functools.partial(self._ended, replica, replica.attempt)
         containers.follow(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from builder import googleapi
+from builder import contract, googleapi
 from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine, LogReader, TrialStatus
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.machines import Pool, role_of
@@ -25,6 +25,8 @@ ADVICE = googleapi.Advice(
     refused="correct what the service names; builder job render shows what is sent",
     unreachable="run the same command again: it finds the job if it was made",
 )
+RECENT = timedelta(minutes=10)
+"""A step before that says nothing of now: a replica may have started again since."""
 explaining = partial(googleapi.explaining, advice=ADVICE)
 
 
@@ -115,6 +117,12 @@ class CloudLog(LogReader):
     def read(self) -> tuple[LogLine, ...]:
         with explaining("logs"):
             return tuple(map(_line, self.entries.read()))
+
+    def latest(self) -> tuple[LogLine, ...]:
+        since = (datetime.now(UTC) - RECENT).isoformat().replace("+00:00", "Z")
+        wanted = (f'jsonPayload.event="{contract.STEP}"', f'timestamp>="{since}"')
+        with explaining("logs"):
+            return tuple(map(_line, self.entries.newest(*wanted)))
 
 
 def _line(entry: dict[str, Any]) -> LogLine:
