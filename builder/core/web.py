@@ -35,6 +35,8 @@ DEADLINE: Final = 300.0
 SLOWEST: Final = 50_000
 """Bytes a second that a large body has to arrive with, on top of DEADLINE."""
 _PIECE: Final = 1 << 18
+"""Bytes of a body that are waited for. TLS brings 16 KiB at a time: what is done for each piece
+would cost more than the bytes."""
 MOVED: Final = frozenset({301, 302, 303, 307, 308})
 
 
@@ -217,7 +219,7 @@ class _Limit:
 def body_of(
     response: urllib3.BaseHTTPResponse, url: str, seconds: float, *, decode: bool = False
 ) -> Iterator[bytes]:
-    """Yield an answer's body in pieces as they arrive. decode: whether to undo Content-Encoding.
+    """Yield an answer's body in pieces. decode: whether to undo Content-Encoding.
 
     Raises OutsideError where it takes longer than `seconds`, urllib3's HTTPError where it breaks.
     """
@@ -225,7 +227,7 @@ def body_of(
 
     with _Limit(seconds, response.shutdown) as limit:
         try:
-            while piece := response.read1(_PIECE, decode_content=decode):
+            while piece := response.read(_PIECE, decode_content=decode):
                 yield piece
         except HTTPError:
             if not limit.passed:

@@ -18,6 +18,9 @@ from builder.image.layer import Compression, Layer
 from builder.registry.manifests import Descriptor
 
 PIECE: Final = 1 << 20
+_LARGE: Final = 1 << 16
+"""Bytes from which on a piece is packed by itself. Smaller ones are gathered to PIECE first, which
+is a copy, but one call instead of many."""
 
 
 class _Packer(Protocol):
@@ -87,7 +90,7 @@ class LayerWriter:
         return Layer(key, blob, f"sha256:{self._plain_hash.hexdigest()}", self.unpacked_bytes)
 
     def _write(self, data: bytes) -> None:
-        if len(data) >= PIECE:  # no copy of what is large already
+        if len(data) >= _LARGE:
             self._pack(self._take())
             self._pack(data)
             return

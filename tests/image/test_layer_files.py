@@ -18,8 +18,8 @@ from tests.image import layers
 KEY = "ab" * 32
 
 
-def written(piece: int) -> Layer:
-    writer = LayerWriter(io.BytesIO(), Compression())
+def written(piece: int, compression: Compression) -> Layer:
+    writer = LayerWriter(io.BytesIO(), compression)
     content = bytes(range(256)) * 100_000
     pieces = (content[at : at + piece] for at in range(0, len(content), piece))
     writer.file("a", pieces, len(content))
@@ -58,11 +58,14 @@ def test_a_layer_is_a_tar_with_one_date_and_the_hashes_of_its_bytes(
     assert infos["opt/" + "long" * 60].uid == 0
 
 
-def test_neither_pieces_nor_processors_change_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    digests = {written(piece=30_000_000).blob.digest}
-    for processors in (1, 2, 7):
+@pytest.mark.parametrize("compression", [Compression(), Compression("gzip", 6)], ids=str)
+def test_neither_pieces_nor_processors_change_a_byte(
+    monkeypatch: pytest.MonkeyPatch, compression: Compression
+) -> None:
+    digests = {written(30_000_000, compression).blob.digest}
+    for processors, piece in ((1, 1 << 16), (2, 60_000), (7, 300_001)):
         monkeypatch.setattr("os.cpu_count", lambda n=processors: n)
-        digests.add(written(piece=1 << 16).blob.digest)
+        digests.add(written(piece, compression).blob.digest)
     assert len(digests) == 1
 
 

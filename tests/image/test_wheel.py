@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import stat
 import zipfile
 from collections.abc import Callable
@@ -131,6 +132,14 @@ def test_content_that_is_not_what_the_zip_says_is_refused() -> None:
         files = laid_out(bytes(damaged))
         with pytest.raises(OutsideError, match=r"the wheel of one: .*one/a\.py"):
             files[f"{SITE}/one/a.py"].content()
+
+
+def test_a_file_is_read_to_its_end_wherever_a_piece_of_it_ends() -> None:
+    """The first 256 KiB of one of these unpack to 256 KiB, so that nothing is left between."""
+    noise = random.Random(1).randbytes(2 << 18)
+    for zeros in range(112, 122):
+        content = bytes(zeros) + noise
+        assert laid_out(wheel({"one/a": content}))[f"{SITE}/one/a"].content() == content
 
 
 def declared(content: bytes, name: str, size: int) -> bytes:
