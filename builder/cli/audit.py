@@ -112,6 +112,8 @@ def prove(
 
     if key and not push_receipt:
         raise InputError("--key signs a receipt, and none is pushed", "add --push-receipt")
+    if on_gpu and topology:
+        raise InputError("--on-gpu and --topology are two accelerators", "leave one of them out")
     chosen = settings(registry, engine, key, anywhere=True)
     asked = prove_any.ProofRequest(
         project(), image, chosen, gpu, nodes, topology or "", run, on_gpu, push_receipt

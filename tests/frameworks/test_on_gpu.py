@@ -159,6 +159,13 @@ for _ in range(5): train(tf.constant(2.0))
     code, (said,) = measure("tensorflow", program)
     assert code == 0 and said["seconds"] > 0
     assert (said["devices"], said["steps"]) == (0, 5), "a part of another is no step"
+    has_one = """
+tf.config.list_physical_devices = lambda kind: [kind]
+tf.config.experimental.get_device_details = lambda gpu: {"compute_capability": (9, 0)}
+tf.config.experimental.get_memory_info = lambda name: {"current": 1, "peak": 2}
+"""
+    code, (said,) = measure("tensorflow", program + has_one)
+    assert (said["devices"], said["capability"], said["peak"]) == (1, "9.0", 2)
     assert measure("tensorflow", "import tensorflow") == (0, [])
 
 

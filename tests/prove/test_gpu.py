@@ -26,6 +26,7 @@ from builder.prove import suites
 from builder.prove.checks import gpu
 from builder.prove.image import RanOnGpu
 from builder.prove.judge import Run
+from builder.prove.receipts import Defect
 from builder.prove.session import Sandbox
 from tests.prove.reading import SITE
 
@@ -46,9 +47,10 @@ def judged(
     defects, seen = gpu.judge(RanOnGpu(run, CARD, DRIVER, batch), SAID if said is None else said)
     assert all(defect.fix and not defect.fix.startswith("see build/") for defect in defects)
     assert (seen["device"], seen["driver"]) == (CARD, DRIVER)
-    if defects:
-        return type(defects[0]).__name__, defects[0].message
-    return "", str(seen["note"])
+    if not defects:
+        return "", str(seen["note"])
+    assert type(defects[0]) is Defect or seen["note"], "a finding refuses no receipt"
+    return type(defects[0]).__name__, defects[0].message
 
 
 def test_what_was_seen_stands_beside_what_was_said() -> None:
@@ -97,6 +99,7 @@ def test_the_programs_own_lines_tell_where_a_call_takes_several_steps() -> None:
         (Run(137, 900.0, timed_out=True), f"the program on {CARD} was not done after 900 s"),
         (Run(0, 9.0), f"the program ended well, and was not seen to use the GPU: {CARD}, driver"),
         ({"peak": 0}, "the program ended well, and was not seen to use the GPU"),
+        ({"capability": ""}, "the program ended well, and was not seen to use the GPU"),
         ({"devices": 0, "peak": 0}, "the framework sees no GPU, and computed on the CPU, although"),
         ({"failed": "RuntimeError: lost"}, f"{CARD}, driver {DRIVER}: not measured: RuntimeError"),
         ({"peak": "much"}, f"{CARD}, driver {DRIVER}: not measured: Input should be a valid int"),
@@ -248,6 +251,8 @@ def test_what_cannot_be_run_there_is_said_before_it_is(
     code, _, error = image("--gpu", "v100")
     assert (code, error) == (2, f"--on-gpu: nobody knows which command of {TAG} trains, and ends")
     assert image("--run", "true")[0] == 2
+    code, _, error = image("--gpu", "v100", "--topology", "v5e:2x2")
+    assert (code, error) == (2, "--on-gpu and --topology are two accelerators")
     code, _, error = image("--gpu", "v100", "--run", "true", given=True)
     assert code == 3 and error.startswith("--on-gpu: the engine gives no container a GPU: "), error
 

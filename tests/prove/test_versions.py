@@ -36,7 +36,7 @@ TABLE = {
     "pth": (1, "1750d80355"),
     "start": (2, "6b47eda1d1"),
     "compile": (3, "96c1fe0374"),
-    "gpu": (1, "089abe8897"),
+    "gpu": (1, "56ae227e85"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),

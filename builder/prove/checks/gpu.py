@@ -171,7 +171,7 @@ def judge(ran: RanOnGpu, said: Mapping[str, Any]) -> Answer:
         wrong.append(f"a step took {seconds * 1e3:.3g} ms{bound}")
     fix = "go by what this GPU says, and tell us of the program: `compile` is wrong about it"
     defects = [Finding(f"{on}: {each}", fix) for each in wrong]
-    return defects, {**seen, "note": "" if wrong else f"{on}: {took}{timed}"}
+    return defects, {**seen, "note": f"{on}: {took}{timed}"}
 
 
 def _measured(run: Run) -> Measured:
@@ -191,7 +191,7 @@ def _unused(found: Measured, on: str) -> Defect | None:
             "a library that it opens is missing, or the driver is too old for its CUDA: "
             "builder -v prove shows its own log",
         )
-    if not found.peak:
+    if not (found.peak and found.capability):
         return Defect(
             f"the program ended well, and was not seen to use the GPU: {on}",
             "let it compute there, and end by itself: after os._exit nothing is measured",

@@ -46,7 +46,7 @@ def measured(tf: Any) -> dict[str, Any] | None:
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     return {
         "devices": len(gpus),
-        "capability": ".".join(map(str, details.get("compute_capability", ()))),
+        "capability": ".".join(map(str, details["compute_capability"])),
         "peak": peak,
     }
 
