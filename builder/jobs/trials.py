@@ -168,7 +168,9 @@ class _Jobs(studies.Place):
             try:
                 job = backend.get(trial.job) if trial.job else backend.submit(ready)
             except GoneError:
-                return None
+                if trial.job:
+                    return None
+                raise
             except AlreadySubmitted as other:
                 job = other.job
             except UnansweredError as error:

@@ -244,6 +244,22 @@ def test_a_study_waits_for_an_api_server_that_is_away(
     assert asked and names(objects) == ["1", "2", "3"]
 
 
+def test_a_cluster_that_refuses_ends_the_command_and_no_trial_has_failed(
+    sent: Sent, objects: server.Objects, loopback: server.Cluster
+) -> None:
+    loopback.faults.missing = {server.JOBSETS}
+    with pytest.raises(OutsideError, match="the cluster knows no JobSet"):
+        sent(2, 1).run(poll=POLL)
+    loopback.faults.missing = set()
+    ended = sent(2, 1).run(poll=POLL)
+    assert [row.state for row in ended.trials] == ["succeeded"] * 2
+    loopback.faults.bursts = [("POST .*/jobsets", 403, 1)]
+    with pytest.raises(OutsideError, match="exceeded quota") as caught:
+        sent(3, 1).run(poll=POLL)
+    assert "larger quota" in caught.value.fix
+    assert sent(3, 1).run(poll=POLL).state == "succeeded" and len(names(objects)) == 3
+
+
 def test_cancel_ends_all_trials_and_the_command_that_asks(
     sent: Sent, objects: server.Objects, tmp_path: Path
 ) -> None:
