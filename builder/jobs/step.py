@@ -80,12 +80,8 @@ def least(
         raise receipts.failure(job.id, defects)
     if seen["least_seconds"] < compiling.SHOWN_SECONDS:
         raise InputError(f"{job.id}: its step is too small for a bound of its time", fix)
-    share = sum(
-        pool.count * (1 if placement.on_tpu else placement.count)
-        for pool, placement in ready.pools
-        if placement.device and pool.role in ("chief", "worker")
-    )
-    each = float(seen["least_seconds"]) / share
+    counted = 1 if ready.placements[0].on_tpu else int(seen.get("devices", 1))
+    each = float(seen["least_seconds"]) * counted / _devices(ready)
     batch = _number(job, contract.BATCH_SIZE, contract.BATCH)
     of = f" of {batch:,} examples" if batch else ""
     return each * steps, f"{steps:,} steps{of}, each at least {each * 1e3:.2g} ms"
@@ -114,11 +110,21 @@ def compiled(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = i
             topology,
             cudnn or "",
             _number(ready.job, contract.BATCH_SIZE, contract.BATCH) or compiling.BATCH,
+            _devices(ready) if device.is_gpu else 0,
         )
         if labels.get(suites.LABEL, receipts.TRAINER) == receipts.TRAINER:
             arguments += compiling.arguments_of(f"{JOB}/{compiling.NAME}", target.batch)
         run = target.compile(sandbox, arguments, ready.job.command)
     return compiling.judge(run, device, topology)
+
+
+def _devices(ready: Ready) -> int:
+    """Return the GPUs that share a step; of a TPU, whose chips the compiler counts, the slices."""
+    return sum(
+        pool.count * (1 if placement.on_tpu else placement.count)
+        for pool, placement in ready.pools
+        if placement.device and pool.role in ("chief", "worker")
+    )
 
 
 def _device(placement: Placement) -> Device:

@@ -107,7 +107,8 @@ def main() -> None:
         return loss
 
     if compiler := sys.modules.get("training_image_compile"):  # the proof asks whether it fits
-        compiler.take(train, (pictures[: chosen.batch], labels[: chosen.batch]))
+        mine = slice(chosen.batch // world)
+        compiler.take(train, (pictures[mine], labels[mine]))
     while step < chosen.steps:
         drawn = np.random.default_rng(step).integers(len(labels), size=chosen.batch)
         mine = torch.from_numpy(drawn[rank::world]).to(device)

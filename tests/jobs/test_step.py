@@ -116,6 +116,10 @@ def test_a_job_costs_at_least_what_its_steps_take(monkeypatch: pytest.MonkeyPatc
     assert first == f"cats: at least 1 min 2 s ({basis})"
     assert sum("at least USD" in line for line in lines) == 2
     assert bill.usd == cost.bill(job, seconds, basis).usd
+    compiler(monkeypatch, ((), {"least_seconds": 0.031, "devices": 2}))
+    counted = step.least(HERE, job, Settings())[0]
+    assert counted == pytest.approx(0.031 * 2000), "it is that of one of two processes"
+    compiler(monkeypatch, ((), {"least_seconds": 0.062}))
     slice_ = replace(ready(), job=jobfiles.job(TPU + STEPS))
     assert step.least(HERE, slice_, Settings())[0] == pytest.approx(0.062 * 2000), "chips share it"
 

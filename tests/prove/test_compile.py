@@ -53,6 +53,10 @@ def test_what_fits_is_said_in_one_line() -> None:
     )
     (line,) = said({"counted": True})
     assert line.startswith("train fits V100; needs 5.0 of 12.0 GiB; "), "nothing was compiled"
+    (line,) = said({"devices": 4, "of": 4})
+    assert "; needs 5.0 of 12.0 GiB a device; a step" in line
+    (line,) = said({"of": 4})
+    assert line.endswith("; it uses 1 of the 4 devices")
     (line,) = said({"counted": True, "remark": "its own Triton kernels compile (4)"})
     assert line.endswith(" a batch of 192 fits; its own Triton kernels compile (4)")
     (line,) = said({"compiler": "a compiler", "largest_batch": 0, "batch": 0})

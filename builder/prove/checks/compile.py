@@ -35,7 +35,7 @@ BATCH: Final = 48
 """Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
 network has anywhere else."""
 BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt", "builder.frameworks.cudnn")
-"""The modules that hooks import; one that has kernels of its own imports those beside it."""
+"""The modules that hooks import; PyTorch's imports those beside it, too."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -72,6 +72,8 @@ class CompileTarget:
     """The image's, "" for none."""
     batch: int = BATCH
     """Examples of a step by which the largest batch is looked for; 0: it is not."""
+    processes: int = 0
+    """Of the job, one for each GPU; 0 where nobody says how many."""
 
     def __post_init__(self) -> None:
         """Raise NotThereError where nothing compiles the framework's programs for the device."""
@@ -92,6 +94,7 @@ class CompileTarget:
             "topology": self.topology or device.topology,
             "options": how,
             "batch": self.batch,
+            "world": self.processes,
             "memory": device.memory,
             "taken": device.taken,
             "seconds": SECONDS,
@@ -100,7 +103,8 @@ class CompileTarget:
             "plugin": PART,
             "compiler": f"{part.package} {part.version}" if part else "",
         }
-        beside = (*BESIDE, *filter(None, [hook(self.framework, "kernels")]))
+        own = (hook(self.framework, name) for name in ("kernels", "processes"))
+        beside = (*BESIDE, *filter(None, own))
         try:
             return sandbox.start_with(
                 hook(self.framework), VARIABLE, request, arguments, entrypoint, beside, part
@@ -237,7 +241,7 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
     does = f"{found.step} {'fits' if found.counted else 'compiles for'} {where}"
     note = (
         f"{does}; needs {_gib(found.needs)} of {_gib(found.room)} GiB"
-        f"{'' if device.is_gpu else ' a device'}{bound}{fits}"
+        f"{'' if device.is_gpu and found.of == 1 else ' a device'}{bound}{fits}"
         f"{idle if found.devices < found.of else ''}"
         f"{again if found.shapes > 1 else ''}"
         f"{_replaced(found, device)}"
@@ -342,4 +346,4 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
 
 
-CHECK = Check(NAME, 3, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)
+CHECK = Check(NAME, 4, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)

@@ -24,13 +24,21 @@ from tests.frameworks.torch.broken import BEGIN, TABLE, WORK, Broken
 ROOT = Path(__file__).parents[3]
 PROBES = "builder.frameworks.torch.probes"
 PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
-BESIDE = (HOOK, f"{PROBES}.kernels", "builder.frameworks.hook", "builder.frameworks.cudnn")
+BESIDE = (
+    HOOK,
+    f"{PROBES}.kernels",
+    f"{PROBES}.processes",
+    "builder.frameworks.hook",
+    "builder.frameworks.cudnn",
+)
+SEVERAL = "tests.frameworks.torch.several"
 ON_A_GPU = "tests.frameworks.torch.as_on_a_gpu"
 DEVICE = devices.devices()["V100"]
 V100 = {
     "memory": DEVICE.memory,
     "taken": 1050 * MIB,
     "batch": 48,
+    "world": 0,
     "capability": "7.0",
     "properties": DEVICE.properties(),
 }
@@ -263,3 +271,30 @@ def test_a_step_goes_the_way_of_a_gpu(
     found = run.answer["compile"]
     assert found["types"] == types
     assert found["allocated"] / MIB == pytest.approx(allocated, rel=0.01)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("named", "between", "most"),
+    [
+        # four weights of 16 MiB, their gradients, and as much in buckets
+        ("ddp", 3 * 4 * 16, 3 * 4 * 16),
+        # a gradient is there until it lies in its bucket
+        ("views", 2 * 4 * 16, 2 * 4 * 16 + 16),
+        # a quarter of each weight and gradient; at the most, of two gradients, and whole: a weight
+        # with its gradient, the next weight as it is gathered, a gradient as it is added up
+        ("fsdp", 2 * 4 * 4, 4 * 4 + 2 * 4 + 4 * 16),
+    ],
+)
+def test_one_process_of_four_holds_what_arithmetic_says(
+    sandbox: Sandbox, named: str, between: int, most: int
+) -> None:
+    run = sandbox.probe(SEVERAL, {**V100, "world": 4, "named": named}, imports=BESIDE)
+    assert run.answer is not None and run.exit_code == 0, run.tail
+    found = run.answer["compile"]
+    assert (found["devices"], found["of"], found["batch"]) == (4, 4, 48)
+    assert found["arguments"] / MIB == pytest.approx(between, abs=0.5)
+    assert found["allocated"] / MIB == pytest.approx(most + workspace("7.0") / MIB, abs=0.5)
+    assert found["largest_batch"] == 2**16

@@ -8,7 +8,7 @@ goes another way on a GPU than on the CPU, the step goes that way: see `as_on_a_
 
 Request, in the variable TRAINING_COMPILE:
     {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48,
-     "capability": "7.0", ...}
+     "capability": "7.0", "world": processes of the job or 0, ...}
 Answer, lines of JSON, the last one counts: {"compile": {"step": "train", ...}}, see `measured`.
 """
 
@@ -22,12 +22,12 @@ import traceback
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
 from builder.frameworks import cudnn, hook
-from builder.frameworks.torch.probes import kernels
+from builder.frameworks.torch.probes import kernels, processes
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
@@ -144,18 +144,28 @@ class Work:
 
     def __init__(self, request: dict[str, Any]) -> None:
         self.request, self.batch = request, request["batch"]
+        self.parts = 1
+        """Into how many the program divides the batch; `batch` is then one of them."""
         self.room = request["memory"] - request["taken"]
         self.workspace = workspace(request["capability"])
         self.convolved: dict[cudnn.Convolution, str] = {}
         """Those of the step, with the frames of the program, innermost first."""
+        self.processes = processes.Processes(request["world"])
+
+    @cached_property
+    def mode(self) -> Any:
+        """FakeTensorMode: one for all that is counted, as FSDP keeps tensors of it."""
+        fakes: Any = import_module("torch._subclasses.fake_tensor")
+        return fakes.FakeTensorMode(allow_non_fake_inputs=True)
 
     def take(self, function: Any, examples: Any) -> None:
         """Count the step that the program names, compile its kernels, and end the program."""
         step = {"step": getattr(function, "__name__", "step"), "counted": True}
+        self.divide(examples)
         begun = self.compile(function, examples)
         try:
             found = {**step, **self.measured(function, examples, self.batch)}
-            asked = self.ask_cudnn()
+            asked = joined(self.processes.said, self.ask_cudnn())
             hook.answer(found | asked)
             with contextlib.suppress(Exception):  # a step may be written for one batch
                 found |= self.largest(function, examples, hook.needs(found))
@@ -163,11 +173,16 @@ class Work:
             found, asked = {**step, "failed": hook.words(error)}, {}
         hook.answer(found | asked)
         for each in begun:
-            made = kernels.end(each, SECONDS - time.monotonic() + BEGAN)
-            remarks = [said["remark"] for said in (asked, made) if "remark" in said]
-            asked |= made | ({"remark": "; ".join(remarks)} if remarks else {})
+            asked = joined(asked, kernels.end(each, SECONDS - time.monotonic() + BEGAN))
             hook.answer(found | asked)
         os._exit(0)
+
+    def divide(self, examples: Any) -> None:
+        """Take the part of the batch that each process has, where the examples have it."""
+        leaves = import_module("torch.utils._pytree").tree_leaves(examples)
+        part, rest = divmod(self.batch, self.processes.count)
+        if not rest and not any(is_batch(each, self.batch) for each in leaves):
+            self.batch, self.parts = part, self.processes.count
 
     def ask_cudnn(self) -> dict[str, str]:
         """Return what cuDNN says of the convolutions that were counted: where it has no plan for
@@ -205,24 +220,23 @@ class Work:
         torch: Any = import_module("torch")
         counter: Any = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
         as_on_a_gpu()
-        fakes: Any = import_module("torch._subclasses.fake_tensor")
-        mode: Any = fakes.FakeTensorMode(allow_non_fake_inputs=True)
-        allocator = Allocator(self.room, self.workspace)
-        watch = watching(torch, mode, allocator, self.convolved)
+        mode, allocator = self.mode, Allocator(self.room, self.workspace)
+        storages = Storages(allocator)
+        watch = watching(torch, mode, storages, self.convolved)
         with mode, on_gpu(torch):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
-            with watch:
+            with watch, processes.counted(torch, storages.resized):
                 function(*given)
-                between = sum(block.size for block in watch.live.values())
+                between = sum(block.size for block in storages.live.values())
                 with counter:
                     function(*given)
         return {
             "room": self.room,
             "smaller": f"take a smaller batch, {RECOMPUTE}",
             "more": "",
-            **{"devices": 1, "of": 1, "outputs": 0, "aliased": 0, "code": 0, "calls": watch.calls},
+            **{"outputs": 0, "aliased": 0, "code": 0, "calls": watch.calls},
             "arguments": between,
             "temporaries": allocator.peak - between,
             "allocated": allocator.most,
@@ -239,14 +253,15 @@ class Work:
             return {}
         second = hook.needs(self.measured(function, examples, 2 * self.batch))
         each = max(second - first, 1) / self.batch
-        batch = min(self.batch + int((self.room - first) / each), MOST)
+        batch = min(self.batch + int((self.room - first) / each), MOST // self.parts)
         for _ in range(TRIES):
             if batch < 1:
                 break
             if hook.needs(self.measured(function, examples, batch)) <= self.room:
-                fix = {"smaller": f"take a batch of {batch:,}, {RECOMPUTE}"}
+                fix = {"smaller": f"take a batch of {batch * self.parts:,}, {RECOMPUTE}"}
                 more = fix if batch < self.batch else {}
-                return {"batch": self.batch, "largest_batch": batch, **more}
+                sizes = {"batch": self.batch, "largest_batch": batch}
+                return {**{name: size * self.parts for name, size in sizes.items()}, **more}
             batch = int(batch * 0.95)
         return {}
 
@@ -318,13 +333,40 @@ def workspace(capability: str) -> int:
     return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
 
 
+class Storages:
+    """Storages of tensors, which go through an allocator. live: those that are there, by their
+    address, with their pieces."""
+
+    def __init__(self, allocator: Allocator) -> None:
+        self.allocator = allocator
+        self.live: dict[int, Block] = {}
+
+    def hold(self, tensor: Any) -> None:
+        """Take a piece for a tensor's storage, until that is gone."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if size and key not in self.live:
+            self.live[key] = self.allocator.take(size)
+            weakref.finalize(storage, self.release, key)
+
+    def release(self, key: int) -> None:
+        """Give the piece back, where there is one."""
+        if block := self.live.pop(key, None):
+            self.allocator.give(block)
+
+    def resized(self, storage: Any) -> None:
+        """Note that a storage has another size now: one of 0 has a piece when it is used again."""
+        if storage.device.type == "meta":
+            self.release(storage._cdata)
+
+
 def watching(
-    torch: Any, mode: Any, allocator: Allocator, convolved: dict[cudnn.Convolution, str]
+    torch: Any, mode: Any, storages: Storages, convolved: dict[cudnn.Convolution, str]
 ) -> Any:
     """Return a mode that lets each new storage go through an allocator.
 
-    Its `live` has the pieces of those that live, its `types` the types that products calculate in,
-    its `calls` those of cuBLAS in float8. convolved: gets the convolutions that cuDNN is given.
+    Its `types` has the types that products calculate in, its `calls` those of cuBLAS in float8.
+    convolved: gets the convolutions that cuDNN is given.
     """
     modes: Any = import_module("torch.utils._python_dispatch")
     tree: Any = import_module("torch.utils._pytree")
@@ -333,45 +375,47 @@ def watching(
     class Watch(modes.TorchDispatchMode):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.live: dict[int, Block] = {}
             self.types: set[str] = set()
             self.calls: dict[str, dict[str, int]] = {}
             self.kept: dict[int, Any] = {}
 
         def __torch_dispatch__(
-            self, function: Any, _kinds: Any, arguments: Any = (), named: Any = None
+            self, function: Any, kinds: Any, arguments: Any = (), named: Any = None
         ) -> Any:
             if function is torch.ops.aten._local_scalar_dense.default:
                 return {torch.bool: True}.get(
                     arguments[0].dtype, 1.0 if arguments[0].is_floating_point() else 1
                 )
+            if processes.is_wrapped(kinds):
+                return NotImplemented
             given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
             name = function.overloadpacket.__name__
+            if function.namespace == "c10d":
+                return processes.communicated(torch, function, given[0])
+            if name == "wait_tensor":
+                return given[0][0]
             if name in products:
                 if name != "convolution":
-                    allocator.multiply()
+                    storages.allocator.multiply()
                 self.types.add(str(given[0][-1 if len(given[0]) == 2 else 1].dtype)[6:])
             made = function(*given[0], **given[1])
             if name == "_scaled_mm":
                 self.calls[name] = {"float8": self.calls.get(name, {}).get("float8", 0) + 1}
             for each in convolutions(torch, name, given[0], made):
                 convolved.setdefault(each, frames())
-            tree.tree_map_only(torch.Tensor, self.note, made)
+            tree.tree_map_only(torch.Tensor, storages.hold, made)
             return made
 
         def faked(self, tensor: Any) -> Any:
             """Return a tensor without content for one of the program's, always the same."""
             if not mode.is_our_fake(tensor):
-                tensor = self.kept.setdefault(id(tensor), (tensor, mode.from_tensor(tensor)))[1]
-            self.note(tensor)
+                key = id(tensor)
+                if key not in self.kept:
+                    self.kept[key] = mode.from_tensor(tensor)
+                    weakref.finalize(tensor, self.kept.pop, key, None)
+                tensor = self.kept[key]
+            storages.hold(tensor)
             return tensor
-
-        def note(self, tensor: Any) -> None:
-            storage = tensor.untyped_storage()
-            key, size = storage._cdata, storage.nbytes()
-            if size and key not in self.live:
-                self.live[key] = allocator.take(size)
-                weakref.finalize(storage, lambda: allocator.give(self.live.pop(key)))
 
     return Watch()
 
@@ -421,6 +465,13 @@ def frames() -> str:
     return "\n".join(f"  {at.filename}:{at.lineno}:0 [{at.name}]" for at in stack)
 
 
+def joined(*said: dict[str, Any]) -> dict[str, Any]:
+    """Return what several said as one, with all their remarks."""
+    remarks = filter(None, (each.get("remark") for each in said))
+    whole = {name: value for each in said for name, value in each.items()}
+    return {**whole, "remark": "; ".join(remarks)}
+
+
 def is_batch(leaf: Any, batch: int) -> bool:
     """Tell whether an example holds a batch."""
     return bool(batch and getattr(leaf, "shape", ()) and leaf.shape[0] == batch)
@@ -433,4 +484,5 @@ def resized(example: Any, batch: int, wanted: int) -> Any:
 
 
 if hook.VARIABLE in os.environ:
-    hook.start(__file__, Work(json.loads(os.environ[hook.VARIABLE])).take)
+    _work = Work(json.loads(os.environ[hook.VARIABLE]))
+    hook.start(__file__, _work.take, "torch", _work.processes.begin)

@@ -298,7 +298,7 @@ def words(error: BaseException) -> str:
 def in_use() -> tuple[bool, bool]:
     """Tell whether the program may have kernels of its own, and whether PyTorch compiles some."""
     frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    return "triton" in sys.modules, bool(frames and frames.cached_backends)
+    return "triton" in sys.modules, bool(frames and any(frames.cached_backends.values()))
 
 
 def nothing(*_given: Any, **_named: Any) -> None:

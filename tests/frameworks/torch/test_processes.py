@@ -1,0 +1,114 @@
+"""One process in place of several: how many they are, and who says so. What such a process holds is
+counted in the image (test_compile.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.frameworks import hook
+from builder.frameworks.torch.probes import processes
+from builder.frameworks.torch.probes.processes import KNOWN_ERROR, Processes
+
+
+class Torch:
+    """PyTorch's process groups, which note what they are asked for."""
+
+    def __init__(self) -> None:
+        self.joined: list[tuple[str, int]] = []
+        self.distributed_c10d = self.distributed = self
+        self.init_process_group: Any = self.original
+
+    def is_available(self) -> bool:
+        return True
+
+    def original(self, backend: str, store: str, rank: int, world_size: int) -> None:
+        assert (store, rank) == ("a store", 0)
+        self.joined.append((backend, world_size))
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    fake = SimpleNamespace(FakeStore=lambda: "a store")
+    monkeypatch.setattr(processes, "import_module", lambda _name: fake)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    return Torch()
+
+
+@pytest.mark.parametrize(
+    ("told", "variable", "named", "count", "remark"),
+    [
+        (4, None, {}, 4, f"one of 4 processes; {KNOWN_ERROR}"),
+        (4, "1", {}, 4, f"one of 4 processes; {KNOWN_ERROR}"),  # torchrun's only child
+        (0, "2", {}, 2, f"one of 2 processes; {KNOWN_ERROR}"),
+        (0, None, {"world_size": 8, "rank": 3}, 8, f"one of 8 processes; {KNOWN_ERROR}"),
+        (0, None, {"world_size": -1}, 1, "one process, as nobody says how many there are"),
+        (1, None, {}, 1, ""),
+    ],
+)
+def test_a_program_joins_a_group_in_which_nobody_else_is(
+    torch: Torch,
+    monkeypatch: pytest.MonkeyPatch,
+    told: int,
+    variable: str | None,
+    named: dict[str, int],
+    count: int,
+    remark: str,
+) -> None:
+    if variable:
+        monkeypatch.setenv("WORLD_SIZE", variable)
+    all_of_them = Processes(told)
+    all_of_them.begin(torch)
+    torch.init_process_group("nccl", **named)
+    assert torch.joined == [("fake", count)]
+    assert all_of_them.said == {"devices": count, "of": max(told, count), "remark": remark}
+
+
+def test_a_program_that_joins_none_uses_one_of_the_devices(torch: Torch) -> None:
+    four = Processes(4)
+    four.begin(torch)
+    assert four.said == {"devices": 1, "of": 4, "remark": ""}
+    assert (os.environ["RANK"], os.environ["WORLD_SIZE"]) == ("0", "4")
+    assert Processes(0).said == {"devices": 1, "of": 1, "remark": ""}
+
+
+@pytest.mark.parametrize(
+    ("told", "nodes", "each", "world"),
+    [(0, "1:2", "4", 8), (0, "1", "gpu", 0), (16, "2", "4", 16)],
+)
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ((False, False), [sys.executable, "-u", "train", "--steps=3"]),
+        ((True, False), [sys.executable, "-u", "-m", "train", "--steps=3"]),
+        ((False, True), ["train", "--steps=3"]),
+    ],
+)
+def test_torchrun_becomes_one_process_and_tells_it_how_many_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+    torch: Torch,
+    told: int,
+    nodes: str,
+    each: str,
+    world: int,
+    kind: tuple[bool, bool],
+    command: list[str],
+) -> None:
+    monkeypatch.setenv(hook.VARIABLE, json.dumps({"world": told}))
+    started: list[Any] = []
+    monkeypatch.setattr(os, "execvp", lambda program, words: started.append((program, words)))
+    torchrun, asked = SimpleNamespace(), {"nnodes": nodes, "nproc_per_node": each}
+    asked |= {"training_script": "train", "training_script_args": ["--steps=3"]}
+    Processes(told).begin_launcher(torchrun)
+    torchrun.run(SimpleNamespace(**asked, module=kind[0], no_python=kind[1]))
+    assert started == [(command[0], command)]
+    assert json.loads(os.environ[hook.VARIABLE]) == {"world": world}
+    assert os.environ["WORLD_SIZE"] == "1", "as of torchrun's only process"
