@@ -206,12 +206,18 @@ class Archive:
 def write_layout(image: AssembledImage, store: ContentStore, name: str, folder: Path) -> None:
     """Write an OCI image layout. The index is written last: until then it is no layout.
 
+    A layer is the store's own file under a second name where the file system can do that. Whoever
+    changes it changes the store's, too, which looks at the bytes whenever it gives one out.
     name: REPOSITORY:TAG, as an engine that loads the folder's archive will name the image.
     """
     for layer in image.layers:
-        to = folder / blob_path(layer.blob.digest)
-        with store.path(layer).open("rb") as file, files.replacing(to, 0o644) as copy:
-            copy.writelines(pieces(file))
+        source, to = store.path(layer), folder / blob_path(layer.blob.digest)
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            to.hardlink_to(source)
+        except OSError:  # another file system
+            with source.open("rb") as file, files.replacing(to, 0o644) as copy:
+                copy.writelines(pieces(file))
     documents = _documents(image, name, unpack=False)
     for path in sorted(documents, key="index.json".__eq__):
         files.write(folder / path, documents[path])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import secrets
@@ -73,6 +74,23 @@ def test_an_engine_without_zstd_gets_plain_layers_by_their_own_digest(store: Con
     assert digest_of(plain) == zstd.diff_id
     packed = store.path(zstd).read_bytes()
     assert plain == zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_layout_links_the_stores_layers_or_copies_them(
+    store: ContentStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def other_file_system(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    if not links:
+        monkeypatch.setattr(Path, "hardlink_to", other_file_system)
+    made = layer(store, {"a": b"1" * 3_000_000})
+    loading.write_layout(image(made), store, "training:base-1", tmp_path / "out")
+    written, kept = tmp_path / "out" / blob_path(made.blob.digest), store.path(made)
+    assert written.samefile(kept) is links
+    assert written.read_bytes() == kept.read_bytes() and written.stat().st_mode & 0o777 == 0o644
+    assert (tmp_path / "out" / "index.json").is_file()
 
 
 # --- the engine of this machine -------------------------------------------------------------------
