@@ -21,11 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from builder.config.pins import Pin
 from builder.core.errors import InputError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.devicecode.pruning.elf import LIBRARY_NAME
 from builder.devicecode.pruning.prune import PRUNED, prune_file
 from builder.devicecode.pruning.rule import compute_capability
+from builder.facts.frameworks import Exclude
 from builder.image import bytecode, wheel
 from builder.image.bytecode import BytecodeCompiler
 from builder.image.content_store import ContentStore
@@ -62,6 +64,9 @@ class Making:
         self.processors = threading.Semaphore(os.cpu_count() or 1)
         self.uses = Counter[str]()
         self.counting = threading.Lock()
+        self.alike = Counter[_Files]()
+        self.compiled: dict[_Files, dict[str, InstalledFile]] = {}
+        self.compiling = threading.Lock()
 
     def make(self, layers: Sequence[WheelLayer]) -> tuple[Layer, ...]:
         """Return the layers, made where the store lacks them; those of several bases at once.
@@ -75,6 +80,7 @@ class Making:
         self.store.sweep()
         distinct = {layer.plan.key: layer for layer in layers}
         self.uses.update(pin.sha256 for layer in distinct.values() for pin in layer.pins)
+        self.alike.update(map(_files, distinct.values()))
         pool = ThreadPoolExecutor((os.cpu_count() or 1) + READ_AHEAD)
         try:
             futures = {key: pool.submit(self.make_layer, layer) for key, layer in distinct.items()}
@@ -103,7 +109,7 @@ class Making:
                 home = tempfile.TemporaryDirectory(prefix="pruning-", dir=self.wheels.folder)
                 scratch = Path(stack.enter_context(home))
                 out = stack.enter_context(self.store.writing())
-                made = write(layer, opened, self.compiler, out, scratch, self._check)
+                made = write(layer, opened, self.compile, out, scratch, self._check)
                 running.detail = f"{made.blob.size / 1e6:,.0f} MB"
                 self.store.keep(out, made)
         self.on_layer(made)
@@ -113,6 +119,19 @@ class Making:
                 if not self.uses[pin.sha256]:
                     self.wheels.forget(pin)
         return made
+
+    def compile(
+        self, layer: WheelLayer, content: Mapping[str, InstalledFile]
+    ) -> dict[str, InstalledFile]:
+        """Return the bytecode of a layer's files; made once for layers that are pruned for several
+        GPUs."""
+        files = _files(layer)
+        if self.alike[files] < 2:
+            return _compiled(layer, content, self.compiler, self._check)
+        with self.compiling:
+            if files not in self.compiled:
+                self.compiled[files] = _compiled(layer, content, self.compiler, self._check)
+            return self.compiled[files]
 
     def _progress(
         self, running: RunningStep, layer: WheelLayer, number: int
@@ -131,21 +150,30 @@ class Making:
             raise _Stopped
 
 
+_Files = tuple[tuple[Pin, ...], tuple[tuple[Exclude, ...], ...], str]
+"""What decides the files of a layer before they are pruned."""
+
+
+def _files(layer: WheelLayer) -> _Files:
+    return layer.pins, layer.exclude, layer.python
+
+
 def write(
     layer: WheelLayer,
     opened: Sequence[IO[bytes]],
-    compiler: BytecodeCompiler,
+    compile_files: Callable[[WheelLayer, Mapping[str, InstalledFile]], dict[str, InstalledFile]],
     out: IO[bytes],
     scratch: Path,
     check: Callable[[], None] = lambda: None,
 ) -> Layer:
     """Write a layer to a file.
 
-    opened: its wheels, in the order of its pins. scratch: a folder for the libraries that are
+    opened: its wheels, in the order of its pins. compile_files: returns the bytecode of its files
+    by path. scratch: a folder for the libraries that are
     pruned, one at a time. check: is called between pieces, and may raise.
     """
     content = _installed(layer, opened)
-    content |= _compiled(layer, content, compiler, check)
+    content |= compile_files(layer, content)
     pruning = _Pruning(layer, scratch)
     if layer.keep:
         content = {path: pruning.pruned(file) for path, file in content.items()}

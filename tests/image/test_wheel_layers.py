@@ -168,6 +168,28 @@ def test_libraries_are_pruned_and_the_audit_finds_a_record_of_it(
     assert (doubts["c.so"], doubts["libcudnn.so.9"]) == ("", "")
 
 
+def test_bytecode_is_compiled_once_for_layers_that_are_pruned_for_several_gpus(
+    index: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    plain = BytecodeCompiler.compile
+
+    def counted(self: BytecodeCompiler, sources: Any, *more: Any) -> dict[str, bytes]:
+        compiled.extend(sources)
+        return plain(self, sources, *more)
+
+    monkeypatch.setattr(BytecodeCompiler, "compile", counted)
+    whole = library(container(sass(70), sass(80), sass(90)))
+    pin = served(index, "tensorflow", {"tensorflow/a.so": whole, "tensorflow/a.py": SOURCE})
+    plans = [planned(pin, keep=gpu, owners=("tensorflow",)) for gpu in ("7.0", "8.0", "9.0")]
+    plans.append(planned(pin, exclude=((Exclude("tensorflow", ("tensorflow/a.so",), ""),),)))
+    made = make(index, ContentStore(tmp_path / "together/layers"), *plans)
+    assert compiled == [f"/{SITE}/tensorflow/a.py"] * 2, "once for the GPUs, once for other rules"
+    alone = ContentStore(tmp_path / "alone/layers")
+    assert made == tuple(make(index, alone, layer)[0] for layer in plans)
+    assert all(f"{SITE}/tensorflow/__pycache__/a.{TAG}.pyc" in entries(alone, one) for one in made)
+
+
 @pytest.mark.parametrize(
     ("second", "reason"),
     [
