@@ -133,7 +133,7 @@ def test_a_file_is_read_by_ranges(script: ModuleType) -> None:
         yield SimpleNamespace(
             headers={"Content-Range": f"bytes {first}-{last}/{len(content)}"},
             shutdown=lambda: None,
-            read1=lambda *_, **__: pieces.pop(0),
+            read=lambda *_, **__: pieces.pop(0),
         )
 
     remote = script.Remote(SimpleNamespace(request=request), "https://index/x.whl")
