@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
     "start": (2, "d63725bf4b"),
-    "compile": (4, "168149049c"),
+    "compile": (4, "cd3591487b"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),
