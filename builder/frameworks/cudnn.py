@@ -16,7 +16,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from builder.frameworks import hook
@@ -73,6 +73,13 @@ class Convolution:
     before: tuple[int, ...]
     after: tuple[int, ...]
     dilation: tuple[int, ...]
+
+    @property
+    def of_any_batch(self) -> Convolution:
+        """This one with a batch of one example: whether there is a plan did not depend on the batch
+        wherever it was asked (docs/compile.md)."""
+        x, y = (replace(each, shape=(1, *each.shape[1:])) for each in (self.x, self.y))
+        return replace(self, x=x, y=y)
 
     @property
     def ordered(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -280,17 +287,23 @@ def asking() -> Iterator[dict[str, str]]:
 
 
 def refused(
-    properties: Mapping[str, Any], asked: Iterable[tuple[Convolution, str]]
+    properties: Mapping[str, Any],
+    asked: Iterable[tuple[Convolution, str]],
+    known: dict[Convolution, bool] | None = None,
 ) -> Iterator[tuple[Convolution, str]]:
-    """Yield the convolutions of (convolution, its line) that cuDNN has no plan for. Raises OSError
-    and CudnnError where it cannot be asked."""
+    """Yield the convolutions of (convolution, its line) that cuDNN has no plan for, once each.
+
+    known: the answers so far, of any batch; it gets the new ones. Raises OSError and CudnnError
+    where cuDNN cannot be asked.
+    """
     planner: Planner | None = None
-    known: dict[Convolution, bool] = {}
+    known = {} if known is None else known
     for convolution, line in asked:
-        if convolution not in known:
+        key = convolution.of_any_batch
+        if key not in known:
             planner = planner or Planner(properties)
-            known[convolution] = planner.plans(convolution)
-            if not known[convolution]:
+            known[key] = planner.plans(convolution)
+            if not known[key]:
                 yield convolution, line
 
 

@@ -6,7 +6,9 @@ and arguments. Its data are the proof's, and it takes three steps.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Final
 
 from builder import contract
 from builder.config import targets
@@ -26,6 +28,19 @@ from builder.prove.image import NotThereError
 from builder.prove.session import JOB
 from builder.prove.suite import Answer
 
+_DECIDES: Final = re.compile(
+    r"(XLA|JAX|LIBTPU|TPU|TF|KERAS|TORCH\w*|PYTORCH|TRITON|CUBLAS|CUDNN|NVIDIA_TF32)_(?!CPP_)\w+"
+)
+"""Variables by which a compiler or a framework makes another program; not the level of a log."""
+_ELSEWHERE: Final = re.compile(
+    r"JAX_PLATFORM(S|_NAME)|JAX_COMPILATION_CACHE_DIR|(JAX|TF)_DUMP_\w+|TPU_LOG_DIR"
+    r"|(CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES"
+)
+"""Variables that choose a device, which is not here, or where something is written."""
+_FLAGS: Final = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_FLAG_ELSEWHERE: Final = re.compile(r"--\w*(dump|autotune|cache|profile)\w*(=\S*)?")
+"""Flags that measure on a device, or read and write files."""
+
 
 def topology_of(placement: Placement) -> str:
     """Return libtpu's name of a slice, "v5e:4x4"; "" where a job names none."""
@@ -37,13 +52,14 @@ def check(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = igno
     """Return what is known of the step on the slice of a TPU that a job names; "" for no slice,
     and for an image that is none of ours.
 
-    It is compiled, unless the image's receipt holds the answer. Raises CheckFailed where it does
-    not compile or fit, and where it should be compiled and cannot be here.
+    It is compiled, unless the image's receipt holds the answer: that is of the image's variables
+    alone. Raises CheckFailed where it does not compile or fit, and where it should be compiled and
+    cannot be here.
     """
     image, topology = ready.image, topology_of(ready.placements[0])
     if not topology or image.accelerator is None:
         return ""
-    said = image.compiled
+    said = None if any(map(_DECIDES.fullmatch, variables(ready.job))) else image.compiled
     if said and said.not_there:
         return f"its step on {topology}: {said.not_there}"
     if said and said.seen.get("topology") == topology:
@@ -114,8 +130,16 @@ def compiled(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = i
         )
         if labels.get(suites.LABEL, receipts.TRAINER) == receipts.TRAINER:
             arguments += compiling.arguments_of(f"{JOB}/{compiling.NAME}", target.batch)
-        run = target.compile(sandbox, arguments, ready.job.command)
+        run = target.compile(sandbox, arguments, ready.job.command, variables(ready.job))
     return compiling.judge(run, device, topology)
+
+
+def variables(job: Job) -> dict[str, str]:
+    """Return the variables of a job that its compile gets, too: but secrets, which stand elsewhere,
+    and what needs a device or a place outside of the container."""
+    kept = {name: text for name, text in job.variables.items() if not _ELSEWHERE.fullmatch(name)}
+    flags = {name: _FLAG_ELSEWHERE.sub("", kept[name]) for name in _FLAGS if name in kept}
+    return kept | {name: " ".join(text.split()) for name, text in flags.items()}
 
 
 def _devices(ready: Ready) -> int:

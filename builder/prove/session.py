@@ -195,15 +195,20 @@ class Sandbox:
         imports: Sequence[str] = (),
         part: Part | None = None,
         gpu: str = "",
+        environment: Mapping[str, str] | None = None,
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
         anything else, as its sitecustomize.
 
         variable: the name of the variable with its request. imports: modules of the factory that it
         imports. part: a file that it finds as PART. gpu: the engine's id of one that it gets.
+        environment: variables beside the image's; none of them brings an accelerator.
         """
-        paths = (HOOK, manifests.environment(self.config).get("PYTHONPATH", ""))
+        given = {**manifests.environment(self.config), **(environment or {})}
+        paths = (HOOK, given.get("PYTHONPATH", ""))
         environment = {
+            **(environment or {}),
+            **(_A_GPU if gpu else _NO_ACCELERATOR),
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": ":".join(filter(None, paths)),
             variable: json.dumps(request),

@@ -6,6 +6,7 @@ library that answers as it does stands in its place; docs/compile.md says what t
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,25 @@ def test_a_plan_is_one_that_is_named_and_can_be_built(
 def test_each_convolution_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked(monkeypatch, 0, 1)
     assert list(cudnn.refused({}, [(FORWARD, "one"), (FORWARD, "two")])) == [(FORWARD, "one")]
+
+
+def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planner, known = asked(monkeypatch, 3, 1), dict[Convolution, bool]()
+    questions: list[Convolution] = []
+    monkeypatch.setattr(planner, "plans", lambda each: not questions.append(each))
+    monkeypatch.setattr(cudnn, "Planner", lambda _properties: planner)
+    x, y = FORWARD.x, FORWARD.y
+    larger = replace(
+        FORWARD,
+        x=replace(x, shape=(4 * x.shape[0], *x.shape[1:])),
+        y=replace(y, shape=(4 * y.shape[0], *y.shape[1:])),
+    )
+    wider = replace(FORWARD, x=replace(x, shape=(*x.shape[:3], 99)))
+    for each in (FORWARD, larger, wider):
+        assert list(cudnn.refused({}, [(each, "")], known)) == []
+    assert questions == [FORWARD, wider]
 
 
 def test_an_older_one_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

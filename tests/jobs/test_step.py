@@ -93,6 +93,48 @@ def test_another_slice_than_the_receipts_is_compiled_and_refused(
     assert step.check(HERE, job, Settings()).startswith("its step on v5e:4x4: not known: ")
 
 
+ENVIRONMENT = """environment:
+  XLA_FLAGS: --xla_dump_to=gs://b/x  --xla_gpu_enable_cublaslt=false --xla_gpu_autotune_level=4
+  LIBTPU_INIT_ARGS: --xla_tpu_scoped_vmem_limit_kib=32768
+  JAX_PLATFORMS: tpu
+  JAX_COMPILATION_CACHE_DIR: gs://bucket/cache
+  NVIDIA_TF32_OVERRIDE: "0"
+  PYTORCH_CUDA_ALLOC_CONF: expandable_segments:True
+  WIDTH: "64"
+  TOKEN: {secret: hub, key: token}
+"""
+
+
+def test_a_jobs_variables_reach_the_compile_but_what_leads_out_of_the_container() -> None:
+    assert step.variables(jobfiles.job(GPUS + ENVIRONMENT)) == {
+        "XLA_FLAGS": "--xla_gpu_enable_cublaslt=false",
+        "LIBTPU_INIT_ARGS": "--xla_tpu_scoped_vmem_limit_kib=32768",
+        "NVIDIA_TF32_OVERRIDE": "0",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "WIDTH": "64",
+    }
+    assert step.variables(jobfiles.job(GPUS)) == {}
+
+
+@pytest.mark.parametrize(
+    ("variable", "asked"),
+    [
+        ("LIBTPU_INIT_ARGS: --xla_tpu_scoped_vmem_limit_kib=32768", True),
+        ("JAX_ENABLE_X64: 'true'", True),
+        ("TF_CPP_MIN_LOG_LEVEL: '1'", False),
+        ("JAX_PLATFORMS: tpu", False),
+        ("TEAM: vision", False),
+    ],
+)
+def test_a_receipt_says_nothing_of_a_job_whose_variables_make_another_program(
+    monkeypatch: pytest.MonkeyPatch, variable: str, asked: bool
+) -> None:
+    job = ready(said("v5e:4x4"))
+    job = replace(job, job=jobfiles.job(f"{TPU}environment: {{{variable}}}\n"))
+    got = compiler(monkeypatch, ((), {"note": "compiled"}))
+    assert (step.check(HERE, job, Settings()) == "compiled") == asked == bool(got)
+
+
 def test_without_an_engine_a_slice_that_nobody_asked_for_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

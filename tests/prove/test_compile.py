@@ -143,6 +143,20 @@ def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "F1129 13:04:56 11848 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1",
+        "ERROR: Unknown command line flag 'xla_x'",
+    ],
+)
+def test_a_flag_that_a_compiler_does_not_know_is_refused(line: str) -> None:
+    """As jaxlib 0.12.0.1 and its libtpu say it."""
+    (problem,), _ = compiling.judge(Run(1, 3.0, tail=(line, "=== Source Location ===")), TPU)
+    assert problem.message.startswith("on TPU-v5e 2x2 the program ends: Unknown ")
+    assert problem.message.rstrip("'").endswith(("xla_x", "xla_x=1"))
+
+
+@pytest.mark.parametrize(
     ("run", "why"),
     [
         (Run(0, 3.0), "not asked: the program compiles no step"),

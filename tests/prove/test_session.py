@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
-from builder.prove.session import JOB, Limits, Sandbox
+from builder.prove.session import HOOK, JOB, Limits, Sandbox
 from builder.prove.smoke import RECORDS
 
 pytestmark = pytest.mark.engine
@@ -68,3 +68,12 @@ def test_one_that_fills_its_disk_is_stopped(engine: Engine, context: Callable[..
     disk = spent["bytes in a container's volumes"]
     assert disk.used > disk.limit == 2**20
     assert 0 < spent["seconds of a container"].used < 60
+
+
+def test_a_jobs_variables_are_there_but_none_that_brings_an_accelerator(sandbox: Sandbox) -> None:
+    given = {"XLA_FLAGS": "--a", "PYTHONPATH": "/own", "NVIDIA_VISIBLE_DEVICES": "all"}
+    hook = "builder.frameworks.hook"
+    sandbox.fill(RECORDS)
+    run = sandbox.start_with(hook, "REQUEST", {"batch": 1}, ["env"], environment=given)
+    variables = {"XLA_FLAGS=--a", f"PYTHONPATH={HOOK}:/own", "NVIDIA_VISIBLE_DEVICES=void"}
+    assert variables < set(run.tail)

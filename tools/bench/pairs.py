@@ -137,6 +137,7 @@ class Python:
         entrypoint: Sequence[str] | None = None,
         imports: Sequence[str] = (),
         part: Part | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Run:
         """Run a program with a hook, as Sandbox.start_with does, until its step is answered."""
         plugin = {"plugin": str(self.packages / part.path)} if part else {}
@@ -147,6 +148,7 @@ class Python:
                 place.write_bytes(content)
             environment = {
                 **os.environ,
+                **(environment or {}),
                 "PYTHONPATH": f"{folder}:{self.packages}",
                 "TPU_SKIP_MDS_QUERY": "1",
                 "CUDA_VISIBLE_DEVICES": "",

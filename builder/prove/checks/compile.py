@@ -50,6 +50,8 @@ SHOWN_SECONDS: Final = 1e-5
 """A bound below this says nothing: a call alone takes longer."""
 _SIZES: Final = re.compile(r"total memory required for ([\w ]+?) \(([\d.]+[KMGT]?)\) exceeds")
 _LINE: Final = re.compile(r"^\s*(/[^:\n]+):(\d+):\d+ \[", re.MULTILINE)
+_FLAG: Final = re.compile(r"Unknown (command line flag '|flags? in \w+_FLAGS: ).*")
+"""What XLA and libtpu say of a flag that they do not know, at once and on any device."""
 _SHARDING: Final = re.compile(r"divisible|evenly|sharding|mesh", re.IGNORECASE)
 
 
@@ -82,9 +84,13 @@ class CompileTarget:
             raise NotThereError(f"not asked: {framework.title}'s steps are compiled for GPUs alone")
 
     def compile(
-        self, sandbox: Sandbox, arguments: Sequence[str], entrypoint: Sequence[str] | None = None
+        self,
+        sandbox: Sandbox,
+        arguments: Sequence[str],
+        entrypoint: Sequence[str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Run:
-        """Start a container's program with the hook."""
+        """Start a container's program with the hook. environment: a job's."""
         device, part = self.device, frameworks.of(self.framework).compiler
         how = {"chip_config_name": device.chip} if device.chip else {}
         if device.is_gpu:
@@ -107,7 +113,14 @@ class CompileTarget:
         beside = (*BESIDE, *filter(None, own))
         try:
             return sandbox.start_with(
-                hook(self.framework), VARIABLE, request, arguments, entrypoint, beside, part
+                hook(self.framework),
+                VARIABLE,
+                request,
+                arguments,
+                entrypoint,
+                beside,
+                part,
+                environment or {},
             )
         except OutsideError as error:  # no index has the part
             return Run(0, 0.0, answer={NAME: {"failed": str(error)}})
@@ -255,6 +268,9 @@ def judge(run: Run, device: Device, topology: str = "") -> Answer:
 def _not_found(run: Run, device: Device, where: str, found: Found) -> Answer:
     """Say why no step was seen. A mesh that the accelerator's devices cannot divide is a defect."""
     traceback = last_traceback(run.tail)
+    if run.exit_code and (flag := _FLAG.search("\n".join(run.tail))):
+        defect = Defect(f"on {where} the program ends: {flag[0]}", "take this flag out")
+        return [defect], {"device": device.name, "exit_code": run.exit_code}
     if run.exit_code and _SHARDING.search(traceback.raised) and not run.timed_out:
         at = f" ({traceback.own})" if traceback.own else ""
         defect = Defect(

@@ -93,6 +93,8 @@ class Work:
         self.request = request
         self.seen: list[Watched] = []
         self.lock = threading.Lock()
+        self.convolved: dict[cudnn.Convolution, bool] = {}
+        """What cuDNN said of each; a larger batch is not asked again."""
 
     def begin(self, jax: Any) -> None:
         """Set up JAX, which was imported just now: devices, the watch on jit, the end."""
@@ -198,7 +200,7 @@ class Work:
         """Return what cuDNN refuses of a compiled program's convolutions."""
         with cudnn.asking() as said:
             for convolution, frames in cudnn.refused(
-                self.request["properties"], cudnn.of_hlo(text)
+                self.request["properties"], cudnn.of_hlo(text), self.convolved
             ):
                 return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
         return said
