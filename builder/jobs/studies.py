@@ -29,6 +29,8 @@ FAILED_FIRST = 3
 JOURNAL = "study.journal"
 TRIAL_VARIABLE = "CLOUD_ML_TRIAL_ID"
 """The variable with a trial's number. Source: Vertex AI, hyperparameter tuning."""
+AWAKE = 0.5
+"""Seconds: a signal that another thread got is handled when this one, which waits, goes on."""
 _STATES = {"COMPLETE": "succeeded", "FAIL": "failed", "RUNNING": "running"}
 
 
@@ -146,7 +148,7 @@ class Loop:
                         trials[pool.submit(self.place.run, trial)] = (asked, trial)
                     if not trials:
                         return self._record(ended=True)
-                    for future in wait(trials, return_when=FIRST_COMPLETED).done:
+                    for future in wait(trials, AWAKE, FIRST_COMPLETED).done:
                         self._tell(*trials.pop(future), future.result())
             except BaseException:  # a job that is refused, or an engine that is gone
                 self.stop.request()
