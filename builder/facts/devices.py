@@ -39,7 +39,7 @@ class Capability:
 
 @dataclass(frozen=True)
 class TypeSince:
-    """From which compute capability on a library calculates in a type."""
+    """From which compute capability on a library calculates in a type; attention is as one."""
 
     type: str
     since: str
@@ -85,7 +85,7 @@ class Device:
 
     def lacks(self, library: str, kind: str) -> TypeSince | None:
         """Return why a library of NVIDIA's does not calculate in a type here, None where it does
-        or where that is not known. kind: float8, bfloat16."""
+        or where that is not known. kind: float8, bfloat16, attention."""
         if not self.is_gpu:
             return None
         here = numbers(self.capability)

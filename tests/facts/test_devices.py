@@ -43,6 +43,8 @@ def test_a_gpu_as_xla_reads_it() -> None:
         ("V100", "cudnn", "bfloat16", "8.0"),
         ("T4", "cudnn", "bfloat16", "8.0"),
         ("A100-40GB", "cudnn", "bfloat16", ""),
+        ("T4", "cudnn", "attention", "8.0"),
+        ("A100-40GB", "cudnn", "attention", ""),
         ("A100-40GB", "cublas", "float8", "8.9"),
         ("L4", "cublas", "float8", ""),
         ("B200", "cublas", "float8", ""),  # 10.0 is newer than 8.9

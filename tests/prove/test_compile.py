@@ -143,6 +143,16 @@ def test_a_mesh_that_the_devices_cannot_divide_is_the_programs() -> None:
 
 
 @pytest.mark.parametrize(
+    "target", ["__cudnn$fmhaSoftmaxBackward", "_scaled_dot_product_cudnn_attention"]
+)
+def test_cudnns_attention_is_refused_before_ampere(target: str) -> None:
+    attends = {"calls": {target: {"float16": 2}}}
+    (line,) = said(attends)
+    assert line == (f"train calls {target} in float16, which cudnn has from 8.0 on: V100 is 7.0")
+    assert "fits" in said(attends, devices.devices()["A100-40GB"])[0]
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "F1129 13:04:56 11848 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_x=1",

@@ -52,6 +52,8 @@ _SIZES: Final = re.compile(r"total memory required for ([\w ]+?) \(([\d.]+[KMGT]
 _LINE: Final = re.compile(r"^\s*(/[^:\n]+):(\d+):\d+ \[", re.MULTILINE)
 _FLAG: Final = re.compile(r"Unknown (command line flag '|flags? in \w+_FLAGS: ).*")
 """What XLA and libtpu say of a flag that they do not know, at once and on any device."""
+_ATTENTION: Final = re.compile("fmha|attention")
+"""In the name of a call of cuDNN: XLA's and PyTorch's."""
 _SHARDING: Final = re.compile(r"divisible|evenly|sharding|mesh", re.IGNORECASE)
 
 
@@ -109,7 +111,7 @@ class CompileTarget:
             "plugin": PART,
             "compiler": f"{part.package} {part.version}" if part else "",
         }
-        own = (hook(self.framework, name) for name in ("kernels", "processes"))
+        own = (hook(self.framework, name) for name in ("kernels", "on_gpu", "processes"))
         beside = (*BESIDE, *filter(None, own))
         try:
             return sandbox.start_with(
@@ -318,13 +320,16 @@ def _too_large(found: Found, device: Device) -> list[Defect]:
 
 
 def _no_such_type(found: Found, device: Device) -> list[Defect]:
-    """Return the calls of libraries in a type that these have not for a device."""
-    defects = []
+    """Return the calls of libraries in a type that these have not for a device, one of each."""
+    defects, told = [], []
     for target, kind in ((target, kind) for target, kinds in found.calls.items() for kind in kinds):
-        library = "cudnn" if "cudnn" in target else "cublas"
-        if lacks := device.lacks(library, kind):
+        library, attends = "cudnn" if "cudnn" in target else "cublas", _ATTENTION.search(target)
+        lacks = device.lacks(library, "attention" if attends else kind)
+        if lacks and lacks not in told:
+            told.append(lacks)
             what = f"{found.step} calls {target} in {kind}, which {library} has from {lacks.since}"
             fix = f"calculate in a type that {device.name} has, such as float16"
+            fix = "let the framework choose another implementation" if attends else fix
             defects.append(Defect(f"{what} on: {device.name} is {device.capability}", fix))
     return defects
 

@@ -193,7 +193,15 @@ def test_a_jobs_own_batch_is_compiled_for_the_slice_that_it_names(
     file.write_text(f"image: tpu-jax\n{machine}{arguments}")
     done = commands.builder("job", "render", str(file), "--check", check=True)
     assert "note: train compiles for TPU-v5e 2x4; needs " in done.stderr
-    file.write_text(file.read_text().replace("256", "6"))
+    flags = "--xla_dump_to=/nowhere --xla_tpu_scoped_vmem_limit_kib=32768"
+    own = file.read_text()
+    file.write_text(f"{own}environment: {{LIBTPU_INIT_ARGS: '{flags}', JAX_PLATFORM_NAME: tpu}}\n")
+    done = commands.builder("job", "render", str(file), "--check", check=True)
+    assert "note: train compiles for TPU-v5e 2x4; needs " in done.stderr
+    file.write_text(f"{own}environment: {{LIBTPU_INIT_ARGS: --xla_tpu_none=1}}\n")
+    done = commands.builder("job", "render", str(file), "--check")
+    assert done.returncode == 4 and "flag 'xla_tpu_none'" in done.stderr
+    file.write_text(own.replace("256", "6"))
     done = commands.builder("job", "render", str(file), "--check")
     assert done.returncode == 4 and done.stdout == ""
     assert "error: slice: on the devices of TPU-v5e 2x4 the program ends: " in done.stderr

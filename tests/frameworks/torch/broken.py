@@ -151,6 +151,14 @@ _CONVOLUTION = """
 take(model(nn.Conv2d(3, 64, 3).to(torch.{0})), (torch.zeros(48, 3, 32, 32, dtype=torch.{0}),))
 """
 
+_ATTENTION = """
+from torch.nn.attention import SDPBackend, sdpa_kernel
+def attend(q):
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()
+take(attend, (torch.zeros(8, 4, 128, 64, dtype=torch.float16, requires_grad=True),))
+"""
+
 V100, T4, A100, H100 = "V100", "T4", "A100-40GB", "H100"
 
 
@@ -218,6 +226,7 @@ TABLE = (
     Broken("branch", H100, _BRANCH, _LINE + r"torch.compile: Data-dependent branching"),
     Broken("shape", H100, _SHAPE, r"torch.compile: .*recompile"),
     Broken("scaled_mm", A100, _SCALED, r"in float8, which cublas has from 8.9 on", H100),
+    Broken("attention", V100, _ATTENTION, r"cudnn_attention in float16, .* from 8.0 on", A100),
     Broken("mesh", V100, _MESH, _ENDS + r"Mesh should not be bigger"),
     Broken("fsdp", V100, _UNEVEN, _ENDS + r"uneven sharding"),
 )

@@ -27,6 +27,7 @@ PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
 BESIDE = (
     HOOK,
     f"{PROBES}.kernels",
+    f"{PROBES}.on_gpu",
     f"{PROBES}.processes",
     "builder.frameworks.hook",
     "builder.frameworks.cudnn",

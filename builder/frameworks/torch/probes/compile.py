@@ -4,7 +4,7 @@ Python imports this file first (as sitecustomize) when the image's entry point s
 runs on the CPU until it names its step: `job.compile(function, *examples)`. The step then runs with
 tensors that have a shape and no content (FakeTensorMode), the second time with all that the first
 one leaves behind. Each storage goes through a model of PyTorch's caching allocator. Where PyTorch
-goes another way on a GPU than on the CPU, the step goes that way: see `as_on_a_gpu`, `OnGpu`.
+goes another way on a GPU than on the CPU, the step goes that way: see on_gpu.py.
 
 Request, in the variable TRAINING_COMPILE:
     {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48,
@@ -27,7 +27,7 @@ from importlib import import_module
 from typing import Any
 
 from builder.frameworks import cudnn, hook
-from builder.frameworks.torch.probes import kernels, processes
+from builder.frameworks.torch.probes import kernels, on_gpu, processes
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
@@ -36,19 +36,6 @@ SECONDS, BEGAN = 105.0, time.monotonic()
 """Until so many seconds after its begin, the answer waits for the kernels."""
 
 MIB = 2**20
-
-SDPA, DROPOUT = "query key value attn_mask dropout_p is_causal", "input p training inplace"
-"""Arguments by their place."""
-FLOAT32 = (
-    "acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity"
-    " cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div"
-    " l1_loss layer_norm log log10 log1p log2 log_softmax margin_ranking_loss mse_loss"
-    " multi_margin_loss multilabel_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow"
-    " __pow__ prod __rdiv__ reciprocal renorm __rpow__ rsqrt __rtruediv__ sinh smooth_l1_loss"
-    " soft_margin_loss softmax softmin softplus sum tan triplet_margin_loss"
-)
-"""What autocast calculates in float32 on a GPU, and not on a CPU (docs.pytorch.org, Automatic Mixed
-Precision package, CUDA Ops that can autocast to float32)."""
 
 
 @dataclass(eq=False)
@@ -219,11 +206,11 @@ class Work:
         began = time.monotonic()
         torch: Any = import_module("torch")
         counter: Any = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
-        as_on_a_gpu()
+        on_gpu.prepare()
         mode, allocator = self.mode, Allocator(self.room, self.workspace)
         storages = Storages(allocator)
         watch = watching(torch, mode, storages, self.convolved)
-        with mode, on_gpu(torch):
+        with mode, on_gpu.ways(torch, watch.calls):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
@@ -264,67 +251,6 @@ class Work:
                 return {**{name: size * self.parts for name, size in sizes.items()}, **more}
             batch = int(batch * 0.95)
         return {}
-
-
-def as_on_a_gpu() -> None:
-    """Let optimizers handle all tensors at once, as on a GPU, and torch.compile compile nothing."""
-    import_module("torch._dynamo").config.disable = True
-    optimizer: Any = import_module("torch.optim.optimizer")
-    with contextlib.suppress(AttributeError):
-        known = optimizer._get_foreach_kernels_supported_devices
-        optimizer._get_foreach_kernels_supported_devices = lambda: [*known(), "cpu"]
-
-
-@contextlib.contextmanager
-def on_gpu(torch: Any) -> Iterator[None]:
-    """Let autocast, dropout and attention take the ways that they take on a GPU.
-
-    autocast: there is no GPU, so PyTorch would leave "cuda" out. dropout: a GPU keeps a mask of
-    bytes, the CPU one of the input's type (aten/src/ATen/native/Dropout.cpp, `dropout`). attention:
-    the CPU's fused one has no dropout, which takes no memory on a GPU.
-    """
-    begin, function = torch.autocast.__init__, torch.nn.functional
-    modes: Any = import_module("torch.overrides")
-    if not hasattr(torch, "get_autocast_dtype"):  # before PyTorch 2.4
-        yield
-        return
-
-    def begin_on_cpu(
-        self: Any,
-        device_type: str,
-        dtype: Any = None,
-        enabled: bool = True,
-        cache_enabled: bool | None = None,
-    ) -> None:
-        begin(self, "cpu", dtype or torch.get_autocast_dtype(device_type), enabled, cache_enabled)
-
-    class OnGpu(modes.TorchFunctionMode):  # type: ignore[misc]
-        def __torch_function__(
-            self, called: Any, _kinds: Any, given: Any = (), named: Any = None
-        ) -> Any:
-            named, name = named or {}, getattr(called, "__name__", "")
-            if called is function.scaled_dot_product_attention:
-                return called(**{**of(given, SDPA), **named, "dropout_p": 0.0})
-            if called is function.dropout:
-                told = {"p": 0.5, "training": True, "inplace": False, **of(given, DROPOUT), **named}
-                if told["training"] and not told["inplace"]:
-                    return torch.native_dropout(told["input"], told["p"], True)[0]
-            if torch.is_autocast_enabled("cpu") and name in FLOAT32.split():
-                given, named = torch.utils._pytree.tree_map_only(torch.Tensor, wide, (given, named))
-            return called(*given, **named)
-
-    def of(given: Any, names: str) -> dict[str, Any]:
-        return dict(zip(names.split(), given))  # noqa: B905 - Python 3.8
-
-    def wide(tensor: Any) -> Any:
-        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-    torch.autocast.__init__ = begin_on_cpu
-    try:
-        with OnGpu():
-            yield
-    finally:
-        torch.autocast.__init__ = begin
 
 
 def workspace(capability: str) -> int:
