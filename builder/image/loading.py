@@ -30,9 +30,8 @@ from __future__ import annotations
 import contextlib
 import tarfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -64,9 +63,13 @@ def load(
     store: ContentStore,
     name: str,
     on_event: OnEvent = ignore,
+    coming: frozenset[str] = frozenset(),
+    end: Callable[[], object] = lambda: None,
 ) -> EngineImage:
     """Put an image under `name` (REPOSITORY:TAG) into the engine, unless the engine has it.
 
+    coming: layers that the engine has when `end` returns, by their digest before packing. end: is
+    called when the others are sent. The engine unpacks nothing before it returns.
     Return the engine's image. Its id is the digest of its manifest or of its configuration,
     whichever this engine uses; the engine checks every layer against the configuration. Raises
     OutsideError where the engine refuses the image or its disk is full.
@@ -76,11 +79,12 @@ def load(
         loading.cached = loaded is not None
         unpack = engine.product == "Docker" and engine.release < (23, 0)  # which read no zstd
         diff_ids = [layer.diff_id for layer in image.layers]
-        if loaded is None and (known := _known(engine, diff_ids, name.rpartition(":")[0])):
-            _send(engine, Archive(image, store, name, known, unpack), loading)
+        known = _known(engine, diff_ids, name.rpartition(":")[0]) | (coming & set(diff_ids))
+        if loaded is None and known:
+            _send(engine, Archive(image, store, name, known, unpack, end), loading)
             loaded = present(engine, image, name)
         if loaded is None:
-            reason = _send(engine, Archive(image, store, name, unpack=unpack), loading)
+            reason = _send(engine, Archive(image, store, name, unpack=unpack, end=end), loading)
             loaded = present(engine, image, name)
         if loaded is None:
             raise _not_loaded(engine, name, reason)
@@ -172,6 +176,8 @@ class Archive:
     """Digests before packing of the layers that the engine has."""
     unpack: bool = False
     """Send layers of zstd unpacked, for an engine that reads none."""
+    end: Callable[[], object] = lambda: None
+    """Is called when the layers are sent, before the archive's end."""
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -200,6 +206,7 @@ class Archive:
                     progress(before + min(file.tell(), layer.blob.size))
                 yield bytes(-size % tarfile.BLOCKSIZE)
             before += layer.blob.size
+        self.end()
         yield _END
 
 
@@ -244,16 +251,17 @@ def _header(path: str, size: int) -> bytes:
 # --- preloading -----------------------------------------------------------------------------------
 #
 # An engine unpacks the layers of an image one after the other, the lowest first, which keeps one
-# processor busy. So the layers that are there already go into it as an image of their own, while
-# those above are being made; when the whole image is loaded, the engine has them. That image's tag
-# is removed at the end.
+# processor busy. So the layers that are there already go into it as images of their own, while
+# those above are being made; when the whole image is loaded, the engine has them. The next layers
+# are sent while it unpacks, and the end of their archive when it has unpacked: of two loads at once
+# it would unpack some layers twice. Those images' tags are removed at the end.
 
 LEAST: Final = 150_000_000
 """Bytes of new layers that are worth a load of their own."""
 
 
 class Preload:
-    """Loads for some bases, in a thread of its own; a context manager.
+    """Loads for some bases, in threads of its own; a context manager.
 
     Call `add` for each layer that is made, then `settle`, then load the whole images. The end of
     the block removes what was preloaded: the whole images have its layers.
@@ -270,9 +278,11 @@ class Preload:
         self._engine, self._store, self._on_event = engine, store, on_event
         self._plans = {f"{repository}:{plan.tag}.lower": plan for plan in plans}
         self._made: dict[str, Layer] = {}
-        self._sent: Counter[str] = Counter()
+        self._begun: set[str] = set()
         self._loaded: list[str] = []
-        self._pool = ThreadPoolExecutor(1)
+        self._choosing = ThreadPoolExecutor(1)
+        self._loading = ThreadPoolExecutor(2)
+        self._chosen: list[Future[None]] = []
         self._loads: list[Future[None]] = []
         self._ended = threading.Event()
         if not reuses_layers(engine):
@@ -281,7 +291,9 @@ class Preload:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error:
+            self._ended.set()
         self.settle()
         images = self._engine.client.images
         for name in self._loaded:
@@ -292,30 +304,57 @@ class Preload:
         """Take a layer that is in the store, from any thread."""
         self._made[layer.key] = layer
         if not self._ended.is_set():
-            self._loads.append(self._pool.submit(self._load))
+            self._chosen.append(self._choosing.submit(self._choose))
 
     def settle(self) -> None:
-        """Begin no further load, and wait for the one that runs."""
-        self._ended.set()
-        self._pool.shutdown(cancel_futures=True)
-        for preloaded in self._loads:
-            if not preloaded.cancelled():
-                preloaded.result()
+        """Wait until what is worth a load of its own is loaded."""
+        self._choosing.shutdown(cancel_futures=self._ended.is_set())
+        self._loading.shutdown()
+        for done in (*self._chosen, *self._loads):
+            if not done.cancelled():
+                done.result()
 
-    def _load(self) -> None:
-        """Load the lowest layers of each base, as many as there are without a gap."""
+    def _choose(self) -> None:
+        """Begin the loads of each base's lowest layers, as many as there are without a gap."""
         for name, plan in self._plans.items():
-            if self._ended.is_set():
-                return
-            lowest = takewhile(lambda layer: layer.key in self._made, plan.layers)
-            image = assemble(
-                [(self._made[layer.key], layer.history) for layer in lowest], plan.config
-            )
-            if image.compressed_bytes < self._sent[name] + LEAST:
-                continue
-            self._loaded.append(f"{name}{len(image.layers)}")
+            while not self._ended.is_set() and (image := self._next(plan)):
+                self._begin(f"{name}{len(image.layers)}", image)
+
+    def _next(self, plan: BasePlan) -> AssembledImage | None:
+        """Return the image of the lowest layers of which LEAST bytes are new, as few as can be."""
+        layers: list[tuple[Layer, str]] = []
+        new = 0
+        for planned in takewhile(lambda layer: layer.key in self._made, plan.layers):
+            layer = self._made[planned.key]
+            layers.append((layer, planned.history))
+            new += 0 if layer.diff_id in self._begun else layer.blob.size
+            if new >= LEAST:
+                return assemble(layers, plan.config)
+        return None
+
+    def _begin(self, name: str, image: AssembledImage) -> None:
+        """Load an image in a thread; return when its layers are sent."""
+        before, sent = self._loads[-1:], threading.Event()
+        overlap = self._engine.knows_content  # which tells whether an image is whole
+        coming = frozenset(self._begun) if overlap else frozenset[str]()
+
+        def end() -> None:
+            sent.set()
+            wait(before)
+
+        def run() -> None:
             try:
-                load(self._engine, image, self._store, self._loaded[-1], self._on_event)
+                if not self._ended.is_set():
+                    load(self._engine, image, self._store, name, self._on_event, coming, end)
             except OutsideError:  # the load of the whole image meets it again, and reports it
                 self._ended.set()
-            self._sent[name] = image.compressed_bytes
+            finally:
+                sent.set()
+
+        self._begun.update(layer.diff_id for layer in image.layers)
+        self._loaded.append(name)
+        self._loads.append(self._loading.submit(run))
+        if overlap:
+            sent.wait()
+        else:
+            wait(self._loads)

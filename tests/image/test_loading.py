@@ -7,6 +7,8 @@ import io
 import json
 import secrets
 import tarfile
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,7 +172,9 @@ def planned(*layers: Layer) -> Any:
 
 def wait(lower: Preload) -> None:
     """Wait until all loads that were begun are done."""
-    lower._pool.submit(lambda: None).result()
+    lower._choosing.submit(lambda: None).result()
+    for begun in lower._loads:
+        begun.result()
 
 
 @pytest.mark.engine
@@ -197,13 +201,50 @@ def test_what_is_there_without_a_gap_is_preloaded_and_not_sent_again(
             lower.add(layer)
         wait(lower)
         lower.settle()
-        assert engine.image(f"{on_engine}:base.lower5")
-        assert loads() == ["2 MB of 2", "1 MB of 3"]
+        assert engine.image(f"{on_engine}:base.lower4")
+        assert loads() == ["1 MB of 1", "1 MB of 2"]
         whole = assemble([(layer, "") for layer in layers], {})
         loading.load(engine, whole, store, f"{on_engine}:base", events.append)
-    assert loads() == ["2 MB of 2", "1 MB of 3", "0 MB of 3"]
+    assert loads() == ["1 MB of 1", "1 MB of 2", "1 MB of 3"]
     assert len(lower._loaded) == 2 and not any(map(engine.image, lower._loaded))
     assert engine.image(f"{on_engine}:base")
+
+
+def test_the_next_layers_are_sent_while_the_engine_unpacks_and_shared_ones_once(
+    store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low, high, other = (unique(store, name) for name in "abc")
+    second_is_sent, said = threading.Event(), list[object]()
+
+    def load(
+        engine: object, image: AssembledImage, store: object, name: str,
+        on_event: object, coming: frozenset[str], end: Callable[[], object],
+    ) -> None:  # fmt: skip
+        sent = [layer for layer in image.layers if layer.diff_id not in coming]
+        said.append((name, sent))
+        if len(said) == 2:
+            second_is_sent.set()
+        end()
+        assert second_is_sent.wait(10), "the first load ends only when the second one sends"
+        if name.endswith("base.lower1"):
+            time.sleep(0.2)  # so that the second one would be faster
+        said.append(name)
+
+    monkeypatch.setattr(loading, "LEAST", 1_000_000)
+    monkeypatch.setattr(loading, "load", load)
+    client = SimpleNamespace(images=SimpleNamespace(remove=lambda *_, **__: None))
+    engine: Any = SimpleNamespace(knows_content=True, containerd_store=True, client=client)
+    plans: Any = [planned(low, high), planned(low, other)]
+    plans[1].tag = "two"
+    with Preload(engine, plans, store, "r") as lower:
+        for each in (low, high, other):
+            lower.add(each)
+        lower.settle()
+    first, second, third = "r:base.lower1", "r:base.lower2", "r:two.lower2"
+    assert [item for item in said if not isinstance(item, str)] == [
+        (first, [low]), (second, [high]), (third, [other])
+    ]  # fmt: skip
+    assert said.index(second) > said.index(first) > said.index((second, [high]))
 
 
 # --- Docker 20.10.24, which Cloud Build's workers have --------------------------------------------
