@@ -122,7 +122,7 @@ class CompileTarget:
                 entrypoint,
                 beside,
                 part,
-                environment or {},
+                environment=environment,
             )
         except OutsideError as error:  # no index has the part
             return Run(0, 0.0, answer={NAME: {"failed": str(error)}})
