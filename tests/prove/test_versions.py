@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
     "start": (2, "c24f63e715"),
-    "compile": (4, "9ebf500da0"),
+    "compile": (4, "b2b046c185"),
     "gpu": (1, "31dfa99265"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),

@@ -166,6 +166,8 @@ class Work:
 
     def divide(self, examples: Any) -> None:
         """Take the part of the batch that each process has, where the examples have it."""
+        if self.processes.count == 1:
+            return
         leaves = import_module("torch.utils._pytree").tree_leaves(examples)
         part, rest = divmod(self.batch, self.processes.count)
         if not rest and not any(is_batch(each, self.batch) for each in leaves):
