@@ -17,7 +17,6 @@ from tests.cluster.programs import Programs
 
 ZONES = ("UTC", "Asia/Tokyo")
 """The time zone of each node: containerd stamps lines with its own."""
-GPUS = 2
 DNS_DOMAIN = "cluster.local"
 _API, _ETCD, _KUBELET, _WEBHOOKS = 6443, 2379, 10250, 9443
 _NODE = """

@@ -60,18 +60,19 @@ def _namespace(access: Access, folder: Path) -> Iterator[Access]:
 
 @pytest.fixture(scope="session")
 def ours(access: Access, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
-    """Returns the name in the cluster's registry of our image of a target, or `torch`: of one with
-    Debian's PyTorch."""
+    """Returns the name in the cluster's registry of a target's image (`cpu for V100`: with a label
+    that says so), or `torch`: of one with Debian's PyTorch."""
     pushed: dict[str, str] = {}
 
     def of(target: str) -> str:
         if target not in pushed:
-            name = f"{access.registry}/builder-tests:{target}"
-            folder = tmp_path_factory.mktemp(target)
+            name = f"{access.registry}/builder-tests:{target.replace(' ', '-')}"
+            folder = tmp_path_factory.mktemp(target.partition(" ")[0])
             if target == "torch":
                 images.push_torch(folder, name)
             else:
-                images.push_ours(folder, name, target)
+                own, _, accelerator = target.partition(" for ")
+                images.push_ours(folder, name, own, accelerator)
             pushed[target] = name
         return pushed[target]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from builder.core.apt import host_suite
 from builder.engine.private.packages import Packages, unpack
+from builder.prove.image import ACCELERATOR
 from tests import commands
 from tests.debian import static
 from tests.prove.reading import layer
@@ -83,11 +84,35 @@ def _push_layer(folder: Path, name: str, config: dict[str, Any]) -> None:
     archive.unlink()
 
 
-def push_ours(folder: Path, name: str, target: str) -> None:
-    """Push our image of a target, built where it is not there."""
+def push_ours(folder: Path, name: str, target: str, accelerator: str = "") -> None:
+    """Push our image of a target, built where it is not there. accelerator: what its label says it
+    is for, "" for the truth."""
     layout = folder / f"{target}-layout"
     commands.builder("build", target, "--to-layout", str(layout), check=True)
+    if accelerator:
+        _label(layout, accelerator)
     _copy(f"oci:{layout}", name)
+
+
+def _label(layout: Path, accelerator: str) -> None:
+    """Let the image of an OCI layout say that it is for an accelerator."""
+
+    def read(digest: str) -> dict[str, Any]:
+        return dict(json.loads((blobs / digest.removeprefix("sha256:")).read_bytes()))
+
+    def put(value: dict[str, Any]) -> dict[str, Any]:
+        content = json.dumps(value).encode()
+        digest = hashlib.sha256(content).hexdigest()
+        (blobs / digest).write_bytes(content)
+        return {"digest": f"sha256:{digest}", "size": len(content)}
+
+    blobs, index = layout / "blobs/sha256", json.loads((layout / "index.json").read_text())
+    manifest = read(index["manifests"][0]["digest"])
+    configuration = read(manifest["config"]["digest"])
+    configuration["config"]["Labels"][ACCELERATOR] = accelerator
+    manifest["config"] |= put(configuration)
+    index["manifests"][0] |= put(manifest)
+    (layout / "index.json").write_text(json.dumps(index))
 
 
 def _copy(source: str, name: str) -> None:
