@@ -135,7 +135,9 @@ def compiler(
             found = re.search(r"Failed to fetch: .*", done.stderr)
             why = masked(found[0] if found else " ".join(done.stderr.split()))
             fix = "check the network, or name an index that is reachable in UV_DEFAULT_INDEX"
-            raise OutsideError(f"ptxas {VERSION} cannot be fetched: {why}", fix_of(why, fix))
+            raise OutsideError(
+                f"ptxas {VERSION} cannot be fetched: {why}", fix_of(done.stderr, fix)
+            )
         yield Path(folder, "nvidia/cuda_nvcc/bin/ptxas")
 
 

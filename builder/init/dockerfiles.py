@@ -35,7 +35,7 @@ _NO_STEP: Final = "no step of the factory does this"
 _PROJECT: Final = re.compile(r"RUN (?:uv sync|poetry install|pdm (?:install|sync))\b")
 """Commands that install what the repository's own files ask for."""
 _GROUPS: Final = re.compile(
-    r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--(all)-(?:extras|groups)\b"
+    r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--all-(?:extras|groups)\b"
 )
 
 
@@ -103,11 +103,11 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
 
 def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
     """Return the extras and groups of the repository's own dependencies that statements install:
-    `pip install .[gpu]`, `uv sync --extra gpu`; "all" for all of them."""
+    `pip install .[gpu]`, `uv sync --extra gpu`; "*" for all of them."""
     found = set[str]()
     for each in said:
         if _PROJECT.match(each.text):  # a later stage may copy what it made
-            found |= {name for match in _GROUPS.finditer(each.text) for name in match.groups("")}
+            found |= {match[1] or "*" for match in _GROUPS.finditer(each.text)}
         elif not each.beside and (
             own := re.fullmatch(r"(?:-e |--editable )?\.\[(.*)\]", each.text)
         ):

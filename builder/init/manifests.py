@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import configparser
 import json
 import re
@@ -148,17 +147,20 @@ def pyproject(
     text: str, file: str, groups: frozenset[str] = frozenset()
 ) -> Iterator[SourceStatement]:
     """Yield what pyproject.toml says: its project, poetry's dependencies, and every other list of
-    dependencies, of which an image gets `groups`, "all" for all of them."""
+    dependencies, of which an image gets `groups`, "*" for all of them."""
     table = _table(text, file, tomllib.loads)
     project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
     uv = _mapping(tool.get("uv"))
     every, elsewhere = indexes(tool), _sources(uv)
     if wanted := str(project.get("requires-python") or ""):
         yield SourceStatement(table.where("requires-python"), wanted, "python", (wanted,))
+
+    def of_its_index(said: SourceStatement) -> SourceStatement:
+        asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
+        return said.from_elsewhere(elsewhere.get(asked, every))
+
     for entry in _strings(project.get("dependencies")):
-        said = SourceStatement(table.where(entry), entry, "requirement", (entry,))
-        asked = canonicalize_name(re.split(r"[^\w.-]", entry, maxsplit=1)[0])
-        yield said.from_elsewhere(elsewhere.get(asked, every))
+        yield of_its_index(SourceStatement(table.where(entry), entry, "requirement", (entry,)))
     for name in _mapping(project.get("scripts")):
         yield table.said(name, f"the script {name}", "name its module as `program`")
     poetry = _mapping(tool.get("poetry"))
@@ -184,22 +186,24 @@ def pyproject(
     rest = {**table.value, "project": {**project, "dependencies": []}}
     if poetry:
         rest["tool"] = {**tool, "poetry": {**poetry, "dependencies": {}}}
-    groups = _included(groups, _mapping(table.value.get("dependency-groups")))
-    for path, said in _listed(table, (), rest):
-        group = path[-2] if path[-1] == "dependencies" else path[-1]
-        if path[0] != "build-system" and groups & {group, "all"}:
-            asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
-            yield replace(said, why="", beside=False).from_elsewhere(elsewhere.get(asked, every))
-        else:
-            yield said
+    groups = _included(groups, project, _mapping(table.value.get("dependency-groups")))
+    for said in _listed(table, (), rest, groups):
+        yield said if said.beside else of_its_index(said)
 
 
-def _included(groups: frozenset[str], tables: Mapping[str, Any]) -> frozenset[str]:
-    """Return the groups, with those that they include."""
+def _included(
+    groups: frozenset[str], project: Mapping[str, Any], tables: Mapping[str, Any]
+) -> frozenset[str]:
+    """Return the groups, with those that they include: `{include-group = "x"}`, `own[gpu]`."""
+    extras = _mapping(project.get("optional-dependencies"))
+    own = rf"{re.escape(str(project.get('name')))}\s*\[(.*)\]"
     waiting, found = list(groups), set[str]()
     while waiting:
         found.add(name := waiting.pop())
-        inner = (str(each.get("include-group")) for each in _mappings(tables.get(name)))
+        inner = [str(each.get("include-group")) for each in _mappings(tables.get(name))]
+        for entry in _strings(extras.get(name)):
+            if match := re.fullmatch(own, entry, re.IGNORECASE):
+                inner += map(str.strip, match[1].split(","))
         waiting += (each for each in inner if each not in found)
     return frozenset(found)
 
@@ -249,31 +253,33 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _listed(
-    table: _Table, path: tuple[str, ...], value: Any
-) -> Iterator[tuple[tuple[str, ...], SourceStatement]]:
-    """Yield each entry of a list of dependencies, with the list's path."""
+    table: _Table, path: tuple[str, ...], value: Any, groups: frozenset[str] = frozenset()
+) -> Iterator[SourceStatement]:
     inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
     if isinstance(value, dict):
         for key, inner in value.items():
             if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
                 entry = f"{key}{bounds(str(_version(inner)))}"
-                yield path, _of(table, path, key, entry)
+                yield _of(table, path, key, entry, groups)
             else:
-                yield from _listed(table, (*path, key), inner)
+                yield from _listed(table, (*path, key), inner, groups)
     elif inside and isinstance(value, list):
         for entry in value:
             if isinstance(entry, str):
-                yield path, _of(table, path, entry, entry)
+                yield _of(table, path, entry, entry, groups)
 
 
-def _of(table: _Table, path: tuple[str, ...], key: str, entry: str) -> SourceStatement:
+def _of(
+    table: _Table, path: tuple[str, ...], key: str, entry: str, groups: frozenset[str]
+) -> SourceStatement:
     extra = path[:2] == ("project", "optional-dependencies")
     named = f"the extra {path[-1]}" if extra else ".".join(path)
+    why = f"belongs to {named}: {ADD}"
     if path[0] == "build-system":
         why = "builds the package; an image has no compiler"
-    else:
-        why = f"belongs to {named}: {ADD}"
-    return SourceStatement(table.where(key), entry, "requirement", (entry,), why, beside=True)
+    elif groups & {"*", path[-2] if path[-1] == "dependencies" else path[-1]}:
+        why = ""
+    return SourceStatement(table.where(key), entry, "requirement", (entry,), why, bool(why))
 
 
 def _version(value: Any) -> str:
@@ -318,8 +324,7 @@ def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
         )
     for name, value in _mapping(table.value.get("packages")).items():
         yield _poetry(table, name, value).from_elsewhere(elsewhere)
-    rest = {**table.value, "packages": {}, "source": [], "requires": {}}
-    yield from (said for _, said in _listed(table, (), rest))
+    yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
 
 
 def pixi(text: str, file: str) -> Iterator[SourceStatement]:
@@ -330,7 +335,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
         yield _poetry(table, name, value)
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
-    yield from (said for _, said in _listed(table, (), rest))
+    yield from _listed(table, (), rest)
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
@@ -347,61 +352,6 @@ def lock(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 # --- Python ---------------------------------------------------------------------------------------
-
-
-def setup_py(
-    text: str, file: str, groups: frozenset[str] = frozenset()
-) -> Iterator[SourceStatement]:
-    """Yield the requirements that setup.py lists by themselves, of its extras those of `groups`; it
-    is read, and never run."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        yield SourceStatement(file, "the file", why=f"is no Python that can be read: {ADD}")
-        return
-    literals = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    asked = [
-        keyword
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        for keyword in node.keywords
-        if keyword.arg in {"install_requires", "extras_require", "python_requires"}
-    ]
-    for keyword in asked:
-        value: ast.expr = keyword.value
-        if isinstance(value, ast.Name):
-            value = literals.get(value.id, value)
-        extra = keyword.arg == "extras_require"
-        texts = [node for node in ast.walk(value) if isinstance(node, ast.Constant)]
-        dicts = [node for node in ast.walk(value) if isinstance(node, ast.Dict)]
-        keys = {id(key) for each in dicts for key in each.keys}
-        installed = {
-            id(node)
-            for each in dicts
-            for key, inner in zip(each.keys, each.values, strict=True)
-            if isinstance(key, ast.Constant) and groups & {key.value, "all"}
-            for node in ast.walk(inner)
-        }
-        if not isinstance(value, ast.List | ast.Tuple | ast.Dict | ast.Constant):
-            what = f"{keyword.arg} is computed"
-            yield SourceStatement(f"{file}:{keyword.value.lineno}", what, why=ADD)
-            continue
-        for node in texts:
-            if id(node) in keys or not isinstance(node.value, str):
-                continue
-            where, entry = f"{file}:{node.lineno}", node.value
-            if keyword.arg == "python_requires":
-                yield SourceStatement(where, entry, "python", (entry,))
-                continue
-            said = installers.argument(entry, where)
-            left = extra and id(node) not in installed
-            yield said.aside(f"belongs to an extra: {ADD}") if left else said
 
 
 def setup_cfg(
@@ -422,7 +372,7 @@ def setup_cfg(
         for entry in filter(None, map(str.strip, listed.splitlines())):
             for said in requirement(entry, table.where(entry)):
                 left = f"belongs to the extra {extra}: {ADD}"
-                yield said if groups & {extra, "all"} else said.aside(left)
+                yield said if groups & {extra, "*"} else said.aside(left)
 
 
 # --- conda and cog --------------------------------------------------------------------------------

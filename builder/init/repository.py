@@ -17,7 +17,7 @@ from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
-from builder.init import dockerfiles, imports, manifests
+from builder.init import dockerfiles, imports, manifests, setup_py
 from builder.init.findings import IMPORTED, Findings, Wish
 from builder.init.statements import SourceStatement
 
@@ -48,7 +48,7 @@ def _readers(groups: frozenset[str]) -> dict[str, Reader]:
     return {
         "requirements.txt": manifests.requirements,
         "pyproject.toml": partial(manifests.pyproject, groups=groups),
-        "setup.py": partial(manifests.setup_py, groups=groups),
+        "setup.py": partial(setup_py.read, groups=groups),
         "setup.cfg": partial(manifests.setup_cfg, groups=groups),
         "Pipfile": manifests.pipfile,
         "pixi.toml": manifests.pixi,

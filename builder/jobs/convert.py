@@ -74,7 +74,7 @@ def convert(
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"
     job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
-    job["kubernetes"] = old.below("kubernetes")
+    job["kubernetes"] = _section(old, "kubernetes")
     job |= {"labels": old.below("labels"), "study": _study(old)}
     lost = [path for path in old.values if re.search("accelerator|gpu|tpu(?!tf)", path.lower())]
     if lost and not {"accelerators", "topology"} & {*job}:
@@ -379,6 +379,19 @@ def _parameter(old: _Old, path: str) -> dict[str, Any]:
             fraction = ".0" if kind == "double" and low.isdigit() and high.isdigit() else ""
             spec = {"min": f"{low}{fraction}", "max": high}
     return spec | ({"scale": scale} if scale and kind != "categorical" else {})
+
+
+def _section(old: _Old, name: str) -> dict[str, Any]:
+    """Take over what a backend's section has a field for. What the field refuses stays, and is
+    named."""
+    section: Any = described().model_fields[name].annotation
+    taken = old.below(name)
+    for field_name in list(taken):
+        try:
+            section.model_validate({field_name: taken[field_name]})
+        except ValidationError:
+            old.values[f"{name}.{field_name}"] = taken.pop(field_name)
+    return taken
 
 
 def _check(where: str, written: Mapping[str, Any]) -> None:

@@ -242,8 +242,10 @@ def _cluster_only(pod: dict[str, Any], path: str) -> Iterator[tuple[str, Any, st
         if plain := {name: amounts.pop(name) for name in ("cpu", "memory") if name in amounts}:
             yield kind, plain, f"{at}.{resources}.{kind}"
     volumes = {each["name"]: each for each in pod.pop("volumes", None) or ()}
-    claims, others = dict[str, Any](), list[Any]()
-    for mount in container.pop("volumeMounts", None) or ():
+    mounts = container.pop("volumeMounts", None) or ()
+    claims, mounted = dict[str, Any](), {mount["name"] for mount in mounts}
+    others = [volume for name, volume in volumes.items() if name not in mounted]
+    for mount in mounts:
         volume = volumes.get(mount["name"]) or {}
         claim, folder = volume.get("persistentVolumeClaim"), mount["mountPath"]
         if claim and not {"subPath", "subPathExpr"} & {*mount}:

@@ -208,7 +208,6 @@ class Sandbox:
         paths = (HOOK, given.get("PYTHONPATH", ""))
         environment = {
             **(environment or {}),
-            **(_A_GPU if gpu else _NO_ACCELERATOR),
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": ":".join(filter(None, paths)),
             variable: json.dumps(request),
@@ -262,7 +261,7 @@ class Sandbox:
             pids_limit=self.limits.processes,
             cap_drop=["ALL"],
             security_opt=["no-new-privileges:true"],
-            environment={**(_A_GPU if gpu else _NO_ACCELERATOR), **environment},
+            environment={**environment, **(_A_GPU if gpu else _NO_ACCELERATOR)},
             **options,
         )
         try:

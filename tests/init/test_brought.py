@@ -256,6 +256,25 @@ KINDS = {
         ["rich", "optax"],
         ("pyproject.toml:6: ruff: belongs to the extra dev", "ours: tool.uv.sources takes it"),
     ),
+    "an extra called all, of the repository's own": Kind(
+        {
+            "pyproject.toml": '[project]\nname = "a"\n[project.optional-dependencies]\n'
+            'all = ["a[gpu, more]"]\ngpu = ["torch==2.9.1"]\nmore = ["rich"]\ndev = ["ruff"]\n',
+            "Dockerfile": "FROM python:3.11\nCOPY . /a\nRUN pip install '.[all]'\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+        ("pyproject.toml:7: ruff: belongs to the extra dev",),
+    ),
+    "every extra": Kind(
+        {
+            "pyproject.toml": '[project]\nname = "a"\n[project.optional-dependencies]\n'
+            'gpu = ["torch==2.9.1"]\nmore = ["rich"]\n',
+            "Dockerfile": "FROM python:3.11\nRUN uv sync --all-extras\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+    ),
     "extras that pip installs": Kind(
         {
             "setup.py": "from setuptools import setup\nsetup(install_requires=['torch==2.9.1'],\n"

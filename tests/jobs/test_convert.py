@@ -433,6 +433,7 @@ spec:
       - {name: runs, persistentVolumeClaim: {claimName: runs}}
       - {name: memory, emptyDir: {medium: Memory}}
       - {name: settings, configMap: {name: a}}
+      - {name: unmounted, secret: {secretName: b}}
 """
 
 
@@ -458,10 +459,29 @@ def test_what_only_a_cluster_has_comes_over_and_the_rest_is_named(tmp_path: Path
     assert left == {
         "completionMode", "ttlSecondsAfterFinished", "serviceAccountName",
         "resources.requests.ephemeral-storage",
-        *(f"volumes.0.{n}" for n in ("name", "configMap.name", "mountPath")),
-        "volumes.1.persistentVolumeClaim.claimName",
-        *(f"volumes.1.{n}" for n in ("name", "mountPath", "subPath")),
+        *(f"volumes.0.{n}" for n in ("name", "secret.secretName")),
+        *(f"volumes.1.{n}" for n in ("name", "configMap.name", "mountPath")),
+        "volumes.2.persistentVolumeClaim.claimName",
+        *(f"volumes.2.{n}" for n in ("name", "mountPath", "subPath")),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "named"),
+    [
+        ("{key: team, value: a, effect: NoExecute}", "{operator: Exists}", "tolerations"),
+        ("memory: 16Gi", "memory: '17179869184'", "resources.requests"),
+        ("terminationGracePeriodSeconds: 90", "terminationGracePeriodSeconds: 0", "terminationG"),
+        ("mountPath: /data,", "mountPath: /data/../a,", "volumes"),
+    ],
+)
+def test_what_a_field_refuses_is_named_and_the_job_is_converted(
+    was: str, now: str, named: str, tmp_path: Path
+) -> None:
+    result = converted(tmp_path, VOLUMES.replace(was, now))
+    why = "a job's file has no place for it as it is written"
+    assert [line for line in result.left_out if named in line and line.endswith(why)]
+    assert job(result).scheduling.timeout == 604_800
 
 
 def test_roles_with_other_nodes_are_named_and_those_alike_are_not(tmp_path: Path) -> None:

@@ -73,13 +73,13 @@ def find(source: Path, group_column: str = "") -> Source:
         content = _csv(source, group_column)
     else:
         raise UsageError(f"{source}: is not a folder or CSV file; unpack an archive first")
-    alone = [name for name in content.left_out if source.is_dir() and _is_picture(source / name)]
-    if alone and not content.items:
-        raise UsageError(
-            f"{source}: {len(alone)} pictures lie in no class's folder ({alone[0]}); put each "
-            "class's pictures into a folder of its own, or write a CSV file"
-        )
     if not content.items:
+        alone = [name for name in content.left_out if _is_picture(source / name)]
+        if alone and source.is_dir():
+            raise UsageError(
+                f"{source}: {len(alone)} pictures lie in no class's folder ({alone[0]}); put each "
+                "class's pictures into a folder of its own, or write a CSV file"
+            )
         raise UsageError(f"{source}: no pictures found ({_KINDS})")
     return replace(content, items=tuple(sorted(content.items, key=lambda item: item.name)))
 
