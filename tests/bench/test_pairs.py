@@ -38,6 +38,7 @@ def test_a_peak_is_compared_with_the_number_of_its_kind() -> None:
     said = Said(True, needs=9.0, allocated=8.0)
     assert said.error(pair(peak=10.0, of="allocated")) == pytest.approx(-0.2)
     assert said.error(pair(peak=10.0, of="device", beside=2.0)) == pytest.approx(0.1)
+    assert said.error(pair(peak=10.0, of="program")) == pytest.approx(-0.1)
     beside = pair().on.taken / GIB
     assert said.error(pair(peak=9.0, of="device")) == pytest.approx(beside / 9)
     assert said.error(pair()) is None and Said(None).error(pair(peak=9.0, of="device")) is None

@@ -60,7 +60,7 @@ class Pair:
     """GiB of a card that is not in the table."""
     peak: float = 0.0
     """GiB that they measured, 0 where they did not."""
-    of: Literal["allocated", "device", ""] = ""
+    of: Literal["allocated", "program", "device", ""] = ""
     beside: float = 0.0
     """GiB of it that a program takes which does nothing, where they measured that."""
 

@@ -13,8 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import linen as nn
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from training_image_compile import take
+
+WIDTHS = ((256, 1024), (1024, 256))
+TO_HOST = jax.checkpoint_policies.save_and_offload_only_these_names(
+    names_which_can_be_saved=[],
+    names_which_can_be_offloaded=["x"],
+    offload_src="device",
+    offload_dst="pinned_host",
+)
 
 
 class Block(nn.Module):
@@ -110,6 +119,43 @@ def vit_s16(batch):
     """Train with Adam, whose momentum is bfloat16."""
     chain = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(1e-3, mu_dtype="bfloat16"))
     train(ViT(), chain, batch)
+
+
+def two_layers(offload=""):
+    """Ten times two products, by JAX's page about memory on the host."""
+    first, second = (jax.ShapeDtypeStruct((10, *each), "float32") for each in WIDTHS)
+
+    def layer(x, weights):
+        x = checkpoint_name(x, "x") if offload else x
+        return x @ weights[0] @ weights[1], None
+
+    def loss(weights, x):
+        once = jax.remat(layer, policy=TO_HOST, prevent_cse=False) if offload else layer
+        return jax.lax.scan(once, x, weights)[0].sum()
+
+    take(jax.jit(jax.grad(loss)), [(first, second), jax.ShapeDtypeStruct((256, 256), "float32")])
+
+
+def adam(size):
+    """Four products and their GELU, by the same page: the square of weights that it asks for."""
+    square = jax.ShapeDtypeStruct((size, size), "float32")
+    weights = {f"w{number}": square for number in range(1, 5)}
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1))
+
+    def loss(weights, x):
+        y = x
+        for weight in weights.values():
+            y @= weight
+            y = 0.5 * y * (1 + jnp.tanh(jnp.sqrt(2 / jnp.pi) * (y + 0.044715 * y**3)))
+        squares = sum((weight**2).sum() for weight in weights.values())
+        return ((y - x) ** 2).mean() + 0.001 * squares
+
+    def step(weights, state, x):
+        updates, state = optimizer.update(jax.grad(loss)(weights, x), state, weights)
+        return optax.apply_updates(weights, updates), state
+
+    state = jax.eval_shape(optimizer.init, weights)
+    take(jax.jit(step, donate_argnums=(0, 1)), [weights, state, square])
 
 
 globals()[sys.argv[1]](**json.loads(sys.argv[2]))
