@@ -22,8 +22,8 @@ def pair(fits: bool = True, **more: object) -> Pair:
 def test_every_pair_calls_a_program_that_is_there_with_its_arguments() -> None:
     found, environments = pairs.read()
     assert len(found) >= 30 and len({each.name for each in found}) == len(found)
+    assert {each.environment for each in found} == set(environments)
     for framework in {each.framework for each in found}:
-        assert environments[framework]
         tree = ast.parse((PROGRAMS / f"of_{framework}.py").read_text())
         known = {node.name: node.args for node in tree.body if isinstance(node, ast.FunctionDef)}
         for each in (each for each in found if each.framework == framework):
@@ -32,6 +32,21 @@ def test_every_pair_calls_a_program_that_is_there_with_its_arguments() -> None:
             needed = names[: len(names) - len(arguments.defaults)]
             assert set(needed) <= set(each.given) <= set(names), each.name
             assert each.on.memory and bool(each.peak) == bool(each.of)
+
+
+@pytest.mark.long
+@pytest.mark.network
+def test_an_older_jax_says_what_its_own_page_says(tmp_path: Path) -> None:
+    """0.6.2: it knows less of a GPU's description, and tells no calls of libraries."""
+    found, environments = pairs.read()
+    published = [each for each in found if each.source == "jax_memories"]
+    python = Python(tmp_path)
+    python.make(environments["jax 0.6.2"])
+    for each in published:
+        said = pairs.ask(each, python)
+        error = said.error(each)
+        assert said.fits and error is not None and abs(error) < 0.05, said
+        assert "its libraries are not known" in said.words
 
 
 def test_a_peak_is_compared_with_the_number_of_its_kind() -> None:

@@ -63,6 +63,12 @@ class Pair:
     of: Literal["allocated", "program", "device", ""] = ""
     beside: float = 0.0
     """GiB of it that a program takes which does nothing, where they measured that."""
+    release: str = ""
+    """Of the framework, where today's is not asked: what a compiler keeps differs by release."""
+
+    @property
+    def environment(self) -> str:
+        return f"{self.framework} {self.release}".rstrip()
 
     @property
     def on(self) -> Device:
@@ -94,7 +100,7 @@ class Said:
 
 
 def read() -> tuple[list[Pair], Mapping[str, list[str]]]:
-    """Return the pairs, and what each framework's environment holds."""
+    """Return the pairs, and what each environment holds."""
     content = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
     rows = [
         {("given" if key == "with" else key): row[key] for key in row} for row in content["pairs"]
@@ -232,8 +238,8 @@ def main(only: str, folder: Path) -> int:
     print("|---|---|---|---|---|---|---|")
     asked = []
     for pair in chosen:
-        python = Python(folder / f"pairs-{pair.framework}")
-        python.make(environments[pair.framework])
+        python = Python(folder / f"pairs-{pair.environment.replace(' ', '-')}")
+        python.make(environments[pair.environment])
         said = ask(pair, python)
         asked.append((pair, said))
         print(line(pair, said), flush=True)

@@ -29,6 +29,8 @@ from typing import Any
 
 from builder.frameworks import cudnn, hook
 
+OLDEST = (0, 6, 2)
+"""The release of JAX that compiles for a description of a GPU."""
 CANDIDATES = 8
 """So many functions are lowered to find the one that computes the most."""
 FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -86,6 +88,19 @@ class Watched:
             self.work.seen.append(self)
 
 
+def topology(describe: Callable[..., Any], asked: dict[str, Any]) -> Any:
+    """Return the devices that the program is compiled for. Before JAX 0.9 a GPU's description has
+    no limits of a block's sides, and a description with them is refused as a whole."""
+    where = {"platform": asked["platform"], "topology_name": asked["topology"]}
+    try:
+        return describe(**where, **asked["options"])
+    except Exception as error:
+        if "GpuTargetConfigProto" not in str(error):
+            raise
+        target = re.sub(r"\s*thread_dim_limit_.*", "", asked["options"]["target_config"])
+        return describe(**where, **{**asked["options"], "target_config": target})
+
+
 class Work:
     """What is asked, and the functions that the program has called."""
 
@@ -98,12 +113,11 @@ class Work:
 
     def begin(self, jax: Any) -> None:
         """Set up JAX, which was imported just now: devices, the watch on jit, the end."""
-        topologies, asked = import_module("jax.experimental.topologies"), self.request
-        self.topology = topologies.get_topology_desc(
-            platform=asked["platform"],
-            topology_name=asked["topology"],
-            **asked["options"],
-        )
+        asked = self.request
+        if asked["platform"] == "cuda" and jax.__version_info__ < OLDEST:
+            raise NotImplementedError(f"JAX {jax.__version__} compiles for no GPU that is not here")
+        topologies = import_module("jax.experimental.topologies")
+        self.topology = topology(topologies.get_topology_desc, asked)
         jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", len(self.topology.devices))
         watch(jax, lambda jitted: Watched(jitted, self))
@@ -179,9 +193,10 @@ class Work:
             env_options_overrides=flags,
             backend=client,
         )
-        built = client.compile(module, xla_client.DeviceList(tuple(devices)), options)
+        given = (module, xla_client.DeviceList(tuple(devices)), options)
+        whole = getattr(compiler, "backend_compile", None)  # until 0.9; it serializes the module
+        built = whole(client, *given) if whole else client.compile(*given)
         memory = built.get_compiled_memory_stats()
-        text = built.hlo_modules()[0].to_string()
         return {
             "devices": count,
             "of": len(self.topology.devices),
@@ -192,9 +207,18 @@ class Work:
             "code": memory.generated_code_size_in_bytes,
             "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
             "types": sorted({hook.kind_of(each) for each in _PRODUCT.findall(str(module))}),
-            "calls": library_calls(text),
-            **self.ask_cudnn(text),
+            **self.called(built),
         }
+
+    def called(self, built: Any) -> dict[str, Any]:
+        """Return which libraries a compiled program calls, and what cuDNN refuses of its calls."""
+        try:
+            text = built.hlo_modules()[0].to_string()
+        except Exception as error:
+            if "UNIMPLEMENTED" not in str(error):
+                raise
+            return {"remark": "its libraries are not known: JAX tells what they get from 0.9 on"}
+        return {"calls": library_calls(text), **self.ask_cudnn(text)}
 
     def ask_cudnn(self, text: str) -> dict[str, str]:
         """Return what cuDNN refuses of a compiled program's convolutions."""
