@@ -9,7 +9,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, config
+from urllib3.exceptions import HTTPError
 
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
@@ -24,6 +25,35 @@ from builder.jobs.backends.protocol import JobStatus
 from tests.commands import COMMAND, environment
 
 SECONDS = 90.0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Holds programs of jobs until the test opens it: the cluster's DNS then knows its name.
+
+    So no test depends on how long a machine takes for what comes before.
+    """
+
+    access: Access
+    name: str
+
+    @property
+    def host(self) -> str:
+        return f"{self.name}.{self.access.namespace}.svc.cluster.local"
+
+    @property
+    def shell(self) -> str:
+        """A line of shell that waits."""
+        return f"until nslookup {self.host} >/dev/null 2>&1; do sleep 0.3; done"
+
+    def open(self) -> None:
+        core, slices = self.access.core, client.DiscoveryV1Api(self.access.api)
+        named = {"name": self.name, "labels": {"kubernetes.io/service-name": self.name}}
+        service = {"clusterIP": "None", "ports": [{"port": 80}]}
+        core.create_namespaced_service(self.access.namespace, {"metadata": named, "spec": service})
+        nobody = {"addressType": "IPv4", "endpoints": [{"addresses": ["192.0.2.1"]}]}
+        body = {"metadata": named, **nobody, "ports": [{"port": 80}]}
+        slices.create_namespaced_endpoint_slice(self.access.namespace, body)
 
 
 @dataclass(frozen=True)
@@ -155,7 +185,19 @@ class Access:
         while text not in log:
             assert time.monotonic() < deadline, log
             time.sleep(0.2)
-            log = self.core.read_namespaced_pod_log(pod.metadata.name, self.namespace)
+            with suppress(client.ApiException):  # its container may not run yet
+                log = self.core.read_namespaced_pod_log(pod.metadata.name, self.namespace)
+
+    def gone(self, pod: Any) -> None:
+        """Wait until a pod is ended from outside."""
+        deadline = time.monotonic() + SECONDS
+        while True:
+            found = self.core.list_namespaced_pod(self.namespace).items
+            (now,) = [each for each in found if each.metadata.uid == pod.metadata.uid] or [None]
+            if now is None or now.metadata.deletion_timestamp:
+                return
+            assert time.monotonic() < deadline, now.status.phase
+            time.sleep(0.2)
 
     def lose(self, pod: Any) -> None:
         """Take a pod away; the first process of a container ignores SIGTERM."""
@@ -166,7 +208,8 @@ class Access:
 
     @contextmanager
     def away(self, server: str) -> Iterator[None]:
-        """Kill a server of the tests' own cluster, or a node, and start it again afterwards."""
+        """Kill a server of the tests' own cluster, or a node. Afterwards it starts again; wait for
+        the API server."""
         folder = Path(self.kubeconfig).parent
         mark = folder / f"{server}.away"
         mark.touch()
@@ -175,12 +218,32 @@ class Access:
             yield
         finally:
             mark.unlink()
+        deadline = time.monotonic() + SECONDS
+        while True:
+            try:
+                self.core.read_namespace(self.namespace)
+            except (client.ApiException, HTTPError):
+                assert time.monotonic() < deadline
+                time.sleep(0.5)
+            else:
+                return
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Wait for a command's end: its exit code, and what it shows."""
     out, err = process.communicate(timeout=600)
     return process.returncode, out + err
+
+
+def told(process: subprocess.Popen[str], text: str) -> str:
+    """Read what a command says until it has said a text; `ended` may not have these lines."""
+    assert process.stderr
+    shown = ""
+    while text not in shown:
+        line = process.stderr.readline()
+        assert line, f"ended without it: {shown}"
+        shown += line
+    return shown
 
 
 def lines(shown: str) -> dict[str, list[str]]:

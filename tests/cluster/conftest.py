@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import images, programs
-from tests.cluster.access import Access
+from tests.cluster.access import Access, Gate
 from tests.commands import ROOT, environment
 from tests.registry.server import registry
 
@@ -85,6 +85,11 @@ def own(access: Access) -> Access:
     if not access.own:
         pytest.skip("no cluster whose servers a test may stop")
     return access
+
+
+@pytest.fixture
+def gate(access: Access) -> Gate:
+    return Gate(access, f"gate-{uuid.uuid4().hex[:6]}")
 
 
 @pytest.fixture

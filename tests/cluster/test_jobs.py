@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.access import Access, ended, lines
+from tests.cluster.access import Access, Gate, ended, lines, told
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 Describe = Callable[..., str]
@@ -19,17 +18,22 @@ ON_TOKYO = "kubernetes: {node_selector: {kubernetes.io/hostname: node-1}}\n"
 
 
 def test_replicas_find_each_other_by_name_and_all_lines_arrive(
-    access: Access, project: Describe
+    access: Access, project: Describe, gate: Gate
 ) -> None:
     """TF_CONFIG has the index of each pod, and names that the cluster's DNS knows."""
     shell = (
         'for host in $(echo "$TF_CONFIG" | tr , "\\n" | grep -o "job-[a-z0-9.-]*"); do'
         f" until nslookup $host.{access.namespace}.svc.cluster.local >/dev/null; do"
-        " sleep 0.3; done; echo found ${host%%.*}; done; sleep 3;"
-        " echo \"${TF_CONFIG##*task}\" $JOB_COMPLETION_INDEX '$(HOME)'"
+        " sleep 0.3; done; echo found ${host%%.*}; done;"
+        f" echo \"${{TF_CONFIG##*task}}\" $JOB_COMPLETION_INDEX '$(HOME)'; {gate.shell}"
     )
     name = project(shell, "replicas: {workers: 2}\n")
-    code, shown = access.run("submit", name, "--logs", *POLL)
+    following = access.start("submit", name, "--logs", *POLL)
+    access.until(name, lambda now: len(access.pods(name)) == 3 and now.state == "running")
+    for pod in access.pods(name):
+        access.printed(pod, "$(HOME)")
+    gate.open()
+    code, shown = ended(following)
     assert code == 0, shown
     said = lines(shown)
     assert set(said) == {"chief-0", "worker-0", "worker-1"}
@@ -79,28 +83,31 @@ def test_no_line_is_lost_whatever_the_nodes_time(
     assert code == 0 and len(lines(shown)["chief-0"]) == 20, shown
 
 
-def test_suspended_and_resumed_in_the_middle(access: Access, project: Describe) -> None:
+def test_suspended_and_resumed_in_the_middle(access: Access, project: Describe, gate: Gate) -> None:
     """As Kueue does when it takes a job's place away and gives it back."""
-    waits = "for n in $(seq 30); do sleep 0.2; done"
-    name = project(f"trap 'exit 143' TERM; echo begins; {waits}; echo done")
+    name = project(f"trap 'exit 143' TERM; echo begins; {gate.shell}; echo done")
     following = access.follow(name)
     jobset = access.until(name, bool).display_name
     access.patch(jobset, {"suspend": True})
     access.until(name, lambda now: now.state == "queued")
     access.patch(jobset, {"suspend": False})
     access.until(name, lambda now: now.replicas[0].restarts == 1)
+    gate.open()
     code, shown = ended(following)
     assert code == 0 and lines(shown)["chief-0"] == ["begins", "begins", "done"], shown
 
 
-def test_the_api_server_may_go_away_while_a_job_is_followed(own: Access, project: Describe) -> None:
-    name = project("for n in $(seq 40); do echo line $n; sleep 0.5; done")
+def test_the_api_server_may_go_away_while_a_job_is_followed(
+    own: Access, project: Describe, gate: Gate
+) -> None:
+    counts = "for n in $(seq {}); do echo line $n; sleep 0.2; done"
+    name = project(f"{counts.format('40')}; {gate.shell}; {counts.format('41 60')}")
     following = own.follow(name)
     with own.away("kube-apiserver"):
-        time.sleep(8)
-    code, shown = ended(following)
-    assert code == 0 and len(lines(shown)["chief-0"]) == 40, shown
-    assert "asking again" in shown
+        shown = told(following, "asking again")
+    gate.open()
+    code, rest = ended(following)
+    assert code == 0 and len(lines(rest)["chief-0"]) == 60, shown + rest
 
 
 STUDY = """\
@@ -114,11 +121,11 @@ study:
 
 
 def test_a_study_is_a_jobset_for_each_trial_and_outlives_ctrl_c(
-    access: Access, project: Describe
+    access: Access, project: Describe, gate: Gate
 ) -> None:
     """The first two trials end while nobody asks; the third fails."""
     shell = (
-        "echo begins; sleep 12; [ $0 != --rate=3 ] || exit 3;"
+        f"echo begins; {gate.shell}; [ $0 != --rate=3 ] || exit 3;"
         ' echo "{\\"event\\": \\"evaluated\\", \\"score\\": ${0#--rate=}}"'
     )
     name = project(shell, STUDY)
@@ -128,6 +135,8 @@ def test_a_study_is_a_jobset_for_each_trial_and_outlives_ctrl_c(
     code, shown = ended(asking)
     assert code == 130 and "its trials go on in Kubernetes" in shown, shown
     assert len(access.jobsets(name)) == 2
+    gate.open()
+    access.until(name, lambda now: [row.state for row in now.trials] == ["succeeded"] * 2)
     code, shown = access.run("submit", name, "--logs", *POLL)
     assert code == 0 and " goes on: rate " in shown, shown
     trials = {item["metadata"]["labels"]["builder-trial"] for item in access.jobsets(name)}

@@ -24,7 +24,7 @@ def step():
             loss = weight * weight / strategy.num_replicas_in_sync
         best.apply_gradients([(tape.gradient(loss, weight), weight)])
     strategy.run(each)
-for number in range(30):
+for number in range(60):
     step()
     print("step", number, flush=True)
     time.sleep(0.2)

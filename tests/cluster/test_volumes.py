@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.access import Access, ended, lines
+from tests.cluster.access import Access, ended, lines, told
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 VOLUME = "job_dir: /mnt/runs/{job}\nkubernetes: {volumes: {/mnt/runs: CLAIM}}\n"
@@ -49,7 +49,6 @@ def _counted(own: Access, name: str, runs: Path) -> None:
 def test_a_claim_that_is_not_there_is_said(own: Access, project: Callable[..., str]) -> None:
     name = project("echo never", VOLUME.replace("CLAIM", "nowhere"))
     following = own.start("submit", name, "--logs", "--poll", "0.5")
-    own.until(name, lambda now: 'persistentvolumeclaim "nowhere" not found' in now.error)
+    told(following, 'persistentvolumeclaim "nowhere" not found')
     assert own.run("cancel", name)[0] == 0
-    code, shown = ended(following)
-    assert code == 143 and 'persistentvolumeclaim "nowhere" not found' in shown
+    assert ended(following)[0] == 143
