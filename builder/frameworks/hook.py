@@ -1,4 +1,5 @@
-"""What the hooks of the check `compile` share: how they begin, how they answer, how a batch grows.
+"""What the hooks of the check `compile` share: how they begin, how they answer, how a batch grows,
+and work in a process of its own.
 
 A hook lies as sitecustomize.py in a folder of its own in a container, and this module beside it, in
 the packages of the factory. Both are gone from the path before the program starts.
@@ -11,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import signal
 import sys
 import time
 import types
@@ -95,6 +98,52 @@ def answer(result: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
     sys.stdout.flush()
+
+
+class EndedError(Exception):
+    """Work in a process of its own that gave no answer, and why."""
+
+
+def begin(work: Callable[[], Any]) -> tuple[int, int]:
+    """Begin work in a process of its own; return what `end` takes. A library that aborts there is
+    nobody else's, and what it prints is not seen. work: returns what JSON can write."""
+    read, write = os.pipe()
+    if process := os.fork():
+        os.close(write)
+        return process, read
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    done: dict[str, Any] = {"failed": "it ends"}
+    try:
+        done = {"done": work()}
+    except Exception as error:
+        done = {"failed": words(error)}
+    finally:
+        os.write(write, json.dumps(done).encode())
+        os._exit(0)
+
+
+def end(begun: tuple[int, int], seconds: float) -> Any:
+    """Return what the work returned, within so many seconds. Raises EndedError."""
+    process, read = begun
+    text, until = b"", time.monotonic() + seconds
+    while select.select([read], [], [], max(until - time.monotonic(), 0))[0]:
+        if not (part := os.read(read, 2**16)):
+            break
+        text += part
+    os.close(read)
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    try:
+        said = json.loads(text)
+    except ValueError:
+        ended = signal.Signals(os.WTERMSIG(status) or signal.SIGABRT)
+        late = ended == signal.SIGKILL
+        raise EndedError("it takes too long" if late else f"it aborts ({ended.name})") from None
+    if "failed" in said:
+        raise EndedError(said["failed"])
+    return said["done"]
 
 
 def words(error: BaseException) -> str:
