@@ -67,21 +67,25 @@ def start(
 
 
 class Finder:
-    """A finder that finds one framework alone, and lets the work begin when it is loaded."""
+    """A finder that finds one module alone, and lets the work begin when it is loaded.
 
-    def __init__(self, framework: str, begin: Callable[[Any], None]) -> None:
-        self.framework, self.begin = framework, begin
+    program: code that Python runs in its place where the module is the program (`python -m`).
+    """
+
+    def __init__(self, name: str, begin: Callable[[Any], None], program: str = "") -> None:
+        self.name, self.begin, self.program = name, begin, program
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != self.framework:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
+        spec = PathFinder.find_spec(name, path) if name == self.name else None
         if spec is None or spec.loader is None:
             return None
-        load = spec.loader.exec_module
+        loader: Any = spec.loader
+        load, code = loader.exec_module, getattr(loader, "get_code", None)
 
         def load_and_begin(module: Any) -> None:
+            if self in sys.meta_path:  # who only looks whether it is there does not load it
+                sys.meta_path.remove(self)
+            loader.get_code = code
             load(module)
             try:
                 self.begin(module)
@@ -89,7 +93,9 @@ class Finder:
                 answer({"step": "", "failed": words(error)})
                 os._exit(0)
 
-        spec.loader.exec_module = load_and_begin  # type: ignore[method-assign]
+        loader.exec_module = load_and_begin
+        if self.program:
+            loader.get_code = lambda _name: compile(self.program, name, "exec")
         return spec
 
 
