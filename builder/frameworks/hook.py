@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import util
 from importlib.machinery import ModuleSpec, PathFinder
@@ -114,7 +115,10 @@ def begin(work: Callable[[], Any]) -> tuple[int, int]:
     """Begin work in a process of its own; return what `end` takes. A library that aborts there is
     nobody else's, and what it prints is not seen. work: returns what JSON can write."""
     read, write = os.pipe()
-    if process := os.fork():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which are not in it: JAX's, Python's
+        process = os.fork()
+    if process:
         os.close(write)
         return process, read
     nowhere = os.open(os.devnull, os.O_WRONLY)
