@@ -70,7 +70,7 @@ def render(
     registry: str | None = options.REGISTRY,
     engine: str | None = options.ENGINE,
     pushed: bool = flag("--pushed", "Ask the registry for the image, as submit does."),
-    check: bool = flag("--check", "Compile its step for the slice of a TPU, as submit does."),
+    check: bool = flag("--check", "Say what is known of its step, as submit does."),
     output: Path | None = OUTPUT,
 ) -> None:
     """Show what would be sent, after every check.

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from builder.frameworks import hook
@@ -48,6 +49,8 @@ _MODES = (3, 2)
 """CUDNN_HEUR_MODE_A, then _FALLBACK, as frameworks ask."""
 _MOST = 64
 """Configurations that a heuristic may name."""
+_SECONDS = 30.0
+"""How long the answers may take; those of a hundred convolutions take less than a second."""
 
 
 @dataclass(frozen=True)
@@ -275,15 +278,14 @@ def _frames(text: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def asking() -> Iterator[dict[str, str]]:
-    """Give what is said of a step. A cuDNN that is not there or too old says nothing; what nobody
-    expects is a remark, and the rest of what is known of the step stays."""
+    """Give what is said of a step: what nobody expects is a remark, and the rest of what is known
+    of the step stays."""
     said: dict[str, str] = {}
     try:
         yield said
-    except (OSError, CudnnError):
-        return
     except Exception as error:
-        said["remark"] = f"not known what cuDNN says of it: {hook.words(error)}"
+        why = str(error) if isinstance(error, hook.EndedError) else hook.words(error)
+        said["remark"] = f"not known what cuDNN says of it: {why}"
 
 
 def refused(
@@ -291,20 +293,32 @@ def refused(
     asked: Iterable[tuple[Convolution, str]],
     known: dict[Convolution, bool] | None = None,
 ) -> Iterator[tuple[Convolution, str]]:
-    """Yield the convolutions of (convolution, its line) that cuDNN has no plan for, once each.
+    """Yield the convolutions of (convolution, its line) that cuDNN has no plan for, once each; none
+    where there is no cuDNN, or one that is too old.
 
-    known: the answers so far, of any batch; it gets the new ones. Raises OSError and CudnnError
-    where cuDNN cannot be asked.
+    known: the answers so far, of any batch; it gets the new ones. cuDNN is asked in a process of
+    its own: 9.8 to 9.10 end with SIGSEGV where they are asked for a B200. Raises EndedError then.
     """
-    planner: Planner | None = None
     known = {} if known is None else known
+    new: dict[Convolution, tuple[Convolution, str]] = {}
     for convolution, line in asked:
-        key = convolution.of_any_batch
-        if key not in known:
-            planner = planner or Planner(properties)
-            known[key] = planner.plans(convolution)
-            if not known[key]:
-                yield convolution, line
+        if convolution.of_any_batch not in known:
+            new.setdefault(convolution.of_any_batch, (convolution, line))
+    if not new:
+        return
+    questions = [convolution for convolution, _ in new.values()]
+    answers = hook.end(hook.begin(partial(_answers, properties, questions)), _SECONDS)
+    known.update(zip(new, answers, strict=False))
+    yield from (each for key, each in new.items() if not known.get(key, True))
+
+
+def _answers(properties: Mapping[str, Any], questions: Sequence[Convolution]) -> list[bool]:
+    """Return of each convolution whether it has a plan; nothing where cuDNN cannot be asked."""
+    try:
+        planner = Planner(properties)
+    except (OSError, CudnnError):
+        return []
+    return [planner.plans(each) for each in questions]
 
 
 def _longs(values: Sequence[int]) -> Any:

@@ -1,4 +1,5 @@
-"""What the hooks of the check `compile` share: how they begin, how they answer, how a batch grows.
+"""What the hooks of the check `compile` share: how they begin, how they answer, how a batch grows,
+and work in a process of its own.
 
 A hook lies as sitecustomize.py in a folder of its own in a container, and this module beside it, in
 the packages of the factory. Both are gone from the path before the program starts.
@@ -11,9 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import signal
 import sys
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import util
 from importlib.machinery import ModuleSpec, PathFinder
@@ -64,21 +68,25 @@ def start(
 
 
 class Finder:
-    """A finder that finds one framework alone, and lets the work begin when it is loaded."""
+    """A finder that finds one module alone, and lets the work begin when it is loaded.
 
-    def __init__(self, framework: str, begin: Callable[[Any], None]) -> None:
-        self.framework, self.begin = framework, begin
+    program: code that Python runs in its place where the module is the program (`python -m`).
+    """
+
+    def __init__(self, name: str, begin: Callable[[Any], None], program: str = "") -> None:
+        self.name, self.begin, self.program = name, begin, program
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != self.framework:
-            return None
-        sys.meta_path.remove(self)
-        spec = PathFinder.find_spec(name, path)
+        spec = PathFinder.find_spec(name, path) if name == self.name else None
         if spec is None or spec.loader is None:
             return None
-        load = spec.loader.exec_module
+        loader: Any = spec.loader
+        load, code = loader.exec_module, getattr(loader, "get_code", None)
 
         def load_and_begin(module: Any) -> None:
+            if self in sys.meta_path:  # who only looks whether it is there does not load it
+                sys.meta_path.remove(self)
+            loader.get_code = code
             load(module)
             try:
                 self.begin(module)
@@ -86,7 +94,9 @@ class Finder:
                 answer({"step": "", "failed": words(error)})
                 os._exit(0)
 
-        spec.loader.exec_module = load_and_begin  # type: ignore[method-assign]
+        loader.exec_module = load_and_begin
+        if self.program:
+            loader.get_code = lambda _name: compile(self.program, name, "exec")
         return spec
 
 
@@ -95,6 +105,55 @@ def answer(result: dict[str, Any]) -> None:
     sys.stdout.flush()
     sys.stdout.write("\n" + json.dumps({"compile": result}) + "\n")
     sys.stdout.flush()
+
+
+class EndedError(Exception):
+    """Work in a process of its own that gave no answer, and why."""
+
+
+def begin(work: Callable[[], Any]) -> tuple[int, int]:
+    """Begin work in a process of its own; return what `end` takes. A library that aborts there is
+    nobody else's, and what it prints is not seen. work: returns what JSON can write."""
+    read, write = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of threads, which are not in it: JAX's, Python's
+        process = os.fork()
+    if process:
+        os.close(write)
+        return process, read
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
+    done: dict[str, Any] = {"failed": "it ends"}
+    try:
+        done = {"done": work()}
+    except Exception as error:
+        done = {"failed": words(error)}
+    finally:
+        os.write(write, json.dumps(done).encode())
+        os._exit(0)
+
+
+def end(begun: tuple[int, int], seconds: float) -> Any:
+    """Return what the work returned, within so many seconds. Raises EndedError."""
+    process, read = begun
+    text, until = b"", time.monotonic() + seconds
+    while select.select([read], [], [], max(until - time.monotonic(), 0))[0]:
+        if not (part := os.read(read, 2**16)):
+            break
+        text += part
+    os.close(read)
+    os.kill(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    try:
+        said = json.loads(text)
+    except ValueError:
+        ended = signal.Signals(os.WTERMSIG(status) or signal.SIGABRT)
+        late = ended == signal.SIGKILL
+        raise EndedError("it takes too long" if late else f"it aborts ({ended.name})") from None
+    if "failed" in said:
+        raise EndedError(said["failed"])
+    return said["done"]
 
 
 def words(error: BaseException) -> str:

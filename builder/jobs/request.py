@@ -87,8 +87,8 @@ def _with_program(
 def check_step(
     request: JobRequest, prepared: Prepared, on_note: OnNote = ignore, on_event: OnEvent = ignore
 ) -> None:
-    """Compile the job's step for the slice of a TPU that it names, if its receipt does not say that
-    it compiles there. Raises CheckFailed."""
+    """Say what is known of the job's step (builder/jobs/step.py). Raises CheckFailed where it does
+    not compile or fit."""
     from builder.jobs import step
 
     if said := step.check(request.root, prepared.ready, request.settings, on_event):

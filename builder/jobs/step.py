@@ -7,8 +7,9 @@ and arguments. Its data are the proof's, and it takes three steps.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from builder import contract
 from builder.config import targets
@@ -38,6 +39,8 @@ _ELSEWHERE: Final = re.compile(
 )
 """Variables that choose a device, which is not here, or where something is written."""
 _FLAGS: Final = ("XLA_FLAGS", "TF_XLA_FLAGS", "LIBTPU_INIT_ARGS")
+_BATCHES: Final = (contract.BATCH_SIZE, contract.BATCH)
+"""The options that name the examples of a step."""
 _FLAG_ELSEWHERE: Final = re.compile(r"--\w*(dump|autotune|cache|profile)\w*(=\S*)?")
 """Flags that measure on a device, or read and write files."""
 
@@ -49,17 +52,19 @@ def topology_of(placement: Placement) -> str:
 
 
 def check(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = ignore) -> str:
-    """Return what is known of the step on the slice of a TPU that a job names; "" for no slice,
-    and for an image that is none of ours.
+    """Return what is known of the step on a job's GPUs, or on the slice of a TPU that it names; ""
+    for neither, and for an image that is none of ours.
 
-    It is compiled, unless the image's receipt holds the answer: that is of the image's variables
-    alone. Raises CheckFailed where it does not compile or fit, and where it should be compiled and
-    cannot be here.
+    For a slice it is compiled, unless the image's receipt holds the answer: that is of the image's
+    variables alone. Raises CheckFailed where it does not compile or fit, and where it should be
+    compiled and cannot be here.
     """
     image, topology = ready.image, topology_of(ready.placements[0])
-    if not topology or image.accelerator is None:
+    if image.accelerator is None:
         return ""
-    said = None if any(map(_DECIDES.fullmatch, variables(ready.job))) else image.compiled
+    if not topology:
+        return _on_gpus(ready)
+    said = None if _decides(ready.job) else image.compiled
     if said and said.not_there:
         return f"its step on {topology}: {said.not_there}"
     if said and said.seen.get("topology") == topology:
@@ -77,6 +82,40 @@ def check(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = igno
     if defects:
         raise receipts.failure(ready.job.id, defects)
     return str(seen["note"])
+
+
+def _on_gpus(ready: Ready) -> str:
+    """Return what the image's receipt says of the step on a job's GPUs: it is not compiled again.
+    Raises CheckFailed where the receipt refuses it."""
+    said, placement = ready.image.compiled, ready.placements[0]
+    if placement.device is None or placement.on_tpu:
+        return ""
+    where = f"its step on {_devices(ready)} x {placement.device.name}"
+    asks = f"builder job cost {ready.job.id} compiles it"
+    if said is None:
+        return f"{where}: not asked: no receipt of the image is at hand; {asks}"
+    if not said.passed:
+        raise receipts.failure(ready.job.id, said.problems)
+    if said.not_there:
+        return f"{where}: {said.not_there}"
+    if other := _other(ready, said.seen):
+        return f"{where}: not asked: {other}; {asks}"
+    return "; ".join(each.message for each in said.findings) or str(said.seen.get("note", ""))
+
+
+def _other(ready: Ready, seen: Mapping[str, Any]) -> str:
+    """Return why what a receipt has seen is not the step of a job on GPUs; "" where it is."""
+    try:
+        here = _device(ready.placements[0]).name
+    except NotThereError:
+        here = ""
+    if seen.get("device") != here or _devices(ready) > 1:
+        return f"the receipt is for one {seen.get('device')}"
+    if _decides(ready.job):
+        return "the job's variables make another program"
+    asked = _number(ready.job, *_BATCHES)
+    fits = max(int(seen.get(name) or 0) for name in ("batch", "largest_batch"))
+    return f"the receipt has a batch of {fits:,}, the job {asked:,}" if asked > fits > 0 else ""
 
 
 def least(
@@ -98,7 +137,7 @@ def least(
         raise InputError(f"{job.id}: its step is too small for a bound of its time", fix)
     counted = 1 if ready.placements[0].on_tpu else int(seen.get("devices", 1))
     each = float(seen["least_seconds"]) * counted / _devices(ready)
-    batch = _number(job, contract.BATCH_SIZE, contract.BATCH)
+    batch = _number(job, *_BATCHES)
     of = f" of {batch:,} examples" if batch else ""
     return each * steps, f"{steps:,} steps{of}, each at least {each * 1e3:.2g} ms"
 
@@ -125,7 +164,7 @@ def compiled(root: Path, ready: Ready, settings: Settings, on_event: OnEvent = i
             frameworks.of_image(labels).name,
             topology,
             cudnn or "",
-            _number(ready.job, contract.BATCH_SIZE, contract.BATCH) or compiling.BATCH,
+            _number(ready.job, *_BATCHES) or compiling.BATCH,
             _devices(ready) if device.is_gpu else 0,
         )
         if labels.get(suites.LABEL, receipts.TRAINER) == receipts.TRAINER:
@@ -140,6 +179,11 @@ def variables(job: Job) -> dict[str, str]:
     kept = {name: text for name, text in job.variables.items() if not _ELSEWHERE.fullmatch(name)}
     flags = {name: _FLAG_ELSEWHERE.sub("", kept[name]) for name in _FLAGS if name in kept}
     return kept | {name: " ".join(text.split()) for name, text in flags.items()}
+
+
+def _decides(job: Job) -> bool:
+    """Tell whether a job's variables make another program than the image's alone."""
+    return any(map(_DECIDES.fullmatch, variables(job)))
 
 
 def _devices(ready: Ready) -> int:

@@ -76,7 +76,7 @@ def test_a_topology_names_its_device() -> None:
 
 def test_cudnn_is_told_of_a_gpu_what_a_driver_says_of_it() -> None:
     v100 = devices.devices()["V100"].properties()
-    assert (v100["deviceVer"], v100["multiProcessorCount"], v100["maxCtasPerSM"]) == (700, 80, 32)
+    assert (v100["deviceVer"], v100["multiProcessorCount"]) == (700, 80)
     assert v100["smClockRateKHz"] == 1530000 and v100["reservedSharedMemoryPerBlock"] == 0
     h100 = devices.devices()["H100"].properties()
     assert h100["maxSharedMemoryPerBlockOptin"] + h100["reservedSharedMemoryPerBlock"] == 233472

@@ -6,12 +6,14 @@ library that answers as it does stands in its place; docs/compile.md says what t
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from builder.frameworks import cudnn
+from builder.frameworks import cudnn, hook
 from builder.frameworks.cudnn import Convolution, CudnnError, Planner, Tensor
 
 HLO = """\
@@ -128,10 +130,12 @@ def test_each_convolution_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    planner, known = asked(monkeypatch, 3, 1), dict[Convolution, bool]()
-    questions: list[Convolution] = []
-    monkeypatch.setattr(planner, "plans", lambda each: not questions.append(each))
-    monkeypatch.setattr(cudnn, "Planner", lambda _properties: planner)
+    asked(monkeypatch, 3, 1)
+    questions, known = list[list[Convolution]](), dict[Convolution, bool]()
+    answers = cudnn._answers
+    monkeypatch.setattr(cudnn, "_answers", lambda _of, new: questions.append(new) or [True])
+    monkeypatch.setattr(hook, "begin", lambda work: work)
+    monkeypatch.setattr(hook, "end", lambda work, _seconds: work())
     x, y = FORWARD.x, FORWARD.y
     larger = replace(
         FORWARD,
@@ -141,7 +145,8 @@ def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
     wider = replace(FORWARD, x=replace(x, shape=(*x.shape[:3], 99)))
     for each in (FORWARD, larger, wider):
         assert list(cudnn.refused({}, [(each, "")], known)) == []
-    assert questions == [FORWARD, wider]
+    assert questions == [[FORWARD], [wider]]
+    assert answers({}, [FORWARD]) == [True]
 
 
 def test_an_older_one_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,8 +164,19 @@ def test_without_cudnn_nothing_is_said_and_what_nobody_expects_is_a_remark(
 ) -> None:
     monkeypatch.setattr("sys.path", [])
     with cudnn.asking() as said:
-        list(cudnn.refused({}, [(FORWARD, "")]))
+        assert list(cudnn.refused({}, [(FORWARD, "")])) == []
     assert said == {}
     with cudnn.asking() as said:
         raise ValueError("window={}")
     assert said == {"remark": "not known what cuDNN says of it: ValueError: window={}"}
+
+
+def test_a_cudnn_that_aborts_is_a_remark_and_ends_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked(monkeypatch, 3, 1)
+    end = lambda *_given: os.kill(os.getpid(), signal.SIGTRAP)  # noqa: E731
+    monkeypatch.setattr(Planner, "plans", end)
+    with cudnn.asking() as said:
+        list(cudnn.refused({}, [(FORWARD, "")]))
+    assert said == {"remark": "not known what cuDNN says of it: it aborts (SIGTRAP)"}

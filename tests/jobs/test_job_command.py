@@ -196,6 +196,8 @@ WHERE = {r"(?m)^\|   projects.*\n\|   https.*\n\|   1 x .*\n\|   writes to .*": 
 def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback) -> None:
     ask = lambda *words: shown(run("job", *words), NAMES)  # noqa: E731
     assert ask("submit", "cats", "--logs", "--poll", "0.05") == snapshot("""\
+| note: its step on 2 x V100: not asked: no receipt of the image is at hand; builder
+| .. job cost cats compiles it
 |   = submit cats  N s
 | chief-0 | step 1
 | chief-0 | done
@@ -207,6 +209,8 @@ def test_submit_to_the_end_with_logs(run: Run, loopback: emulator.Loopback) -> N
 """)
     ask = lambda *words: shown(run("job", *words), {**NAMES, **WHERE})  # noqa: E731
     assert ask("submit", "cats") == snapshot("""\
+| note: its step on 2 x V100: not asked: no receipt of the image is at hand; builder
+| .. job cost cats compiles it
 |   = submit cats  cached
 | cats-RUN: it succeeded before; --again runs it a second time
 | cats-RUN: succeeded, N s
@@ -230,6 +234,8 @@ def test_ctrl_c_ends_the_watching_and_cancel_the_job(
     ask = lambda *words: shown(run("job", *words), {**NAMES, **WHERE})  # noqa: E731
     loopback.service.faults.stay_queued = True
     assert ask("submit", "cats") == snapshot("""\
+| note: its step on 2 x V100: not asked: no receipt of the image is at hand; builder
+| .. job cost cats compiles it
 |   = submit cats  N s
 | cats-RUN: queued
 |   WHERE

@@ -74,8 +74,52 @@ def test_what_the_receipt_says_of_the_slice_is_not_asked_again(
     others = replace(ready(), image=jobfiles.image("x", "CPU"))
     others = replace(others, image=replace(others.image, accelerator=None))
     assert step.check(HERE, others, Settings()) == ""
-    assert step.check(HERE, ready(text=GPUS), Settings()) == "", "no slice"
     assert asked == []
+
+
+ONE = GPUS.replace("2 x V100", "1 x V100")
+FITS = "train fits V100; needs 6.9 of 14.7 GiB; a batch of 102 fits"
+
+
+def on_gpu(**more: Any) -> CheckResult:
+    """What the receipt of an image for a V100 says."""
+    seen: dict[str, Any] = {"device": "V100", "batch": 48, "largest_batch": 102, "note": FITS}
+    fields: dict[str, Any] = {"name": "compile", "version": 4, "passed": True, "seconds": 1.0}
+    return CheckResult(**{**fields, "seen": seen, **more})
+
+
+@pytest.mark.parametrize(
+    ("text", "result", "note"),
+    [
+        (ONE, on_gpu(), FITS),
+        (f"{ONE}arguments: {{batch-size: 102}}\n", on_gpu(), FITS),
+        (ONE, on_gpu(seen={}, not_there="not known: x"), "its step on 1 x V100: not known: x"),
+        (ONE, on_gpu(findings=(Defect("it does not fit", "x"),)), "it does not fit"),
+        (GPUS, on_gpu(), "its step on 2 x V100: not asked: the receipt is for one V100; "),
+        (ONE, on_gpu(seen={"device": "T4"}), "not asked: the receipt is for one T4; "),
+        (f"{ONE}environment: {{XLA_FLAGS: --xla_a=1}}\n", on_gpu(), "variables make another"),
+        (f"{ONE}arguments: {{batch-size: 256}}\n", on_gpu(), "has a batch of 102, the job 256; "),
+        (f"{ONE}arguments: {{batch-size: 256}}\n", on_gpu(seen={"device": "V100"}), ""),
+        (ONE.replace("accelerators: 1 x V100\n", ""), on_gpu(), ""),
+        (ONE, None, "its step on 1 x V100: not asked: no receipt of the image is at hand; "),
+    ],
+)
+def test_of_gpus_a_job_says_what_the_receipt_says_and_compiles_nothing(
+    monkeypatch: pytest.MonkeyPatch, text: str, result: CheckResult | None, note: str
+) -> None:
+    asked = compiler(monkeypatch, ((), {"note": "compiled"}))
+    found = step.check(HERE, ready(result, text), Settings())
+    assert note in found and bool(note) == bool(found)
+    assert ("builder job cost cats compiles it" in found) == ("not asked" in found)
+    assert asked == []
+
+
+def test_what_the_receipt_refuses_on_a_gpu_is_not_sent() -> None:
+    refused = on_gpu(passed=False, problems=(Defect("train does not fit V100", "a smaller batch"),))
+    for text in (ONE, GPUS):
+        with pytest.raises(CheckFailed, match=r"^cats: train does not fit V100$") as caught:
+            step.check(HERE, ready(refused, text), Settings())
+        assert caught.value.fix == "a smaller batch"
 
 
 @pytest.mark.parametrize("result", [said("v5e:2x2"), None])

@@ -173,9 +173,7 @@ def test_a_convolution_without_a_plan_is_refused_where_pytorch_has_no_other_way(
     kind: str, says: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_properties: object, convolved: object) -> Iterator[object]:
-        if not kind:
-            raise asking.cudnn.CudnnError("too old")
-        yield from convolved  # type: ignore[misc]
+        yield from convolved if kind else ()  # type: ignore[misc]
 
     work = asking.Work({**V100, "properties": {}})
     asked = (Fake(*X.shape, kind=kind or "float32"), W, None, *HOW)

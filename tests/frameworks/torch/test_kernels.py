@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
+from collections.abc import Callable
 from types import SimpleNamespace as Is
 from typing import Any
 
 import pytest
 
+from builder.frameworks import hook
 from builder.frameworks.torch.probes import kernels
 from builder.prove.checks import compile as compiling
 
@@ -97,29 +100,20 @@ def test_the_check_names_the_programs_line_alone() -> None:
     assert compiling._program_line(words) == "train.py:8: "
 
 
-def begun(answer: bytes, seconds: float = 0.0, code: int = 0) -> tuple[int, int]:
-    """A process that writes an answer and ends."""
-    read, write = os.pipe()
-    if process := os.fork():
-        os.close(write)
-        return process, read
-    os.write(write, answer)
-    time.sleep(seconds)
-    if code:
-        os.kill(os.getpid(), code)
-    os._exit(0)
-
-
 @pytest.mark.parametrize(
-    ("process", "says"),
+    ("work", "says"),
     [
-        ({"answer": b'{"refused": "no"}'}, {"refused": "no"}),
-        ({"answer": b"{}"}, {}),
-        ({"answer": b"", "seconds": 60.0}, {"remark": "takes too long"}),
-        ({"answer": b"", "code": signal.SIGTRAP}, {"remark": "the compiler aborts"}),
+        (lambda: {"refused": "no"}, {"refused": "no"}),
+        (dict, {}),
+        (lambda: time.sleep(60), {"remark": "takes too long"}),
+        (lambda: os.kill(os.getpid(), signal.SIGTRAP), {"remark": "it aborts (SIGTRAP)"}),
+        (lambda: 1 // 0, {"remark": "ZeroDivisionError: integer division or modulo by zero"}),
+        (sys.exit, {"remark": "it ends"}),
     ],
 )
-def test_what_the_process_of_the_compiler_says(process: Any, says: dict[str, str]) -> None:
-    found = kernels.end(begun(**process), 1.0)
+def test_what_the_process_of_the_compiler_says(
+    work: Callable[[], Any], says: dict[str, str]
+) -> None:
+    found = kernels.end(hook.begin(work), 1.0)
     assert found.keys() == says.keys()
     assert all(found[key].endswith(says[key]) for key in says)

@@ -88,6 +88,7 @@ def test_a_program_that_joins_none_uses_one_of_the_devices(torch: Torch) -> None
     ("kind", "command"),
     [
         ((False, False), [sys.executable, "-u", "train", "--steps=3"]),
+        ((None, False), [sys.executable, "-u", "train", "--steps=3"]),  # as accelerate passes it
         ((True, False), [sys.executable, "-u", "-m", "train", "--steps=3"]),
         ((False, True), ["train", "--steps=3"]),
     ],
@@ -99,7 +100,7 @@ def test_torchrun_becomes_one_process_and_tells_it_how_many_there_are(
     nodes: str,
     each: str,
     world: int,
-    kind: tuple[bool, bool],
+    kind: tuple[bool | None, bool],
     command: list[str],
 ) -> None:
     monkeypatch.setenv(hook.VARIABLE, json.dumps({"world": told}))
@@ -107,8 +108,53 @@ def test_torchrun_becomes_one_process_and_tells_it_how_many_there_are(
     monkeypatch.setattr(os, "execvp", lambda program, words: started.append((program, words)))
     torchrun, asked = SimpleNamespace(), {"nnodes": nodes, "nproc_per_node": each}
     asked |= {"training_script": "train", "training_script_args": ["--steps=3"]}
-    Processes(told).begin_launcher(torchrun)
+    Processes(told).begin_torchrun(torchrun)
     torchrun.run(SimpleNamespace(**asked, module=kind[0], no_python=kind[1]))
     assert started == [(command[0], command)]
     assert json.loads(os.environ[hook.VARIABLE]) == {"world": world}
     assert os.environ["WORLD_SIZE"] == "1", "as of torchrun's only process"
+
+
+@pytest.mark.parametrize(
+    ("words", "world", "program"),
+    [
+        ({"num_gpus": 4}, 4, ["--local_rank=0", "--lr=1"]),
+        ({"num_gpus": 4, "num_nodes": 2, "no_local_rank": True}, 8, ["--lr=1"]),
+        ({}, 0, ["--local_rank=0", "--lr=1"]),  # all that there are
+    ],
+)
+def test_so_does_deepspeed(
+    monkeypatch: pytest.MonkeyPatch,
+    torch: Torch,
+    words: dict[str, Any],
+    world: int,
+    program: list[str],
+) -> None:
+    monkeypatch.setenv(hook.VARIABLE, "{}")
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "execvp", lambda _program, words: started.append(words))
+    given = {"num_nodes": -1, "num_gpus": -1, "no_local_rank": False, "module": False}
+    given |= {"no_python": False, "user_script": "train.py", "user_args": ["--lr=1"]}
+    deepspeed: Any = SimpleNamespace(parse_args=lambda _: SimpleNamespace(**{**given, **words}))
+    Processes(0).begin_deepspeed(deepspeed)
+    deepspeed.main()
+    assert started == [[sys.executable, "-u", "train.py", *program]]
+    assert json.loads(os.environ[hook.VARIABLE]) == {"world": world}
+
+
+@pytest.mark.parametrize(
+    ("processes", "cpu", "way"),
+    [(4, False, "several"), (1, False, "alone"), (None, False, "alone"), (4, True, "alone")],
+)
+def test_accelerate_goes_the_way_of_several_gpus(
+    processes: int | None, cpu: bool, way: str
+) -> None:
+    """It calls torchrun's `run` there."""
+    ways: list[str] = []
+    launch: Any = SimpleNamespace(
+        simple_launcher=lambda _args: ways.append("alone"),
+        multi_gpu_launcher=lambda _args: ways.append("several"),
+    )
+    Processes(0).begin_accelerate(launch)
+    launch.simple_launcher(SimpleNamespace(num_processes=processes, cpu=cpu))
+    assert ways == [way]

@@ -14,13 +14,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
-import json
-import os
 import re
-import select
-import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -315,42 +310,27 @@ def start_nothing(request: dict[str, Any]) -> None:
 
 def begin(request: dict[str, Any], of_inductor: bool, step: Callable[[], Any]) -> tuple[int, int]:
     """Begin to compile the kernels of a step in a process of its own; return what `end` takes."""
-    read, write = os.pipe()
-    if process := os.fork():
-        os.close(write)
-        return process, read
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    answer = {}
-    try:
-        kernels = Kernels(request, of_inductor)
-        kernels.stand_in()
-        if of_inductor:
-            kernels.tell_inductor()
-        import_module("torch").set_num_threads(1)  # OpenMP's threads are not in this process
-        step()
-        answer = kernels.answer()
-    except Exception as error:
-        said = words(error)
-        unknown = {"remark": f"not known which of its kernels compile: {hook.words(error)}"}
-        answer = {"refused": said} if said else unknown
-    finally:
-        os.write(write, json.dumps(answer).encode())
-        os._exit(0)
+
+    def work() -> dict[str, Any]:
+        try:
+            kernels = Kernels(request, of_inductor)
+            kernels.stand_in()
+            if of_inductor:
+                kernels.tell_inductor()
+            import_module("torch").set_num_threads(1)  # OpenMP's threads are not in this process
+            step()
+            return kernels.answer()
+        except Exception as error:
+            if said := words(error):
+                return {"refused": said}
+            raise
+
+    return hook.begin(work)
 
 
 def end(begun: tuple[int, int], seconds: float) -> dict[str, str]:
     """Return what was found within so many seconds."""
-    process, read = begun
-    text, until = b"", time.monotonic() + seconds
-    while select.select([read], [], [], max(until - time.monotonic(), 0))[0]:
-        if not (part := os.read(read, 2**16)):
-            break
-        text += part
-    os.kill(process, signal.SIGKILL)
-    _, status = os.waitpid(process, 0)
-    with contextlib.suppress(ValueError):
-        return dict(json.loads(text))
-    why = "it takes too long" if os.WTERMSIG(status) == signal.SIGKILL else "the compiler aborts"
-    return {"remark": f"not known which of its kernels compile: {why}"}
+    try:
+        return dict(hook.end(begun, seconds))
+    except hook.EndedError as error:
+        return {"remark": f"not known which of its kernels compile: {error}"}

@@ -18,7 +18,8 @@ from typing import Any
 
 from builder.frameworks import hook
 
-LAUNCHER = "torch.distributed.run"
+LAUNCHERS = ("torch.distributed.run", "accelerate.commands.launch", "deepspeed.launcher.runner")
+"""Modules that start a program several times, each by its `main`."""
 KNOWN_ERROR = "PyTorch's own tests let such a count be 10 % off"
 """test/distributed/_tools/test_fsdp2_mem_tracker.py of 2.10: `delta=0.1`, beside real GPUs."""
 _WRAPPERS = {"DTensor", "AsyncCollectiveTensor"}
@@ -64,7 +65,10 @@ class Processes:
         meshes = sys.modules.get("torch.distributed.device_mesh")
         for place in filter(None, (*places, meshes)):
             place.init_process_group = join
-        sys.meta_path.insert(0, hook.Finder(LAUNCHER, self.begin_launcher))
+        begins = (self.begin_torchrun, self.begin_accelerate, self.begin_deepspeed)
+        for name, begin in zip(LAUNCHERS, begins, strict=True):
+            program = f"from {name} import main\nmain()"
+            sys.meta_path.insert(0, hook.Finder(name, begin, program))
 
     def answer_ddp(self, torch: Any) -> None:
         """Give DDP its sums where the step runs with real tensors, for the kernels of
@@ -77,20 +81,46 @@ class Processes:
 
         self.library.impl("allreduce_", answer, "CPU", allow_override=True)
 
-    def begin_launcher(self, module: Any) -> None:
-        """Let torchrun become one process in place of all, and tell it how many there are."""
+    def begin_torchrun(self, module: Any) -> None:
+        """Let torchrun become one process in place of all."""
 
         def become(args: Any) -> None:
             nodes = str(args.nnodes).rpartition(":")[2]
             told = [int(each) for each in (nodes, str(args.nproc_per_node)) if each.isdigit()]
-            request = json.loads(os.environ[hook.VARIABLE])
-            request["world"] = self.told or (told[0] * told[1] if len(told) == 2 else 0)
-            self.announce(1, **{hook.VARIABLE: json.dumps(request)})
-            python = [] if args.no_python else [sys.executable, "-u", *["-m"] * args.module]
-            command = [*python, args.training_script, *args.training_script_args]
-            os.execvp(command[0], command)
+            program = [args.training_script, *args.training_script_args]
+            self.become(args, program, told[0] * told[1] if len(told) == 2 else 0)
 
         module.run = become
+
+    def begin_accelerate(self, module: Any) -> None:
+        """Let accelerate go the way that it goes on several GPUs, which is that of torchrun."""
+        alone, several = module.simple_launcher, module.multi_gpu_launcher
+
+        def launch(args: Any) -> None:
+            (several if (args.num_processes or 0) > 1 and not args.cpu else alone)(args)
+
+        module.simple_launcher = launch
+
+    def begin_deepspeed(self, module: Any) -> None:
+        """Let deepspeed become one process in place of all: it names its GPUs, or takes all."""
+
+        def become(given: Any = None) -> None:
+            args = module.parse_args(given)
+            rank = [] if args.no_local_rank else ["--local_rank=0"]
+            program = [args.user_script, *rank, *args.user_args]
+            self.become(args, program, max(args.num_nodes, 1) * max(args.num_gpus, 0))
+
+        module.main = become
+
+    def become(self, args: Any, program: list[str], count: int) -> None:
+        """Become the program that a launcher was to start so many times; 0 where it does not say
+        how many. args: the launcher's."""
+        request = json.loads(os.environ[hook.VARIABLE])
+        request["world"] = self.told or count
+        self.announce(1, **{hook.VARIABLE: json.dumps(request)})
+        python = [] if args.no_python else [sys.executable, "-u", *["-m"] * bool(args.module)]
+        command = [*python, *program]
+        os.execvp(command[0], command)
 
     def announce(self, count: int, **more: str) -> None:
         """Set the variables of a process, as torchrun does, and more."""
