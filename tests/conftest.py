@@ -47,6 +47,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         raise pytest.UsageError("TensorFlow, which takes seconds, is imported by a test without it")
     gc.freeze()
     gc.enable()
+    gc.set_threshold(50_000)  # tests make much and leave little: half the time in the collector
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -101,7 +101,7 @@ def summary(place: str) -> str:
 
 def main() -> NoReturn:
     """Run the command line. An error becomes two lines and an exit code."""
-    gc.set_threshold(100_000)  # imports make many objects, and hardly any garbage
+    gc.set_threshold(500_000)  # imports make many objects, and hardly any garbage
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would look into every package
     try:
         ending.run(lambda: _program()(), _explained)

@@ -20,19 +20,22 @@ _OVERLAP: Final = 4096
 """Bytes that two windows of a file share: longer than what a secret is known by."""
 
 
-def inside(root: Path, path: Path) -> None:
-    """Raise InputError, by name, for what is no regular file of the project: a link out of it, also
+def inside(root: Path, path: Path) -> PurePosixPath:
+    """Return where a file really is, relative to the project.
+
+    Raises InputError, by name, for what is no regular file of the project: a link out of it, also
     of one of its folders, a pipe. A file that is not there is no link, and passes."""
-    shown, real = path.relative_to(root).as_posix(), path.resolve()
+    shown, real, home = path.relative_to(root).as_posix(), path.resolve(), root.resolve()
     if not real.exists() and path.is_symlink():
         raise InputError(f"{shown}: is a link to a file that is not there", "remove the link")
-    if not real.is_relative_to(root.resolve()):
+    if not real.is_relative_to(home):
         raise InputError(
             f"{shown}: is a link to a file outside of the project",
             "copy the file into the project: what is not in it cannot be rebuilt from it",
         )
     if real.exists() and not real.is_dir() and not stat.S_ISREG(real.stat().st_mode):
         raise InputError(f"{shown}: is no regular file", "remove it, or put a file in its place")
+    return PurePosixPath(real.relative_to(home))
 
 
 def check(
@@ -43,9 +46,7 @@ def check(
 
     root: of what is sent; path: below it. left_out: whether a path relative to `root` stays here.
     """
-    inside(root, path)
-    shown = path.relative_to(root).as_posix()
-    real = PurePosixPath(path.resolve().relative_to(root.resolve()))
+    shown, real = path.relative_to(root).as_posix(), inside(root, path)
     if real.as_posix() != shown and left_out(real):
         raise InputError(f"{shown}: is a link to {real}, which is left out", "remove the link")
     from builder.core import confidential  # its rules take time to load

@@ -82,13 +82,18 @@ def read() -> tuple[Release, ...]:
 
 
 @cache
-def of(framework: str) -> tuple[Release, ...]:
-    """Return the releases of a framework, oldest first; of one for several CUDAs, the newest CUDA
-    first ("JAX" stands for "JAX, CUDA 12", too)."""
+def of(framework: str, version: str = "") -> tuple[Release, ...]:
+    """Return the releases of a framework, or those of one version, oldest first; of one for several
+    CUDAs, the newest CUDA first ("JAX" stands for "JAX, CUDA 12", too)."""
+    return tuple(_release(row) for row in _rows_of(framework) if version in ("", row["version"]))
+
+
+@cache
+def _rows_of(framework: str) -> tuple[dict[str, Any], ...]:
     from packaging.version import Version
 
     rows = (row for row in _rows() if row["framework"].partition(",")[0] == framework)
-    return tuple(sorted(map(_release, rows), key=lambda row: (Version(row.version), -row.cuda)))
+    return tuple(sorted(rows, key=lambda row: (Version(row["version"]), -row["cuda"])))
 
 
 def wheels(name: str, version: str) -> tuple[Wheel, ...]:
@@ -99,4 +104,4 @@ def wheels(name: str, version: str) -> tuple[Wheel, ...]:
 
 def versions(framework: str) -> tuple[str, ...]:
     """Return the versions of a framework that were read, oldest first."""
-    return tuple(dict.fromkeys(row.version for row in of(framework)))
+    return tuple(dict.fromkeys(row["version"] for row in _rows_of(framework)))

@@ -61,9 +61,9 @@ def _machine() -> Engine:
     # arrive in the engine.
     environment = {**os.environ, **CLIENTS, "BUILDX_BUILDER": builder}
     with docker_sdk.answering(host):
-        client = docker_sdk.client(host, environment, _ANSWER_SECONDS)
-        info: dict[str, Any] = client.info()
-        components = client.version().get("Components") or []
+        info: dict[str, Any] = docker_sdk.ask(host, environment, "/info", _ANSWER_SECONDS)
+        version = docker_sdk.ask(host, environment, "/version", _ANSWER_SECONDS)
+        components = version.get("Components") or []
     version = str(info.get("ServerVersion", ""))
     podman = any("podman" in str(part.get("Name")).lower() for part in components)
     if not podman and release(version) < OLDEST_ENGINE:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import quote
 
 from builder.core import docker_sdk
 from builder.core.errors import OutsideError
@@ -112,15 +113,11 @@ class Engine:
 
         Raises OutsideError where the engine does not answer.
         """
-        from docker.errors import NotFound
-
-        api: Any = self.client.api
         try:
             # `manifests` (API 1.48) tells what the layers weigh compressed and unpacked
-            answer = api._get(api._url("/images/{0}/json", reference), params={"manifests": 1})
-            return _image(reference, api._result(answer, json=True))
-        except NotFound:
-            return None
+            path = f"/images/{quote(reference, safe='/:')}/json?manifests=1"
+            answer = docker_sdk.ask(self.host, self.environment, path, _API_SECONDS)
+            return _image(reference, answer) if answer else None
         except Exception as error:
             raise OutsideError(
                 f"the engine at {self.host} does not answer: {docker_sdk.first_line(str(error))}",
@@ -154,7 +151,7 @@ class Engine:
     def answers(self) -> bool:
         """Return whether the engine answers within ten seconds."""
         try:
-            return bool(docker_sdk.client(self.host, self.environment, _ANSWER_SECONDS).ping())
+            return bool(docker_sdk.ask(self.host, self.environment, "/version", _ANSWER_SECONDS))
         except Exception:
             return False
 

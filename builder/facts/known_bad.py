@@ -81,6 +81,8 @@ def find(
 def _found(
     row: KnownBad, releases: Mapping[str, str], libraries: Mapping[str, str], capability: str | None
 ) -> FoundBad | None:
+    if not row.libraries.keys() <= libraries.keys():  # of nearly every row, at once
+        return None
     known = [name for name in row.frameworks if _has(row.releases, releases.get(name))]
     if row.frameworks and not known:
         return None
@@ -107,12 +109,12 @@ def _version(text: str) -> Version | None:
 
 
 def _releases(packages: Mapping[str, str]) -> dict[str, str]:
-    """Return the release of each framework among packages, by its key of image.yaml.
+    """Return the release of each framework of the rows among packages, by its key of image.yaml.
 
     What NVIDIA built has other libraries than the wheels on PyPI, and is left out."""
     return {
         framework.name: packages[name]
-        for framework in frameworks.every()
+        for framework in map(frameworks.of, frameworks.OWN)
         for name in sorted(framework.distributions & packages.keys())
         if not (Version(packages[name]).local or "").startswith(_NVIDIA_BUILD)
     }

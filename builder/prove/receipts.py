@@ -44,14 +44,14 @@ _AGAIN = "run `builder smoke` for it again"
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 Line = Annotated[StrictStr, AfterValidator(line)]
 """Text that may hold words of an image: one line, which commands no terminal and no CI service."""
 
 
-@validated(frozen=True, config=ConfigDict(extra="forbid"))
+@validated(frozen=True, config=ConfigDict(extra="forbid", defer_build=True))
 class Defect:
     """One thing that is wrong with an image, and how to fix it."""
 
@@ -59,7 +59,7 @@ class Defect:
     fix: Line = ""
 
 
-@validated(frozen=True, config=ConfigDict(extra="forbid"))
+@validated(frozen=True, config=ConfigDict(extra="forbid", defer_build=True))
 class Finding(Defect):
     """A defect that does not refuse an image that others made."""
 

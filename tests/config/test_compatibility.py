@@ -194,8 +194,14 @@ def test_a_tensorflow_that_needs_cuda_13_is_refused_for_a_v100(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """None is published yet. Once one is in the table, V100s stay on the last release before it."""
-    *older, last = releases.releases()
-    monkeypatch.setattr(releases, "releases", lambda: (*older, replace(last, cuda="13.0")))
+    *_, last = releases.releases()
+    cuda, find = {last.version: "13.0"}, releases.find
+
+    def with_cuda_13(version: str) -> releases.TensorFlowRelease | None:
+        found = find(version)
+        return found and replace(found, cuda=cuda.get(found.version, found.cuda))
+
+    monkeypatch.setattr(releases, "find", with_cuda_13)
     what, fix = refused("V100")
     assert "TensorFlow 2.21.0 needs CUDA 13.0, and CUDA 12 is the last that knows V100" in what
     assert fix == "write tensorflow: 2.20.0"

@@ -1,7 +1,10 @@
 """Which engines are taken, what is known of them, and what those without one are told."""
 
+import hashlib
 import json
 import os
+import socket
+import socketserver
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +13,27 @@ from typing import Any
 import pytest
 from docker.errors import APIError
 
-from builder.core import docker_sdk
+from builder.core import docker_sdk, files
 from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
 from builder.core.settings import Settings
 from builder.engine import Engine, discovery
 from builder.engine.buildx import require
-from tests.emulators.answers import serving
+from tests.emulators.answers import Handler, Server, serving
+from tests.emulators.web import LoopbackServer
+from tests.emulators.web import answering as running
+
+
+class OnSocket(Server):
+    """Answers on a socket of this machine."""
+
+    address_family = socket.AF_UNIX
+    server_bind = socketserver.TCPServer.server_bind
+
+    def __init__(self, path: Path, answers: dict[str, tuple[int, dict[str, str], bytes]]) -> None:
+        handler = type("SocketHandler", (Handler,), {"disable_nagle_algorithm": False})
+        LoopbackServer.__init__(self, str(path), handler)  # type: ignore[arg-type]
+        self.answers, self.seen = answers, []
 
 
 @contextmanager
@@ -125,13 +142,45 @@ def test_an_engine_without_root_is_found_by_its_socket(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(docker_sdk, "_SOCKET", tmp_path / "none.sock")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(
-        "docker.context.ContextAPI.get_context",
-        lambda name: type("Context", (), {"Host": f"unix://{tmp_path}/none.sock", "Name": "x"}),
-    )
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     assert docker_sdk.machine_host() == (f"unix://{tmp_path / name}", "default")
+
+
+def test_the_current_context_of_docker_says_where_its_engine_listens(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variable in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name in ("far", "named"):
+        file = tmp_path / f"contexts/meta/{hashlib.sha256(name.encode()).hexdigest()}/meta.json"
+        endpoint = {"docker": {"Host": f"tcp://{name}:2375", "SkipTLSVerify": False}}
+        files.write(file, json.dumps({"Name": name, "Metadata": {}, "Endpoints": endpoint}))
+    (tmp_path / "config.json").write_text('{"currentContext": "far"}')
+    assert docker_sdk.machine_host() == ("tcp://far:2375", "far")
+    monkeypatch.setenv("DOCKER_CONTEXT", "named")
+    assert docker_sdk.machine_host() == ("tcp://named:2375", "named")
+    monkeypatch.setenv("DOCKER_CONTEXT", "gone")
+    with pytest.raises(OutsideError, match="current context does not exist"):
+        docker_sdk.machine_host()
+
+
+def test_an_engine_on_a_socket_is_asked_as_one_elsewhere_is(tmp_path: Path) -> None:
+    answers: dict[str, tuple[int, dict[str, str], bytes]] = {
+        "/version": (200, {}, b'{"ApiVersion": "1.48", "Version": "28.5.2"}'),
+        "/images/none:x/json?manifests=1": (404, {}, b'{"message": "No such image"}'),
+        "/images/full:x/json?manifests=1": (500, {}, b'{"message": "no space left"}'),
+    }
+    answers |= {f"/v1.48{path}": answer for path, answer in answers.items()}
+    with serving(answers) as server, running(OnSocket(tmp_path / "s", answers)):
+        for host in (f"unix://{tmp_path}/s", server.address.replace("http", "tcp")):
+            engine = Engine("machine", host, "28.5.2", (), "", True, tmp_path)
+            assert engine.answers() and engine.image("none:x") is None
+            with pytest.raises(OutsideError, match=r"does not answer: .*no space left"):
+                engine.image("full:x")
+    assert not Engine("machine", f"unix://{tmp_path}/gone", "1", (), "", True, tmp_path).answers()
 
 
 def test_a_refusal_of_crun_over_cgroups_names_the_other_runtime() -> None:

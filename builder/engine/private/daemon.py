@@ -14,10 +14,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
-from builder.core import files
+from builder.core import docker_sdk, files
 from builder.core.errors import OutsideError
 from builder.engine.private import network
 from builder.engine.private.instance import EngineInstance
@@ -115,13 +116,10 @@ def await_api(instance: EngineInstance, daemon: subprocess.Popen[bytes]) -> str:
 def ping(path: Path) -> str:
     """Return Docker's version, "" if no engine answers at this socket."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(30)  # a stale socket refuses at once, a busy engine takes a while
-            connection.connect(str(path))
-            connection.sendall(b"GET /version HTTP/1.0\r\n\r\n")
-            answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
-        return str(json.loads(answer.partition(b"\r\n\r\n")[2]).get("Version", ""))
-    except (OSError, ValueError):
+        # a stale socket refuses at once, a busy engine takes a while
+        answer = docker_sdk.ask(f"unix://{path}", {}, "/version", 30) or {}
+        return str(answer.get("Version", ""))
+    except (OSError, ValueError, HTTPException):
         return ""
 
 

@@ -27,7 +27,7 @@ _LIBTPU = "libtpu"
 def resolve(spec: ImageSpec) -> Stack:
     """Return the versions of an image with JAX. Raises RefusedError for what cannot work."""
     accelerator = compatibility.accelerator_of(spec)
-    of_release = [row for row in gpu_support.of("JAX") if row.version == spec.release]
+    of_release = gpu_support.of("JAX", spec.release)
     if not of_release:
         raise RefusedError("jax", f"no JAX {spec.release} is known")
     compatibility.require_own_base(spec)
@@ -46,7 +46,10 @@ def resolve(spec: ImageSpec) -> Stack:
 
 
 def _gpu(
-    spec: ImageSpec, accelerator: Accelerator, of_release: list[Release], facts: tuple[Fact, ...]
+    spec: ImageSpec,
+    accelerator: Accelerator,
+    of_release: tuple[Release, ...],
+    facts: tuple[Fact, ...],
 ) -> Stack:
     capability = accelerator.compute_capability or ""
     native = (row for row in of_release if compatibility.kernels(row, capability) == "native")
@@ -105,7 +108,11 @@ def _check_cudnn(
 
 
 def _facts(
-    accelerator: Accelerator, row: Release, of_release: list[Release], toolkit: str, cudnn: str
+    accelerator: Accelerator,
+    row: Release,
+    of_release: tuple[Release, ...],
+    toolkit: str,
+    cudnn: str,
 ) -> Iterator[Fact]:
     capability = accelerator.compute_capability or ""
     title, name = f"JAX {row.version}", accelerator.name

@@ -45,8 +45,9 @@ def releases() -> tuple[TensorFlowRelease, ...]:
 
 def find(version: str) -> TensorFlowRelease | None:
     """Return a release by its version, or the newest of a minor one ("2.20")."""
-    known = (row for row in releases()[::-1] if version in (row.version, minor(row.version)))
-    return next(known, None)
+    known = gpu_support.versions("TensorFlow")[::-1]
+    found = next((each for each in known if version in (each, minor(each))), None)
+    return _release(*gpu_support.of("TensorFlow", found)) if found else None
 
 
 def _release(wheel: gpu_support.Release) -> TensorFlowRelease:

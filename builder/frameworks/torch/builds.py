@@ -96,7 +96,7 @@ def further(capability: str, than: CudaBuild | None) -> CudaBuild | None:
     """Return the newest build that runs on a GPU and is newer than what PyPI has for it, None where
     PyPI has the newest, or `than` is no older."""
     first = next(build for build in every() if build.runs(capability) == "native")
-    known = [each.version for each in gpu_support.of("PyTorch")]
+    known = gpu_support.versions("PyTorch")
     newer = than is None or known.index(first.release.version) > known.index(than.release.version)
     return first if first.label and newer else None
 
