@@ -94,12 +94,12 @@ def _on_gpus(ready: Ready) -> str:
     asks = f"builder job cost {ready.job.id} compiles it"
     if said is None:
         return f"{where}: not asked: no receipt of the image is at hand; {asks}"
-    if not said.passed:
-        raise receipts.failure(ready.job.id, said.problems)
     if said.not_there:
         return f"{where}: {said.not_there}"
     if other := _other(ready, said.seen):
         return f"{where}: not asked: {other}; {asks}"
+    if not said.passed:
+        raise receipts.failure(ready.job.id, said.problems)
     return "; ".join(each.message for each in said.findings) or str(said.seen.get("note", ""))
 
 
