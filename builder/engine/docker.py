@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from builder.core import docker_sdk
 from builder.core.errors import OutsideError
-from builder.registry import manifests as image_manifests
 
 if TYPE_CHECKING:
     import docker
@@ -34,7 +33,6 @@ _API_SECONDS: Final = 600
 class EngineImage:
     """Sizes in bytes."""
 
-    reference: str
     image_id: str
     """The engine's name of the image: the digest of its manifest or of its configuration."""
     digest: str | None
@@ -42,8 +40,6 @@ class EngineImage:
     """What a pull transfers; None on an engine without the containerd image store."""
     unpacked_bytes: int
     labels: Mapping[str, str]
-    environment: Mapping[str, str]
-    entrypoint: tuple[str, ...]
     layers: tuple[str, ...]
 
 
@@ -118,7 +114,7 @@ class Engine:
         try:
             # `manifests` (API 1.48) tells what the layers weigh compressed and unpacked
             answer = api._get(api._url("/images/{0}/json", reference), params={"manifests": 1})
-            return _image(reference, api._result(answer, json=True))
+            return _image(api._result(answer, json=True))
         except NotFound:
             return None
         except Exception as error:
@@ -164,7 +160,7 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
+def _image(answer: Mapping[str, Any]) -> EngineImage:
     config = answer.get("Config") or {}
     manifest = next(
         (
@@ -176,13 +172,10 @@ def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
     )
     unpacked = manifest["ImageData"]["Size"]["Unpacked"] if manifest else answer.get("Size")
     return EngineImage(
-        reference=reference,
         image_id=answer["Id"],
         digest=(answer.get("Descriptor") or {}).get("digest"),
         compressed_bytes=manifest["Size"]["Content"] if manifest else None,
         unpacked_bytes=int(unpacked or 0),
         labels=dict(config.get("Labels") or {}),
-        environment=image_manifests.environment(config),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
         layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
     )

@@ -19,14 +19,14 @@ from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
 from builder.cloudbuild import rendered as cloudbuild
-from builder.config import debian, locking
+from builder.config import debian, debian_packages, lockfile
+from builder.config.lockfile import LockedRootfs
 from builder.core import files, system
 from builder.core.events import ignore
 from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx, discovery
 from builder.image import content_store, loading, rootfs
-from builder.image.apt import ContainerApt
 from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs
 from builder.prove import smoke
@@ -172,7 +172,8 @@ def builder_image(root: Path, settings: Settings, engine: Engine) -> str:
     name = f"{settings.repository}:{cloudbuild.builder_tag(root, text)}"
     if engine.image(name):
         return name
-    locked = locking.rootfs(root, cloudbuild.BUILDER_SUITE, ContainerApt(root, settings, ignore))
+    lock = lockfile.os_lock(root, cloudbuild.BUILDER_SUITE).read_text()
+    locked = LockedRootfs(cloudbuild.BUILDER_SUITE, debian_packages.parse(lock))
     store, compression = content_store.of_this_machine(), Compression.of("gzip")
     packages, archives = Rootfs(locked.suite, locked.packages), debian.archives(settings)
     layer = rootfs.make(packages, engine, archives, store, compression, ignore)
