@@ -204,6 +204,13 @@ def builder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return call
 
 
+@pytest.fixture
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
+    """Runs `builder ...` in the empty project."""
+    monkeypatch.chdir(project)
+    return builder
+
+
 # --- an engine ---------------------------------------------------------------------------------
 
 

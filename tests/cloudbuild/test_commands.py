@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from inline_snapshot import snapshot
 from builder.cloudbuild import builds
 from builder.pipeline import changes
 from builder.pipeline.changes import TargetChange
+from tests.conftest import Run
 from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
 from tests.emulators.google import Refused
 from tests.shown import shown
@@ -34,7 +34,6 @@ steps:
 options:
   logging: CLOUD_LOGGING_ONLY
 """
-Run = Callable[..., tuple[int, str, str]]
 SOURCE = {r"source/[0-9a-f.-]+\.tgz#\d+ \(\d+ bytes\)": "source/NAME.tgz"}
 SIDE_BY_SIDE = {**SOURCE, r"(?m)^\|   [=x] .*\n": ""}
 """Which of the builds ends first is left to them."""

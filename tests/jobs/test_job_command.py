@@ -18,9 +18,9 @@ from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import JobImage
 from tests.clock import replace_pauses, until
+from tests.conftest import Run
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
-from tests.jobs.conftest import Run
 from tests.jobs.test_convert import POST
 from tests.shown import shown
 

@@ -28,8 +28,8 @@ from builder.jobs.machines import Pool
 from builder.jobs.stopping import Stop
 from builder.jobs.why.diagnose import Diagnosis
 from tests.clock import until
+from tests.conftest import Run
 from tests.jobs import jobfiles
-from tests.jobs.conftest import Run
 
 pytestmark = [pytest.mark.engine]
 
