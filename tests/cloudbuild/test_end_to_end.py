@@ -30,8 +30,7 @@ from builder.image import content_store, loading, rootfs
 from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs
 from builder.prove import smoke
-from tests import commands, containers
-from tests.commands import ROOT
+from tests import ROOT, commands, containers
 from tests.emulators.cloud_build import (
     PROJECT,
     Job,

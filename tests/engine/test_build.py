@@ -19,13 +19,12 @@ from builder.core.events import Event, StepDone, StepLog
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx, discovery, private
 from builder.reading import tars
-from tests import containers
+from tests import ROOT, containers
 from tests.clock import until
 from tests.pipeline.pushing import other_engine
 from tests.registry import server as registry_server
 
 pytestmark = pytest.mark.engine
-ROOT = Path(__file__).resolve().parents[2]
 Context = Callable[..., Path]
 
 

@@ -17,14 +17,13 @@ from inline_snapshot import snapshot
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import JobImage
+from tests import ROOT
 from tests.clock import replace_pauses, until
 from tests.conftest import Run
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
 from tests.jobs.test_convert import POST
 from tests.shown import shown
-
-ROOT = project.find_root(Path(__file__).parent)
 
 
 def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:

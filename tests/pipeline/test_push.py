@@ -24,7 +24,7 @@ from builder.pipeline.verify import verify
 from builder.prove import receipts
 from builder.prove.receipts import CheckResult
 from builder.trust import pushed as pushed_lock
-from tests.commands import ROOT
+from tests import ROOT
 from tests.emulators.registry_faults import Fault, faulty
 from tests.image.layers import layer
 from tests.pipeline.pushing import REQUIRED, Build, other_engine, proof, results
