@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import signal
-import subprocess
 import threading
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from inline_snapshot import snapshot
 from builder.cloudbuild import builds
 from builder.pipeline import changes
 from builder.pipeline.changes import TargetChange
+from tests import commands
 from tests.conftest import Run
 from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
 from tests.emulators.google import Refused
@@ -187,9 +187,8 @@ def test_async_leaves_the_source_and_of_a_clean_tree_the_commit_is_sent_that_the
 ) -> None:
     cloud.faults.stay_queued = True
     (checkout / "cloudbuild.yaml").write_text(FILE.replace("'echo'", "'echo', '$SHORT_SHA'"))
-    git = ["git", "-C", checkout, "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init"], ["add", "-A", "--force"], ["commit", "-m", "all"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
+        commands.git(checkout, *words)
     call = ("--registry", "other.test/x", "--substitutions", "_GPU=a")
     code, out, err = run("build", "cpu", "--async", "--json", *call)
     assert (code, json.loads(out)["status"]) == (0, "QUEUED"), err

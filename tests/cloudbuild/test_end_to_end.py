@@ -68,10 +68,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root)
     done = builder(root, "render")
     assert done.returncode == 0, done.stderr
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run([*git, "init", "--quiet"], cwd=root, check=True)
-    subprocess.run([*git, "add", "."], cwd=root, check=True)
-    subprocess.run([*git, "commit", "--quiet", "-m", "first"], cwd=root, check=True)
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        commands.git(root, *words)
     return root
 
 
@@ -211,9 +209,7 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     answer = json.loads(done.stdout)
     repository = f"{registry.host}/team/training"
     pushed = {image["name"]: image for image in answer["images"]}
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    commit = commands.git(project, "rev-parse", "HEAD")
     assert f"{repository}:{TARGET}-{commit[:7]}" in pushed
     assert "Docker 20.10.24" in done.stderr
     verified = builder(project, "verify", f"{repository}:{TARGET}", **environment)
