@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.engine import Engine
+from tests import ROOT
 from tests.engine.tags import tags
 
-ROOT = Path(__file__).resolve().parents[1]
 COMMAND = (sys.executable, "-m", "builder")
 _PATH = os.pathsep.join([str(ROOT), str(ROOT / "packages" / "cloudbuild-local")])
 

@@ -20,11 +20,10 @@ from xdist.scheduler import LoadScopeScheduling
 
 from builder.core.settings import Settings
 from builder.engine import Engine, discovery
-from tests import commands
+from tests import ROOT, commands
 from tests.debian import static
 from tests.registry.server import RegistryServer, registry
 
-ROOT = Path(__file__).resolve().parents[1]
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 """jsonschema imports its 38 grammars for seconds, for IRIs, which no document here has."""
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
@@ -203,6 +202,13 @@ def builder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return int(left.value.code or 0), shown.out, shown.err
 
     return call
+
+
+@pytest.fixture
+def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
+    """Runs `builder ...` in the empty project."""
+    monkeypatch.chdir(project)
+    return builder
 
 
 # --- an engine ---------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from tests import ROOT
+
 UID: Final = 54_321
 """Of the user, and of the user's only group."""
 

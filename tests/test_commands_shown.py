@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 
 from builder.cli.group import app
 from cloudbuild_local import cli as cloudbuild_local
-from tests.commands import ROOT
+from tests import ROOT
 
 FILES = sorted(
     path

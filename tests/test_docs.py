@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from builder.config.image_yaml import ImageSpec
-from builder.core.project import find_root
+from tests import ROOT
 
-ROOT = find_root(Path(__file__).parent)
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 FOLDERS = "builder|docs|examples|images|jobs|requirements|tests|tools|trainer"
 PATH = re.compile(rf"(?:{FOLDERS})/[\w./<>{{}},*-]*|[\w-]+\.(?:md|toml)|Makefile")

@@ -7,7 +7,7 @@ import subprocess
 import textwrap
 from pathlib import Path
 
-from tests.commands import ROOT
+from tests import ROOT
 from tests.pages import commands, run
 
 PAGE = ROOT / "docs/first-hour.md"

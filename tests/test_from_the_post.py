@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
-from tests.commands import ROOT, team
+from tests import ROOT
+from tests.commands import team
 from tests.pages import Command, commands, run, shell
 from tests.registry.server import RegistryServer
 

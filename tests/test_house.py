@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.core.project import find_root
+from tests import ROOT
 
-ROOT = find_root(Path(__file__).parent)
 BUILDER, TRAINER, PACKAGES = ROOT / "builder", ROOT / "trainer", ROOT / "packages"
 MODULE_LINES, FUNCTION_LINES, TOP_MODULES = 500, 60, 3
 

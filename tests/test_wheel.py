@@ -20,14 +20,13 @@ from builder.config import network, uv
 from builder.engine import Engine
 from builder.pipeline import make
 from builder.prove import smoke
-from tests import ordinary, pages, test_first_hour
+from tests import ROOT, ordinary, pages, test_first_hour
 from tests.jobs import jobset_rules
 from tests.pipeline.test_layout import linked
 from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.slow, pytest.mark.network]
 
-ROOT = Path(__file__).parents[1]
 BROUGHT = """
 import json
 from pathlib import Path

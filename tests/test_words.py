@@ -6,11 +6,9 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-from builder.core.project import find_root
+from tests import ROOT
 
-ROOT = find_root(Path(__file__).parent)
 WORDS = (
     (ROOT / "docs/contributing.md").read_text("utf-8").split("\n## Words\n")[1].split("\n## ")[0]
 )

@@ -20,8 +20,8 @@ from builder.cli.common import (
     settings,
     show,
 )
-from builder.cli.console import duration
 from builder.cli.options import argument, flag, option
+from builder.core.display import duration
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:

@@ -8,31 +8,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from builder.core.display import plain
+from builder.core.display import duration, plain, size
 from builder.core.events import Event, StepDone, StepLog, StepProgress, StepStarted
 
 PLAIN_INTERVAL: Final = 15.0
 """Seconds between two progress lines of one step if there is no terminal."""
-
-
-def size(count: int | None) -> str:
-    """Return 1234567 as '1.2 MB': decimal units, as registries and disks use them."""
-    if count is None:
-        return "unknown"
-    value, units = float(count), ["B", "kB", "MB", "GB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:.0f} {units[0]}" if units[0] in ("B", "kB") else f"{value:,.1f} {units[0]}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds for a person to read: '0.4 s', '12 s', '3 min 05 s'."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
 
 
 @dataclass

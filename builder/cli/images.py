@@ -11,10 +11,9 @@ import typer
 
 from builder.cli import options
 from builder.cli.common import chosen, out, reporter, results, root, say, settings
-from builder.cli.console import duration, size
 from builder.cli.options import flag, option
 from builder.cli.registry import show_push
-from builder.core import display
+from builder.core.display import columns, duration, size
 from builder.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -218,7 +217,7 @@ def list_targets(as_json: bool = options.JSON) -> None:
         )
         for row in rows
     )
-    results(as_json, rows, display.columns(lines))
+    results(as_json, rows, columns(lines))
 
 
 def show_image(record: "ImageRecord") -> None:

@@ -12,9 +12,9 @@ import typer
 
 from builder.cli import options
 from builder.cli.common import OPTIONS, out, reporter, root, say, settings
-from builder.cli.console import duration
 from builder.cli.options import BackendOptions, SendingOptions, argument, expanded, flag, option
 from builder.core import backends
+from builder.core.display import duration
 
 if TYPE_CHECKING:
     from builder.jobs.backends.protocol import Backend, JobStatus, OnLine

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from builder.cli.common import cloud_clients, reporter, results, root, say, settings, show
-from builder.cli.console import size
 from builder.cli.options import (
     ENGINE,
     JSON,
@@ -18,7 +17,8 @@ from builder.cli.options import (
     flag,
     option,
 )
-from builder.core import display, files
+from builder.core import files
+from builder.core.display import columns, size
 from builder.core.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def cache(
     freed = content_store.of_this_machine().prune(time.time() - days * 86400) if prune else 0
     sizes = files.sizes(files.cache_home())
     content = {"folder": str(files.cache_home()), "sizes": sizes, "freed": freed}
-    results(as_json, content, display.columns((name, size(count)) for name, count in sizes.items()))
+    results(as_json, content, columns((name, size(count)) for name, count in sizes.items()))
     say(f"{files.cache_home()}: {size(sum(sizes.values()))}")
     if prune:
         say(f"freed {size(freed)}")

@@ -10,8 +10,8 @@ import typer
 
 from builder.cli import options
 from builder.cli.common import out, reporter, root, say, settings
-from builder.cli.console import duration, size
 from builder.cli.options import argument, flag, option
+from builder.core.display import duration, size
 from builder.core.errors import CheckFailed, InputError
 
 if TYPE_CHECKING:

@@ -194,20 +194,6 @@ def _locked_rootfs(root: Path, suite: str, upgrade: bool) -> LockedRootfs:
     return LockedRootfs(suite, packages)
 
 
-def rootfs(root: Path, suite: str, apt: Apt) -> LockedRootfs:
-    """Return the locked rootfs of a suite; where there is none, `apt` chooses it and it is
-    written.
-    """
-    with files.locked(root / project.BUILD / ".lock"):
-        kept = _locked_rootfs(root, suite, upgrade=False)
-        if kept.packages:
-            return kept
-        (packages,) = _chosen(suite, [(WANTED, ())], apt)
-        made = replace(kept, packages=tuple(sorted(packages)))
-        lockfile.write_rootfs(root, made)
-        return made
-
-
 # --- Python packages ------------------------------------------------------------------------------
 
 GLIBC_PUBLISHED = 31

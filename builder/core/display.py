@@ -61,13 +61,28 @@ def line(text: str) -> str:
     return type(text)(plain(text).replace("\n", "?"))
 
 
-def size(count: float) -> str:
-    """Return a number of bytes for people: "286 MB", "1.3 GB"."""
-    for unit in ("bytes", "kB", "MB", "GB"):
+def size(count: float | None) -> str:
+    """Return a number of bytes for people: "286.4 MB", in decimal units, as registries and disks
+    use them."""
+    if count is None:
+        return "unknown"
+    for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5 or unit == "GB":
             break
         count /= 1000
-    return f"{count:,.1f} {unit}" if count < 10 and unit != "bytes" else f"{count:,.0f} {unit}"
+    return f"{count:,.1f} {unit}" if unit in ("MB", "GB") else f"{count:.0f} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Return seconds for people: "0.4 s", "12 s", "3 min 05 s", "1 h 20 min"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min" + (f" {rest:02d} s" if rest else "")
+    return f"{minutes // 60} h" + (f" {minutes % 60:02d} min" if minutes % 60 else "")
 
 
 def columns(rows: Iterable[Sequence[str]]) -> list[str]:

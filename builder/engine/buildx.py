@@ -68,7 +68,6 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuiltImage:
-    reference: str
     digest: str | None
     """Of the manifest, None on an engine without the containerd image store."""
     image_id: str
@@ -186,16 +185,14 @@ def _built(engine: Engine, request: BuildRequest, metadata: Mapping[str, Any]) -
     reference = request.tags[0]
     if request.destination == "registry":
         config = str(metadata.get("containerimage.config.digest", ""))
-        return BuiltImage(reference, metadata.get("containerimage.digest"), config, None, None)
+        return BuiltImage(metadata.get("containerimage.digest"), config, None, None)
     image = engine.image(reference)
     if image is None:
         raise OutsideError(
             f"{reference}: built, but the engine no longer has it",
             "another run may have removed it; run the same command again",
         )
-    return BuiltImage(
-        reference, image.digest, image.image_id, image.compressed_bytes, image.unpacked_bytes
-    )
+    return BuiltImage(image.digest, image.image_id, image.compressed_bytes, image.unpacked_bytes)
 
 
 # --- what a failure means -------------------------------------------------------------------------

@@ -276,6 +276,17 @@ def follow(
     threading.Thread(target=read, daemon=True).start()
 
 
+def send(container: Container, signal: str) -> bool:
+    """Send a container's first process a signal; False where it has ended already."""
+    from docker.errors import APIError
+
+    try:
+        container.kill(signal)
+    except APIError:
+        return False
+    return True
+
+
 def measure(container: Container, on_sample: Callable[[float, int], bool]) -> None:
     """Hand over what a running container uses, once a second, in a thread: processors and bytes of
     memory. It ends with the container, or where `on_sample` returns False."""

@@ -16,7 +16,6 @@ from urllib.parse import quote
 
 from builder.core import docker_sdk
 from builder.core.errors import OutsideError
-from builder.registry import manifests as image_manifests
 
 if TYPE_CHECKING:
     import docker
@@ -35,7 +34,6 @@ _API_SECONDS: Final = 600
 class EngineImage:
     """Sizes in bytes."""
 
-    reference: str
     image_id: str
     """The engine's name of the image: the digest of its manifest or of its configuration."""
     digest: str | None
@@ -43,8 +41,6 @@ class EngineImage:
     """What a pull transfers; None on an engine without the containerd image store."""
     unpacked_bytes: int
     labels: Mapping[str, str]
-    environment: Mapping[str, str]
-    entrypoint: tuple[str, ...]
     layers: tuple[str, ...]
 
 
@@ -117,7 +113,7 @@ class Engine:
             # `manifests` (API 1.48) tells what the layers weigh compressed and unpacked
             path = f"/images/{quote(reference, safe='/:')}/json?manifests=1"
             answer = docker_sdk.ask(self.host, self.environment, path, _API_SECONDS)
-            return _image(reference, answer) if answer else None
+            return _image(answer) if answer else None
         except Exception as error:
             raise OutsideError(
                 f"the engine at {self.host} does not answer: {docker_sdk.first_line(str(error))}",
@@ -161,7 +157,7 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
+def _image(answer: Mapping[str, Any]) -> EngineImage:
     config = answer.get("Config") or {}
     manifest = next(
         (
@@ -173,13 +169,10 @@ def _image(reference: str, answer: Mapping[str, Any]) -> EngineImage:
     )
     unpacked = manifest["ImageData"]["Size"]["Unpacked"] if manifest else answer.get("Size")
     return EngineImage(
-        reference=reference,
         image_id=answer["Id"],
         digest=(answer.get("Descriptor") or {}).get("digest"),
         compressed_bytes=manifest["Size"]["Content"] if manifest else None,
         unpacked_bytes=int(unpacked or 0),
         labels=dict(config.get("Labels") or {}),
-        environment=image_manifests.environment(config),
-        entrypoint=tuple(config.get("Entrypoint") or ()),
         layers=tuple((answer.get("RootFS") or {}).get("Layers") or ()),
     )

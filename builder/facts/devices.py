@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import TypeAdapter
 
 from builder.core.errors import InputError
-from builder.facts import DATA, Source, accelerators, numbers, read_table, sources_of
+from builder.facts import DATA, accelerators, numbers, read_table
 from builder.facts.accelerators import Accelerator
 
 GIB: Final = 2**30
@@ -195,10 +195,6 @@ def _table() -> Mapping[str, Any]:
 def devices() -> Mapping[str, Device]:
     rows = _table()["devices"]
     return {row.name: row for row in TypeAdapter(tuple[Device, ...]).validate_python(rows)}
-
-
-def sources() -> Mapping[str, Source]:
-    return sources_of(_table())
 
 
 def of(accelerator: Accelerator) -> Device | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from builder.facts import DATA, Source, read_table, sources_of
+from builder.facts import DATA, read_table
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,6 @@ def _table() -> Mapping[str, Any]:
 @cache
 def kinds() -> tuple[GpuDirect, ...]:
     return TypeAdapter(tuple[GpuDirect, ...]).validate_python(_table()["gpudirect"])
-
-
-def sources() -> Mapping[str, Source]:
-    """Return the sources that the rows name."""
-    return sources_of(_table())
 
 
 def on(machine: str) -> GpuDirect | None:

@@ -60,7 +60,6 @@ class Instruction:
 @dataclass
 class _Stage:
     name: str
-    base: str
     parent: _Stage | None
     variables: dict[str, str] = field(default_factory=dict)
     """The values of ARG and ENV."""
@@ -85,7 +84,7 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
             shared |= _argument(instruction, shared, {})
             before.append(_unread(instruction, where))
         else:
-            stages = stages or [_Stage("", "", None)]
+            stages = stages or [_Stage("", None)]
             stages[-1].said += _said(instruction, file, stages[-1], shared)
     last = stages[-1] if stages else None
     chain = []
@@ -156,9 +155,9 @@ def _stage(
     why = f"builds on the stage {base}" if parent else _NO_FIELD["FROM"]
     said = SourceStatement(where, str(instruction), "note" if parent else "image", (base,), why)
     if parent is None:
-        return _Stage(name, base, None, said=[said])
+        return _Stage(name, None, said=[said])
     inherited = (dict(parent.variables), parent.elsewhere, dict(parent.copied))
-    return _Stage(name, base, parent, *inherited, [said])
+    return _Stage(name, parent, *inherited, [said])
 
 
 def _said(

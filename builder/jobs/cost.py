@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+from builder.core.display import duration
 from builder.facts import DATA, read_table
 from builder.jobs import machines
 from builder.jobs.ready import Ready
@@ -161,7 +162,7 @@ def _lines(ready: Ready, seconds: float, spot: bool) -> tuple[BillLine, ...]:
 
 def as_text(bill: Bill) -> Iterator[str]:
     least = "at least " if bill.least else ""
-    yield f"{bill.job}: {least}{length(bill.seconds)} ({bill.basis})"
+    yield f"{bill.job}: {least}{duration(bill.seconds)} ({bill.basis})"
     width = max(len(line.what) for line in bill.lines)
     for line in bill.lines:
         start = f"  {line.what:<{width}}  {_number(line.quantity):>9} {line.unit:<8}"
@@ -180,13 +181,6 @@ def as_text(bill: Bill) -> Iterator[str]:
 
 def as_json(bill: Bill) -> dict[str, Any]:
     return {**asdict(bill), "usd": bill.usd, "complete": bill.complete}
-
-
-def length(seconds: float) -> str:
-    """Return a length of time in words: 1 h 20 min."""
-    whole = round(seconds)
-    parts = [(whole // 3600, "h"), (whole % 3600 // 60, "min"), (whole % 60, "s")]
-    return " ".join(f"{value} {unit}" for value, unit in parts if value) or f"{seconds:.2g} s"
 
 
 def _number(value: float, digits: int = 4) -> str:

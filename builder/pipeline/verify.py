@@ -41,9 +41,7 @@ class Verification:
     digest: str
     image_id: str
     """Digest of its config."""
-    labels: Mapping[str, str]
     receipt: Receipt
-    receipt_digest: str
     signer: str = ""
     """The key or identity that signed the receipt; "" where [trust] names none."""
     on_gpu: ListedReceipt | None = None
@@ -156,9 +154,7 @@ def proven(
         reference=str(image.at(manifest.digest)),
         digest=manifest.digest,
         image_id=manifest.config.digest,
-        labels=labels,
         receipt=entry.receipt,
-        receipt_digest=entry.digest,
         signer=entry.signer,
     )
     accelerator = entry.receipt.accelerator

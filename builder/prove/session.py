@@ -309,7 +309,7 @@ class Sandbox:
             if event.name == contract.STEP and event.step is not None:
                 self.step.progress(event.step, steps, "steps")
             if stop is not None and not stopped and stop(events):
-                stopped = _send(container, stop_signal)
+                stopped = containers.send(container, stop_signal)
                 if stop_signal == "SIGTERM":
                     lines.end_within(self.limits.grace_seconds)
         run = Run(0, time.monotonic() - began, tuple(events), tuple(tail), answer, stopped)
@@ -421,7 +421,7 @@ class _Lines:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._read.get_nowait()
-        _send(self._container, "SIGKILL")
+        containers.send(self._container, "SIGKILL")
 
     def _is_filled(self) -> bool:
         began = time.monotonic()
@@ -435,17 +435,6 @@ class _Lines:
     def _put(self, line: str) -> None:
         if not self._ended.is_set():
             self._read.put(line)
-
-
-def _send(container: Container, name: StopSignal) -> bool:
-    """Send a container's first process a signal; False where it has ended already."""
-    from docker.errors import APIError
-
-    try:
-        container.kill(name)
-    except APIError:
-        return False
-    return True
 
 
 def program_files(program: str, imports: Sequence[str]) -> tuple[str, dict[str, bytes]]:

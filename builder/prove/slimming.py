@@ -71,10 +71,6 @@ class SlimmingPlan:
     left: Mapping[str, str]
     """Library -> why it is left as it is."""
 
-    @property
-    def size(self) -> int:
-        return sum(change.before - change.after for change in self.changes)
-
 
 def plan(image: Image, nvidia: bool, programs: Mapping[str, Dynamic]) -> SlimmingPlan:
     """Return what the image can be without.

@@ -18,7 +18,6 @@ from builder.registry import decoding, names
 OCI_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 OCI_INDEX: Final = "application/vnd.oci.image.index.v1+json"
 OCI_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
-OCI_LAYER_GZIP: Final = "application/vnd.oci.image.layer.v1.tar+gzip"
 OCI_LAYER_ZSTD: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
 DOCKER_MANIFEST: Final = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_LIST: Final = "application/vnd.docker.distribution.manifest.list.v2+json"

@@ -12,6 +12,7 @@ import pytest
 
 from builder.config import image_yaml
 from builder.image import layers_lock
+from tests import ROOT
 from tools import bench
 from tools.bench import (
     Row,
@@ -26,8 +27,6 @@ from tools.bench import (
     table,
 )
 from tools.bench.__main__ import NAMES
-
-ROOT = Path(__file__).parents[2]
 
 
 def row(

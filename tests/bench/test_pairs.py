@@ -12,8 +12,6 @@ from builder.facts.devices import GIB
 from tools.bench import pairs
 from tools.bench.pairs import PROGRAMS, Pair, Python, Said, line, totals
 
-ROOT = Path(__file__).parents[2]
-
 
 def pair(fits: bool = True, **more: object) -> Pair:
     return Pair("a step", "torch", "bert", "V100", fits, "anatomy", **more)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from builder import __version__, cli
 from builder.cli.common import OPTIONS, say, show
-from builder.cli.console import Reporter, duration, size
+from builder.cli.console import Reporter
 from builder.cli.group import app
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import StepDone, StepLog, StepStarted
@@ -192,14 +192,6 @@ def test_nothing_that_is_shown_holds_a_password_or_moves_the_cursor(
     streams = capsys.readouterr()
     assert streams.err == "torn.so\ntorn.so\n"
     assert streams.out == "lib.so of https://***@host/x?\n"
-
-
-def test_sizes_are_decimal_and_durations_short() -> None:
-    counts = (None, 999, 1_000, 1_234_567, 2.5e12)
-    texts = ["unknown", "999 B", "1 kB", "1.2 MB", "2,500.0 GB"]
-    assert [size(count) for count in counts] == texts  # type: ignore[arg-type]
-    texts = ["0.4 s", "12 s", "120 s", "3 min 05 s"]
-    assert [duration(seconds) for seconds in (0.44, 12.3, 119.6, 185)] == texts
 
 
 @pytest.mark.parametrize(

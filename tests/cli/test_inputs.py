@@ -9,7 +9,8 @@ import pytest
 from inline_snapshot import snapshot
 
 from builder import cli
-from tests.conftest import ROOT, Run
+from tests import ROOT
+from tests.conftest import Run
 from tests.shown import shown
 
 

@@ -6,9 +6,7 @@ import functools
 import json
 import re
 import signal
-import subprocess
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,8 @@ from inline_snapshot import snapshot
 from builder.cloudbuild import builds
 from builder.pipeline import changes
 from builder.pipeline.changes import TargetChange
+from tests import commands
+from tests.conftest import Run
 from tests.emulators.cloud_build import PROJECT, Job, LoopbackCloud, Outcome, Script, Status
 from tests.emulators.google import Refused
 from tests.shown import shown
@@ -34,7 +34,6 @@ steps:
 options:
   logging: CLOUD_LOGGING_ONLY
 """
-Run = Callable[..., tuple[int, str, str]]
 SOURCE = {r"source/[0-9a-f.-]+\.tgz#\d+ \(\d+ bytes\)": "source/NAME.tgz"}
 SIDE_BY_SIDE = {**SOURCE, r"(?m)^\|   [=x] .*\n": ""}
 """Which of the builds ends first is left to them."""
@@ -188,9 +187,8 @@ def test_async_leaves_the_source_and_of_a_clean_tree_the_commit_is_sent_that_the
 ) -> None:
     cloud.faults.stay_queued = True
     (checkout / "cloudbuild.yaml").write_text(FILE.replace("'echo'", "'echo', '$SHORT_SHA'"))
-    git = ["git", "-C", checkout, "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init"], ["add", "-A", "--force"], ["commit", "-m", "all"]):
-        subprocess.run([*git, *words], check=True, capture_output=True)
+        commands.git(checkout, *words)
     call = ("--registry", "other.test/x", "--substitutions", "_GPU=a")
     code, out, err = run("build", "cpu", "--async", "--json", *call)
     assert (code, json.loads(out)["status"]) == (0, "QUEUED"), err

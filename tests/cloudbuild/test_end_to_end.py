@@ -19,19 +19,18 @@ from google.cloud.devtools import cloudbuild_v1 as api
 from google.protobuf import json_format
 
 from builder.cloudbuild import rendered as cloudbuild
-from builder.config import debian, locking
+from builder.config import debian, debian_packages, lockfile
+from builder.config.lockfile import LockedRootfs
 from builder.core import files, system
 from builder.core.events import ignore
 from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import BuildRequest, Engine, buildx, discovery
 from builder.image import content_store, loading, rootfs
-from builder.image.apt import ContainerApt
 from builder.image.layer import Compression, assemble
 from builder.image.plan import Rootfs
 from builder.prove import smoke
-from tests import commands, containers
-from tests.commands import ROOT
+from tests import ROOT, commands, containers
 from tests.emulators.cloud_build import (
     PROJECT,
     Job,
@@ -69,10 +68,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, root)
     done = builder(root, "render")
     assert done.returncode == 0, done.stderr
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    subprocess.run([*git, "init", "--quiet"], cwd=root, check=True)
-    subprocess.run([*git, "add", "."], cwd=root, check=True)
-    subprocess.run([*git, "commit", "--quiet", "-m", "first"], cwd=root, check=True)
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        commands.git(root, *words)
     return root
 
 
@@ -172,7 +169,8 @@ def builder_image(root: Path, settings: Settings, engine: Engine) -> str:
     name = f"{settings.repository}:{cloudbuild.builder_tag(root, text)}"
     if engine.image(name):
         return name
-    locked = locking.rootfs(root, cloudbuild.BUILDER_SUITE, ContainerApt(root, settings, ignore))
+    lock = lockfile.os_lock(root, cloudbuild.BUILDER_SUITE).read_text()
+    locked = LockedRootfs(cloudbuild.BUILDER_SUITE, debian_packages.parse(lock))
     store, compression = content_store.of_this_machine(), Compression.of("gzip")
     packages, archives = Rootfs(locked.suite, locked.packages), debian.archives(settings)
     layer = rootfs.make(packages, engine, archives, store, compression, ignore)
@@ -211,9 +209,7 @@ def test_a_target_is_built_proven_and_pushed_in_the_cloud_and_a_stranger_trains_
     answer = json.loads(done.stdout)
     repository = f"{registry.host}/team/training"
     pushed = {image["name"]: image for image in answer["images"]}
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    commit = commands.git(project, "rev-parse", "HEAD")
     assert f"{repository}:{TARGET}-{commit[:7]}" in pushed
     assert "Docker 20.10.24" in done.stderr
     verified = builder(project, "verify", f"{repository}:{TARGET}", **environment)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
-    """Runs `builder ...` in a project."""
-    monkeypatch.chdir(project)
-    return builder
+from tests.conftest import Run
 
 
 def test_options_are_handed_on(run: Run) -> None:

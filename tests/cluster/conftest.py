@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.cluster import images, programs
 from tests.cluster.access import Access, Gate
-from tests.commands import ROOT, environment
+from tests.commands import environment
 from tests.registry.server import registry
 
 

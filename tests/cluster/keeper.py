@@ -32,6 +32,7 @@ from builder.jobs.backends.kubernetes import jobset
 from tests.cluster import configuration, names
 from tests.cluster.configuration import Cluster
 from tests.cluster.programs import programs as built
+from tests.emulators import tls
 
 SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
 """What a kubelet sets."""
@@ -66,7 +67,7 @@ def up(images: str) -> Cluster:
             (controller / f"{instance.cgroup[1:]}/{name}").mkdir(parents=True)
     for path, text in configuration.files(cluster).items():
         files.write(cluster.folder / path, text)
-    _certificate(cluster)
+    tls.certificate(cluster.folder, f"IP:{cluster.address}")
     return cluster
 
 
@@ -87,18 +88,6 @@ def _controllers() -> list[Path]:
     """Return where each controller of control groups is mounted."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [Path(line.split()[4]) for line in lines if " - cgroup" in line]
-
-
-def _certificate(cluster: Cluster) -> None:
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=cluster", "-addext", f"subjectAltName=IP:{cluster.address}"),
-            *("-keyout", cluster.folder / "tls.key", "-out", cluster.certificate),
-        ],
-        check=True,
-        capture_output=True,
-    )
 
 
 # --- while it runs --------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import pytest
 from builder import contract
 from builder.frameworks.torch import FRAMEWORK
 from builder.image.start import training_image_rendezvous
+from tests import ROOT
 from tests.cluster.access import Access, ended, lines
-from tests.commands import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 JAX = """

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.cluster.access import SECONDS, Access
 from tests.cluster.gpus import RESOURCE
-from tests.commands import ROOT, environment
+from tests.commands import environment
 from tests.trainer.test_guard import T4, V100, Gpu, machine
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]

@@ -12,9 +12,10 @@ import pytest
 from builder.core import files
 from builder.engine.private import daemon
 from builder.engine.private.instance import load
+from tests import ROOT
 from tests.cluster import keeper, programs
 from tests.cluster.access import Access
-from tests.commands import ROOT, environment
+from tests.commands import environment
 
 pytestmark = [pytest.mark.long, pytest.mark.network, pytest.mark.timeout(5400)]
 

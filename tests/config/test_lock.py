@@ -19,10 +19,10 @@ from builder.config.stack import Stack
 from builder.core import files
 from builder.core.errors import InputError, OutsideError
 from builder.image import download
+from tests import ROOT
 from tests.emulators.answers import serving
 from tests.emulators.index import simple
 
-ROOT = Path(__file__).parents[2]
 LIBGOMP = DebianPackage(
     "libgomp1", "12.2.0-14", "debian", "20260712T000000Z", "pool/libgomp1.deb", "1" * 64, 116128
 )

@@ -14,8 +14,8 @@ from builder.devicecode.pruning import announce
 from builder.image import dockerfile, plan
 from builder.image.dockerfile import Rendered
 from builder.image.plan import pruning_program
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0" * 64
 A100 = ("NVIDIA A100", 8, 0)
 V100 = ("Tesla V100", 7, 0)

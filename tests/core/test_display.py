@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builder.core.display import Annotation, address, masked, plain
+from builder.core.display import Annotation, address, duration, masked, plain, size
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,33 @@ def test_a_name_gives_no_command_to_the_service_that_reads_the_output() -> None:
 
 def test_a_name_does_not_move_the_cursor() -> None:
     assert plain("a\x1b[31m\x1b]0;title\x07\x1b\x07\x9b\u202eb\n\tc é") == "a????b\n\tc é"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "unknown"),
+        (999, "999 B"),
+        (1_000, "1 kB"),
+        (1_234_567, "1.2 MB"),
+        (999_600_000, "1.0 GB"),
+        (2.5e12, "2,500.0 GB"),
+    ],
+)
+def test_sizes_are_decimal(count: float | None, text: str) -> None:
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.44, "0.4 s"),
+        (12.3, "12 s"),
+        (119.6, "2 min"),
+        (185, "3 min 05 s"),
+        (3599.6, "1 h"),
+        (4800, "1 h 20 min"),
+    ],
+)
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

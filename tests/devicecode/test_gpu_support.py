@@ -6,7 +6,6 @@ import importlib.util
 import io
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -17,10 +16,10 @@ from builder.devicecode.library import Wheel
 from builder.devicecode.verdict import Audit
 from builder.facts import accelerators
 from builder.frameworks.tensorflow import releases
+from tests import ROOT
 
 from .writer import container, library, ptx, sass
 
-ROOT = Path(__file__).parents[2]
 PTX = b".version 8.5\n.target sm_90\n.address_size 64\n"
 
 

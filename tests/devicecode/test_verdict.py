@@ -17,10 +17,10 @@ from builder.devicecode.pruning.fatbin import COMPILED
 from builder.devicecode.verdict import Audit, Support, Verdict, carries
 from builder.facts import accelerators, cuda
 from builder.frameworks.tensorflow import releases
+from tests import ROOT
 
 from .writer import Part, container, elf, entry, install, library, lto, ptx, sass
 
-ROOT = Path(__file__).parents[2]
 ELSEWHERE = Path(__file__).parent / "data"
 """What was read of real wheels that no lock names."""
 

@@ -1,14 +1,9 @@
-"""Findings by their names, and the loopback services that the doctor is tried on."""
+"""Findings by their names, and the loopback service that the doctor is tried on."""
 
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Iterable
 
 from builder.core.findings import DoctorFinding
-from tests.emulators.cloud_build import LoopbackCloud, loopback_cloud
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.cloudbuild.conftest import cloud  # noqa: F401 - a fixture
 
 
 def by_name(findings: Iterable[DoctorFinding]) -> dict[str, DoctorFinding]:
@@ -21,18 +16,3 @@ def by_name(findings: Iterable[DoctorFinding]) -> dict[str, DoctorFinding]:
 
 def severities(findings: dict[str, DoctorFinding]) -> dict[str, str]:
     return {name: finding.severity for name, finding in findings.items()}
-
-
-@pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopbackCloud]:
-    with loopback_cloud() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
-
-
-@pytest.fixture
-def run(project: Path, monkeypatch: pytest.MonkeyPatch, builder: Run) -> Run:
-    """Runs `builder` in a project."""
-    monkeypatch.chdir(project)
-    return builder

@@ -12,7 +12,8 @@ from builder.core.findings import examine
 from builder.core.settings import CloudSettings
 from builder.doctor import cloudbuild
 from builder.doctor.cloudbuild import CloudBuild
-from tests.doctor.conftest import Run, by_name, severities
+from tests.conftest import Run
+from tests.doctor.conftest import by_name, severities
 from tests.emulators.cloud_build import PROJECT, LoopbackCloud
 from tests.shown import shown
 

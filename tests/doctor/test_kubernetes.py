@@ -13,10 +13,11 @@ from builder.core.findings import DoctorFinding, examine
 from builder.jobs.backends.kubernetes import doctor as kubernetes
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
+from tests.conftest import Run
 from tests.doctor.conftest import by_name, severities
 from tests.emulators import kubernetes as server
 from tests.jobs.clusters import JOB, ready
-from tests.jobs.conftest import Run, here, loopback, run  # noqa: F401
+from tests.jobs.conftest import here, loopback, run  # noqa: F401
 from tests.jobs.test_kubernetes_backend import cats  # noqa: F401
 from tests.shown import shown
 

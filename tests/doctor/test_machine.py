@@ -16,7 +16,8 @@ from builder.core.findings import DoctorFinding, examine
 from builder.core.settings import Settings
 from builder.doctor import machine
 from builder.engine import Engine, docker
-from tests.doctor.conftest import Run, severities
+from tests.conftest import Run
+from tests.doctor.conftest import severities
 from tests.emulators.answers import serving
 from tests.shown import shown
 

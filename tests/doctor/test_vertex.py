@@ -19,7 +19,8 @@ from builder.jobs.backends.vertex.backend import VertexAI
 from builder.jobs.backends.vertex.doctor import Vertex
 from builder.jobs.backends.vertex.settings import JobSettings
 from builder.jobs.ready import JobImage
-from tests.doctor.conftest import Run, by_name, severities
+from tests.conftest import Run
+from tests.doctor.conftest import by_name, severities
 from tests.emulators import answers
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles

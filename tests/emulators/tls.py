@@ -8,18 +8,19 @@ from http.server import HTTPServer
 from pathlib import Path
 
 
-def certificate(folder: Path, name: str = "registry.test") -> tuple[Path, Path]:
-    """A certificate for `name`, of no known CA, and its key."""
+def certificate(folder: Path, name: str = "DNS:registry.test") -> tuple[Path, Path]:
+    """A certificate for a name or an address (IP:...), of no known CA, and its key:
+    tls.crt and tls.key, as Kubernetes names them."""
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=tests", "-addext", f"subjectAltName=DNS:{name}"),
-            *("-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")),
+            *("-subj", "/CN=tests", "-addext", f"subjectAltName={name}"),
+            *("-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt")),
         ],
         check=True,
         capture_output=True,
     )
-    return folder / "cert.pem", folder / "key.pem"
+    return folder / "tls.crt", folder / "tls.key"
 
 
 def encrypt(server: HTTPServer, certificate: tuple[Path, Path]) -> None:

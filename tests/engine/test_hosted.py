@@ -14,9 +14,9 @@ from builder.core.errors import OutsideError
 from builder.core.files import data_home
 from builder.engine import hosted
 from builder.engine.private.instance import EngineInstance
+from tests import ROOT
 from tests.clock import until
 
-ROOT = Path(__file__).resolve().parents[2]
 INSTANCE = EngineInstance(Path("/data"), "0badcafe")
 needs_engine = [
     pytest.mark.engine,

@@ -18,9 +18,9 @@ from builder.core.errors import OutsideError
 from builder.engine import Engine, private
 from builder.engine.private import daemon, network
 from builder.engine.private.instance import load
+from tests import ROOT
 from tests.clock import until
 
-ROOT = Path(__file__).resolve().parents[2]
 needs_engine = [
     pytest.mark.engine,
     pytest.mark.network,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from builder.core.errors import InputError
-from builder.facts import accelerators, devices
+from builder.facts import accelerators, devices, sources_of
 
 
 def test_every_row_names_an_accelerator_and_its_sources() -> None:
-    known, sources = accelerators.accelerators(), devices.sources()
+    known, sources = accelerators.accelerators(), sources_of(devices._table())
     for name, device in devices.devices().items():
         assert known[device.accelerator].kind == ("gpu" if device.is_gpu else "tpu"), name
         assert {device.source, device.rates_source} <= set(sources), name

@@ -23,9 +23,8 @@ from builder.devicecode import dynamic, inventory
 from builder.devicecode.dynamic import Dynamic
 from builder.facts import DATA, frameworks, known_bad
 from builder.reading.images import ImageContent
+from tests import ROOT
 from tests.devicecode.writer import container, install, library, linked, sass
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

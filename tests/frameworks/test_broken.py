@@ -19,12 +19,11 @@ from builder.engine import BuildRequest, Engine, buildx
 from builder.image.plan import site_packages
 from builder.prove import suites
 from builder.prove.suite import Suite
-from tests import commands
+from tests import ROOT, commands
 from tests.prove.proving import proven
 
 from .standins import number, shared_object
 
-ROOT = Path(__file__).parents[2]
 TORCH, JAX, TPU = "v100-torch", "v100-jax", "tpu-jax"
 SCORE: dict[str, list[bool]] = {TORCH: [], JAX: [], TPU: []}
 

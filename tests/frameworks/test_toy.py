@@ -23,10 +23,9 @@ from builder.pipeline import make, proof
 from builder.prove import suites
 from builder.prove.session import Session
 from builder.prove.suite import Answer, Check, Suite
+from tests import ROOT
 from tests.emulators.answers import serving
 from tests.image.layers import wheel
-
-ROOT = Path(__file__).parents[2]
 
 
 def resolve(spec: ImageSpec) -> Stack:

@@ -124,7 +124,7 @@ def headers(number: int) -> None:
     str(judge(damaged, _GPU))
 
 
-_DESCRIPTOR = {"mediaType": manifests.OCI_LAYER_GZIP, "digest": f"sha256:{'a' * 64}", "size": 1}
+_DESCRIPTOR = {"mediaType": manifests.OCI_LAYER_ZSTD, "digest": f"sha256:{'a' * 64}", "size": 1}
 _ANSWERS: tuple[dict[str, Any], ...] = (
     {"schemaVersion": 2, "config": _DESCRIPTOR, "layers": [_DESCRIPTOR], "annotations": {"a": "b"}},
     {"manifests": [{**_DESCRIPTOR, "platform": {"os": "linux", "architecture": "amd64"}}]},

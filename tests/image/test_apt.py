@@ -1,7 +1,5 @@
 """Versions chosen by apt in a container, from the real mirror."""
 
-from pathlib import Path
-
 import pytest
 
 from builder.config import lockfile, locking
@@ -10,9 +8,8 @@ from builder.core.errors import OutsideError
 from builder.core.settings import Settings
 from builder.image import apt
 from builder.image.apt import ContainerApt
+from tests import ROOT
 from tests.emulators.answers import serving
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(

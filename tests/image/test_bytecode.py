@@ -18,9 +18,9 @@ from builder.engine import Engine
 from builder.image import bytecode, deb, plan
 from builder.image.bytecode import BATCH, BytecodeCompiler
 from builder.image.download import fetch_debs
+from tests import ROOT
 from tests.image.layers import THIS_PYTHON
 
-ROOT = Path(__file__).resolve().parents[2]
 SITE = "/opt/venv/lib/python3.11/site-packages"
 SOURCE = "import os\nx = {{'utf_8', 'a', '{}'}}\n\n\ndef f(*a):\n    return x\n"
 SOURCES = {f"{SITE}/one/m{n:03}.py": SOURCE.format(n).encode() for n in range(BATCH + 50)}

@@ -13,8 +13,8 @@ from builder.config.pins import Pin
 from builder.core.errors import InputError
 from builder.image import dockerfile
 from builder.image.dockerfile import Rendered
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 DIGEST = "sha256:" + "0" * 64
 PUBLISHED: dict[str, object] = {"rootfs": None, "apt": {}, "wheels": {}}
 

@@ -19,10 +19,9 @@ from builder.image import base, content_store, layers_lock
 from builder.image.content_store import ContentStore
 from builder.image.layer import Layer
 from builder.pipeline import committed, make
+from tests import ROOT
 from tests.conftest import Run
 from tests.image import layers
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

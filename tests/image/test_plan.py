@@ -33,9 +33,9 @@ from builder.image.tarball import LayerWriter
 from builder.image.wheel import excluded, matches
 from builder.pipeline.make import prepare
 from builder.registry.manifests import OCI_LAYER_ZSTD, Descriptor
+from tests import ROOT
 from tests.image.layers import unpacked
 
-ROOT = Path(__file__).resolve().parents[2]
 OLDER = Pin("tensorflow", "2.20.0", "ab" * 32, 500_000_000)
 ZSTD, GZIP = Compression(), Compression("gzip", 6)
 

@@ -16,9 +16,9 @@ from builder.image import start
 from builder.image.start.training_image_rendezvous import variables
 from builder.jobs.backends.local.replicas import LocalJob, replicas
 from builder.jobs.machines import Pool
+from tests import ROOT
 from tests.jobs.test_kubernetes import CHIEF, environment, rendered, roles
 
-ROOT = Path(__file__).parents[2]
 PRINT = "import json, os; print(json.dumps(dict(os.environ)))"
 CLUSTER = (Pool("chief"), Pool("worker", 2), Pool("evaluator"))
 

@@ -28,9 +28,9 @@ from builder.image.content_store import ContentStore, of_this_machine
 from builder.image.layer import Compression, Layer
 from builder.image.plan import Rootfs
 from builder.image.tarball import LayerWriter
+from tests import ROOT
 from tests.image.layers import Entry, entries, package, record, unpacked
 
-ROOT = Path(__file__).resolve().parents[2]
 NEWEST = 1_700_000_000
 FIRST = "base-passwd"
 

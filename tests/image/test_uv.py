@@ -32,9 +32,9 @@ from builder.image.layer import Layer
 from builder.image.plan import LOADER, VENV, WheelLayer, exclude_rules, site_packages
 from builder.image.wheel import excluded
 from builder.image.wheel_layers import Making
+from tests import ROOT
 from tests.image.layers import Entry, entries
 
-ROOT = Path(__file__).resolve().parents[2]
 TARGETS = os.environ.get("UV_TARGETS", "cpu").split()
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

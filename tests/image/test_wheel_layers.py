@@ -39,7 +39,6 @@ from tests.image.layers import THIS_PYTHON, entries, wheel
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"opt/venv/lib/python{PYTHON}/site-packages"
 TAG = sys.implementation.cache_tag
-ROOT = Path(__file__).resolve().parents[2]
 SOURCE = '"""A module."""\n\n\ndef f(x):\n    return {"a", "b", x}\n'
 
 

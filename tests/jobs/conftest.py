@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from builder.config import image_yaml
-from builder.core import project
 from builder.engine import BuildRequest, Engine, buildx
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.local.replicas import LocalJob
+from tests import ROOT
+from tests.conftest import Run
 from tests.emulators import kubernetes as server
 
-ROOT = project.find_root(Path(__file__).parent)
 JOB = """\
 image: v100
 region: us-central1
@@ -30,7 +30,6 @@ arguments: {steps: 100, batch-size: 32}
 STUDY = """\
 study: {metric: accuracy, trials: 2, algorithm: random, parameters: {rate: {min: 0.1, max: 0.9}}}
 """
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from builder import contract
-from builder.core import project
 from builder.core.errors import InputError
 from builder.core.settings import Settings
 from builder.jobs import checks, description, images
 from builder.jobs.backends.vertex import messages
 from builder.jobs.ready import JobImage
+from tests import ROOT
 from tests.jobs import jobfiles
 
-ROOT = project.find_root(Path(__file__).parent)
 BASE = "image: v100\nregion: us-central1\nmachine: n1-standard-8\naccelerators: 2 x V100\n"
 
 

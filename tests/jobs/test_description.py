@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from builder.core import project
 from builder.core.errors import InputError
 from builder.jobs import description
+from tests import ROOT
 from tests.jobs import jobfiles
 
-ROOT = project.find_root(Path(__file__).parent)
 SIX_LINES = """\
 image: v100
 region: asia-east1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from builder.cli.group import app
+from tests import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SHOWN = re.compile(r"^    \$ builder (job (?:cost|why --log) .*)\n((?:    .+\n)+)", re.MULTILINE)
 """A command that needs nothing but this repository, and the lines below it."""
 EXAMPLES = [

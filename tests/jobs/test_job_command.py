@@ -17,14 +17,13 @@ from inline_snapshot import snapshot
 from builder.core import project
 from builder.jobs import images as service
 from builder.jobs.ready import JobImage
+from tests import ROOT
 from tests.clock import replace_pauses, until
+from tests.conftest import Run
 from tests.emulators import vertex as emulator
 from tests.jobs import jobfiles
-from tests.jobs.conftest import Run
 from tests.jobs.test_convert import POST
 from tests.shown import shown
-
-ROOT = project.find_root(Path(__file__).parent)
 
 
 def test_render_writes_what_is_sent_to_stdout(run: Run, here: Path) -> None:
@@ -314,20 +313,11 @@ def test_why_a_job_there_ended(run: Run, loopback: emulator.Loopback) -> None:
     line = "OOM when allocating tensor with shape[64]"
     loopback.service.executor = emulator.Script((("workerpool0-0", line),), code=1)
     assert run("job", "submit", "cats", "--logs", "--poll", "0.05")[0] == 1
-    assert ask("why", "cats") == snapshot("""\
-| cats-RUN: device-memory
-| The GPU's or TPU's memory was too small for a step.
-|   chief-0, TIME UTC: OOM when allocating tensor with shape[64]
-|   what the job left: exit code 1
-| To do: Make the batch smaller (--batch-size), use mixed precision, or take an
-| .. accelerator with
-| more memory. JAX takes 75% of a GPU's memory when it starts; where another process
-| .. has the rest,
-| XLA_PYTHON_CLIENT_PREALLOCATE=false takes only what is used.
-| The same job ends the same way again.
-| More: https://github.com/tensorflow/models/issues/5527
-""")
-    assert json.loads(run("job", "why", "cats", "--json")[1])["ending"] == "device-memory"
+    why = json.loads(run("job", "why", "cats", "--json")[1])
+    said, left = why["evidence"]
+    assert (why["ending"], why["certainty"]) == ("device-memory", "certain")
+    assert said["where"].startswith("chief-0, ") and said["text"] == line
+    assert left == {"where": "what the job left", "text": "exit code 1"}
     loopback.service.faults.bursts = [("/v2/entries:list", 403, 10)]
     assert ask("why", "cats") == snapshot("""\
 | cats-RUN: unknown

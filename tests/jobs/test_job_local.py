@@ -27,13 +27,12 @@ from builder.jobs.backends.protocol import SERVICE, JobStatus, LogLine
 from builder.jobs.machines import Pool
 from builder.jobs.stopping import Stop
 from builder.jobs.why.diagnose import Diagnosis
+from tests import ROOT
 from tests.clock import until
+from tests.conftest import Run
 from tests.jobs import jobfiles
-from tests.jobs.conftest import Run
 
 pytestmark = [pytest.mark.engine]
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def left(engine: Engine, owner: str = "") -> list[Any]:

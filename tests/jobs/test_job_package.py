@@ -13,7 +13,7 @@ from builder.core.project import tag_of
 from builder.core.settings import Settings
 from builder.engine import Engine
 from builder.pipeline import verify
-from tests import commands
+from tests import ROOT, commands
 from tests.emulators import vertex as emulator
 from tests.jobs import jobset_rules
 from tests.prove.reading import PROGRAM
@@ -21,7 +21,6 @@ from tests.registry.server import RegistryServer
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
 import argparse

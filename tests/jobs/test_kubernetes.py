@@ -22,6 +22,7 @@ from builder.jobs.backends.kubernetes import pod as pods
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.ready import JobImage
+from tests.conftest import Run
 from tests.jobs import jobfiles, jobset_rules
 from tests.jobs.clusters import (
     ANY,
@@ -34,7 +35,6 @@ from tests.jobs.clusters import (
     rendered,
     roles,
 )
-from tests.jobs.conftest import Run
 from trainer.loop import distribution
 
 CHIEF = "image: v100\nmachine: n1-standard-8\naccelerators: 2 x V100\n"

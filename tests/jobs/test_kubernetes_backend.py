@@ -23,11 +23,11 @@ from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Clus
 from builder.jobs.backends.kubernetes.status import JOB as JOB_LABEL
 from builder.jobs.backends.protocol import LostAnswer
 from builder.jobs.ready import JobImage, Ready
+from tests.conftest import Run
 from tests.emulators import kubernetes as server
 from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import JOB, ready
-from tests.jobs.conftest import Run
 from tests.shown import shown
 
 CLUSTER = JOB + "replicas: {workers: 2}\n"

@@ -17,11 +17,11 @@ from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.why import diagnose, logs
+from tests.conftest import Run
 from tests.emulators import kubernetes as server
 from tests.emulators.controllers import ROLE
 from tests.emulators.kubernetes import Script
 from tests.jobs.clusters import JOB, ready
-from tests.jobs.conftest import Run
 from tests.jobs.test_kubernetes_backend import CLUSTER, ON, cats, send  # noqa: F401
 
 PRIORITY = "no PriorityClass with name high was found"

@@ -15,10 +15,9 @@ from builder.jobs.backends.local import run as local
 from builder.jobs.backends.local.replicas import LocalJob
 from builder.jobs.backends.protocol import LogLine
 from builder.jobs.machines import Pool
-from tests import commands
+from tests import ROOT, commands
 from tests.jobs import jobfiles
 
-ROOT = project.find_root(Path(__file__).parent)
 RECORDS = ROOT / "builder/prove/records"
 MODELS = {
     "cpu": "model/saved_model.pb",

@@ -22,11 +22,11 @@ from builder.jobs.ready import JobImage
 from builder.jobs.trials import SentStudy
 from builder.jobs.why import diagnose, logs
 from tests.clock import until
+from tests.conftest import Run
 from tests.emulators import kubernetes as server
 from tests.emulators.kubernetes import Script
 from tests.jobs import jobfiles
 from tests.jobs.clusters import JOB, ready
-from tests.jobs.conftest import Run
 from tests.shown import shown
 
 STUDY = """\

@@ -122,7 +122,7 @@ def test_a_dockerfile_of_ones_own_is_left_to_buildkit(
 
     def build(engine: Any, plan: BuiltPlan, reference: str, *_: object) -> BuiltImage:
         plans.append(plan)
-        return BuiltImage(reference, "sha256:1", "sha256:2", None, None)
+        return BuiltImage("sha256:1", "sha256:2", None, None)
 
     monkeypatch.setattr(program, "build", build)
     engine: Any = "engine"

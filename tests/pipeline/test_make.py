@@ -26,12 +26,11 @@ from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
 from builder.registry import Reference, Registry
-from tests import commands
+from tests import ROOT, commands
 from tests.emulators.registry_faults import faulty
 from tests.image import layers
 from tests.registry.server import RegistryServer
 
-ROOT = Path(__file__).parents[2]
 TARGET = "v100"
 FRAMES, FILES = 5, 91
 

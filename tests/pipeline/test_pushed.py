@@ -17,7 +17,8 @@ from builder.pipeline.verify import verify
 from builder.prove import suites
 from builder.registry import Manifest, Reference
 from builder.trust import provenance, pushed
-from tests.commands import ROOT, git
+from tests import ROOT
+from tests.commands import git
 from tests.pipeline.pushing import results
 from tests.prove.reading import PROGRAM
 from tests.trust.signing import Pair, Repository

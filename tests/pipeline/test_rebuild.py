@@ -15,7 +15,7 @@ from builder.image.content_store import ContentStore
 from builder.pipeline import rebuild
 from builder.pipeline.asked import Asked
 from builder.registry import Reference, Registry, manifest, parse
-from tests.commands import ROOT
+from tests import ROOT
 from tests.conftest import Run
 from tests.image import layers
 from tests.registry.server import RegistryServer

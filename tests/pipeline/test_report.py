@@ -126,7 +126,7 @@ cpu: proven
   digest       sha256:DIGEST
   accelerator  CPU
   TensorFlow   2.21.0
-  pull         1 bytes
+  pull         1 B
   unpacked     10 kB in 2 layers
   user         1000
   command      python -m train
@@ -134,15 +134,15 @@ cpu: proven
   proof        proven on CPU, TIME
 
 Checks
-  size    passed  A pull transfers 286 MB; image.yaml allows 600 MB.
+  size    passed  A pull transfers 286.0 MB; image.yaml allows 600.0 MB.
   driver  passed  It holds no library of the driver: the machine's own is loaded.
   loader  passed  The framework is imported in the locked version.
 
 Where the bytes lie, by layer
   Unpacked, the lowest layer first.
                       Python  other files  bytes
-  keras 3.0                   1 bytes      1 bytes  3af1b1a90c0b
-  app copied to /app  10 kB                10 kB    2df0b2ae249b
+  keras 3.0                   1 B          1 B    3af1b1a90c0b
+  app copied to /app  10 kB                10 kB  2df0b2ae249b
 
 Advisories
   keras LOCKED (PyPI)  GHSA-planted  open
@@ -164,7 +164,7 @@ of another step
 | digest | sha256:DIGEST |
 | accelerator | CPU |
 | TensorFlow | 2.21.0 |
-| pull | 1 bytes |
+| pull | 1 B |
 | unpacked | 10 kB in 2 layers |
 | user | 1000 |
 | command | python -m train |
@@ -175,7 +175,7 @@ of another step
 
 | check | state | saw |
 | --- | --- | --- |
-| size | passed | A pull transfers 286 MB; image.yaml allows 600 MB. |
+| size | passed | A pull transfers 286.0 MB; image.yaml allows 600.0 MB. |
 | driver | passed | It holds no library of the driver: the machine's own is loaded.
 | .. |
 | loader | passed | The framework is imported in the locked version. |
@@ -186,7 +186,7 @@ Unpacked, the lowest layer first.
 
 |  | Python | other files | bytes |  |
 | --- | --- | --- | --- | --- |
-| keras 3.0 |  | 1 bytes | 1 bytes | 3af1b1a90c0b |
+| keras 3.0 |  | 1 B | 1 B | 3af1b1a90c0b |
 | app copied to /app | 10 kB |  | 10 kB | 2df0b2ae249b |
 
 ### Advisories
@@ -214,7 +214,7 @@ image: training:cpu
 digest: sha256:DIGEST
 accelerator: CPU
 TensorFlow: 2.21.0
-pull: 1 bytes
+pull: 1 B
 unpacked: 10 kB in 2 layers
 user: 1000
 command: python -m train
@@ -223,16 +223,16 @@ proof: proven on CPU, TIME
 Checks
 | check | | saw
 | size | passed
-| A pull transfers 286 MB; image.yaml allows 600 MB.
+| A pull transfers 286.0 MB; image.yaml allows 600.0 MB.
 | driver | passed
 | It holds no library of the driver: the machine's own is loaded.
 | loader | passed
 | The framework is imported in the locked version.
 Where the bytes lie, by layer
 Unpacked, the lowest layer first.
-Python 10 kB other files 1 bytes
+Python 10 kB other files 1 B
 keras 3.0 3af1b1a90c0b
-= 1 bytes
+= 1 B
 app copied to /app 2df0b2ae249b
 = 10 kB
 Advisories
@@ -247,7 +247,7 @@ Python packages (1)
         {
             "check": "size",
             "status": "passed",
-            "said": "A pull transfers 286 MB; image.yaml allows 600 MB.",
+            "said": "A pull transfers 286.0 MB; image.yaml allows 600.0 MB.",
         }
     )
     assert told["debian_packages"]["bash"] and told["packages"] == {"keras": "3.0"}
@@ -359,12 +359,12 @@ Settings
 Bytes
   Unpacked.
           device code  libraries  other files  bytes
-  before  48 kB        520 bytes  5 bytes      49 kB
-  now     130 kB       520 bytes  5 bytes      131 kB
+  before  48 kB        520 B      5 B          49 kB
+  now     130 kB       520 B      5 B          131 kB
 
 Device code
-  9.0 (H100, H200)  -       90 kB  +90 kB
-  8.0 (A100)        8.1 kB  -      -8.1 kB
+  9.0 (H100, H200)  -     90 kB  +90 kB
+  8.0 (A100)        8 kB  -      -8 kB
 
 Layers
   RUN pip install torch==2.10.0 (ca1431f4e5db)  -      131 kB  +131 kB
@@ -420,7 +420,7 @@ def test_an_image_is_the_same_as_itself(saved: Archive, builder: Run) -> None:
 one.tar → two.tar: same
   old       passed
   new       passed
-  unpacked  49 kB (+0 bytes)
+  unpacked  49 kB (+0 B)
   layers    2 of 2 are the same
 |   = read one.tar  N s
 |   = read two.tar  N s

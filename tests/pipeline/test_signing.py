@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,24 +32,10 @@ from tests.emulators.referrers_api import with_referrers
 from tests.emulators.registry_faults import faulty
 from tests.pipeline.pushing import results
 from tests.registry.server import skopeo
-from tests.trust.programs import OFFLINE, accepts, cosign, program
+from tests.trust.programs import OFFLINE, accepts, cosign, ran
 from tests.trust.signing import ACCOUNT, WORKFLOW, Pair, Repository, pair, receipt
 
 KINDS = (dsse.SIGNATURE, dsse.RECEIPT)
-
-
-def run(name: str, *words: str, folder: Path) -> str:
-    """Return what a program of others prints."""
-    done = subprocess.run(
-        [program(name), *words],
-        env={**os.environ, "HOME": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.fixture
@@ -83,11 +67,12 @@ def test_other_programs_read_what_refers_to_an_image(
     words = ("verify", "--key", ours.public, *OFFLINE, name)
     assert cosign(*words, folder=ours.path.parent).returncode == 0
     words = ("discover", "--plain-http", "--format", "json", "--artifact-type", dsse.BUNDLE, name)
-    listed = json.loads(run("oras", *words, folder=tmp_path))
+    listed = json.loads(ran("oras", *words, folder=tmp_path).stdout)
     digests = [each["digest"] for each in listed.get("referrers") or listed["manifests"]]
     assert len(digests) == len(KINDS)
     referrer = str(repository.reference.at(digests[0]))
-    content = json.loads(run("crane", "manifest", "--insecure", referrer, folder=tmp_path))
+    shown = ran("crane", "manifest", "--insecure", referrer, folder=tmp_path)
+    content = json.loads(shown.stdout)
     assert content["subject"]["digest"] == made.digest
     assert skopeo("inspect", "--raw", "--tls-verify=false", f"docker://{name}") == (
         made.data.decode()

@@ -14,8 +14,7 @@ from builder.prove import receipts, smoke
 from builder.prove.image import Subject
 from builder.prove.receipts import Receipt
 from builder.prove.suite import Suite
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 def proven(

@@ -16,9 +16,9 @@ from builder.prove import suites
 from builder.prove.image import Image, Subject
 from builder.reading import layers
 from builder.reading.images import ImageContent
+from tests import ROOT
 from tests.devicecode.packing import digest, layout, tar
 
-ROOT = Path(__file__).parents[2]
 SITE = "/opt/venv/lib/python3.11/site-packages"
 Files = Mapping[str, tuple[bytes, int, int]]
 """Content, mode and owner of each file by its path; a path that ends with / is a folder."""

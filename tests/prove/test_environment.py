@@ -3,7 +3,6 @@ machine only."""
 
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +15,10 @@ from builder.image import dockerfile
 from builder.prove.checks import environment, machine
 from builder.prove.image import Image
 from builder.prove.judge import Run
+from tests import ROOT
 from tests.devicecode.writer import container, library, linked, sass
 from tests.prove.reading import SITE, Files, layer, plain, read
 
-ROOT = Path(__file__).parents[2]
 NVIDIA = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
 
 

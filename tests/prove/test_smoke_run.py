@@ -22,12 +22,12 @@ from builder.prove.image import Subject
 from builder.prove.receipts import CheckResult, Receipt
 from builder.prove.session import LABEL, Limits, Workload
 from builder.prove.suite import Check, Suite
+from tests import ROOT
 from tests.prove.proving import proven
 from tests.prove.reading import TRAINER
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
-ROOT = Path(__file__).resolve().parents[2]
 TRAINS = """\
 #!/bin/sh
 for word; do

@@ -24,7 +24,7 @@ def check(name: str, seen: dict[str, Any], **more: Any) -> CheckResult:
 RUN = {"exit_code": 143, "seconds": 11.2, "last_checkpoint": 55, "last_step": 55}
 SAID = [
     ("size", {"compressed_bytes": 286_000_000, "budget_bytes": None},
-     "A pull transfers 286 MB; image.yaml sets no bound."),
+     "A pull transfers 286.0 MB; image.yaml sets no bound."),
     ("device-code", {"libraries": {"a.so": "native", "b.so": "native"}, "status": "native",
                      "compute_capability": "7.0", "ptx_seconds": 12.2,
                      "driver": {"driver": "575", "cuda": "12.9"}},

@@ -16,11 +16,11 @@ from builder.config.uv import Platform
 from builder.core.errors import InputError
 from builder.devicecode.library import Wheel
 from builder.prove import wheels
+from tests import ROOT
 from tests.config.test_lock import nothing_new
 from tests.devicecode.writer import container, library, sass
 from tests.prove.installed import site, stack
 
-ROOT = Path(__file__).parents[2]
 WITHOUT_VOLTA = library(container(*map(sass, (75, 80, 86, 90, 100))))
 
 

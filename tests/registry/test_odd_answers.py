@@ -85,7 +85,7 @@ class Endless(Handler):
 def test_a_blob_ends_at_its_size_and_headers_at_the_time_for_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    blob = Descriptor(manifests.OCI_LAYER_GZIP, f"sha256:{'a' * 64}", 1024)
+    blob = Descriptor(manifests.OCI_LAYER_ZSTD, f"sha256:{'a' * 64}", 1024)
     with serving({f"/v2/x/blobs/{blob.digest}": (200, {}, b"")}) as server:
         server.RequestHandlerClass, server.sent = Endless, 0
         with Registry(f"127.0.0.1:{server.server_port}", QUICK) as there:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import ROOT
 from tests.campaign import cluster as cluster
 
-ROOT = Path(__file__).resolve().parents[2]
 SMOKE = ROOT / "builder/prove/records"
 QUICK = ("--records", SMOKE, "--image-size", 8)
 """Of each run, unless it is given another value."""

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from builder import contract
+from tests import ROOT
 from tests.compiler import compile_library
-from tests.trainer.runs import ROOT
 from trainer import config, event_lines, guard
 from trainer.config import UsageError
 from trainer.guard import cuda

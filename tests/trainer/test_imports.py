@@ -5,7 +5,7 @@ import ast
 import sys
 from collections.abc import Iterator
 
-from tests.trainer.runs import ROOT
+from tests import ROOT
 
 EVERYWHERE = {*sys.stdlib_module_names, "numpy", "tensorflow", "keras", "google", "trainer"} | {
     "psutil",

@@ -18,10 +18,15 @@ def program(name: str) -> Path:
     return tool(name, suite="forky")
 
 
-def cosign(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def cosign(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run cosign with PASSWORD, in a folder, without the network of Sigstore."""
+    return ran("cosign", *words, folder=folder)
+
+
+def ran(name: str, *words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, which is its home."""
     return subprocess.run(
-        [program("cosign"), *arguments],
+        [program(name), *words],
         cwd=folder,
         env={**os.environ, "COSIGN_PASSWORD": PASSWORD, "HOME": str(folder)},
         capture_output=True,

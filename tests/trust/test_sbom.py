@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.config import lockfile
-from builder.core.project import find_root
 from builder.registry import parse
 from builder.trust import sbom
-
-ROOT = find_root(Path(__file__).parent)
+from tests import ROOT
 
 
 def image(**changes: Any) -> sbom.DescribedImage:

@@ -111,7 +111,7 @@ class CompileTarget:
             "plugin": PART,
             "compiler": f"{part.package} {part.version}" if part else "",
         }
-        own = (hook(self.framework, name) for name in ("kernels", "on_gpu", "processes"))
+        own = (hook(self.framework, name) for name in ("kernels", "gpu_ways", "processes"))
         beside = (*BESIDE, *filter(None, own))
         try:
             return sandbox.start_with(

@@ -18,12 +18,11 @@ from builder.prove import smoke
 from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
 from builder.prove.session import JOB, Sandbox
-from tests import commands
+from tests import ROOT, commands
 from tests.frameworks.jax.broken import BEGIN, TABLE, Broken
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 
-ROOT = Path(__file__).parents[3]
 Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
 
 LARGER = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ from builder.config import compatibility, image_yaml, lockfile
 from builder.config.image_yaml import ImageSpec
 from builder.core.errors import InputError
 from builder.prove import suites
-
-ROOT = Path(__file__).parents[3]
+from tests import ROOT
 
 
 def spec(accelerator: str, jax: str = "newest", **fields: Any) -> ImageSpec:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,11 +15,10 @@ from builder.prove import smoke
 from builder.prove.checks import compile as compiling
 from builder.prove.image import NotThereError
 from builder.prove.session import JOB, Sandbox
-from tests import commands
+from tests import ROOT, commands
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.long]
 
-ROOT = Path(__file__).parents[3]
 Compile = Callable[..., tuple[list[str], Mapping[str, Any]]]
 
 KERAS = """

@@ -26,8 +26,8 @@ PROBES = "builder.frameworks.torch.probes"
 PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
 BESIDE = (
     HOOK,
+    f"{PROBES}.gpu_ways",
     f"{PROBES}.kernels",
-    f"{PROBES}.on_gpu",
     f"{PROBES}.processes",
     "builder.frameworks.hook",
     "builder.frameworks.cudnn",

@@ -8,17 +8,16 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 
 from builder.core import project
+from tests.conftest import Run
 from tests.jobs import jobfiles
 from tests.shown import shown
 
-Run = Callable[..., tuple[int, str, str]]
 LOG = "step 1 of 9\nE  ran into trouble\nOOM when allocating tensor with shape[64]\n"
 
 

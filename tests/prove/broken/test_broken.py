@@ -18,13 +18,13 @@ from builder.engine import BuildRequest, Engine, buildx
 from builder.image.plan import image_config
 from builder.prove.session import Workload
 from builder.prove.suite import Check, Suite
+from tests import ROOT
 from tests.prove.proving import proven
 from tests.prove.reading import PROGRAM, TRAINER
 
 from ...frameworks.standins import Image
 from .table import TABLE, Breakage
 
-ROOT = Path(__file__).resolve().parents[3]
 ENOUGH = 45
 CHECKS = {check.name: check for check in (*TRAINER.checks, *PROGRAM.checks)}
 TARGETS = {"cpu": "cpu", "gpu": "v100"}

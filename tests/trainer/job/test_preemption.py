@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 
-from tests.trainer.runs import ROOT
+from tests import ROOT
 
 
 def run(code: str, *signals: int, grace: float = 60) -> tuple[int, str]:

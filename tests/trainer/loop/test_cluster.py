@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer.runs import ROOT, SMOKE, cluster, scalars
+from tests import ROOT
+from tests.trainer.runs import SMOKE, cluster, scalars
 from trainer import config
 from trainer.input import data, splits
 from trainer.loop import inner

@@ -14,8 +14,9 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
+from tests import ROOT
 from tests.trainer.loop.count_updates import RATE, STEPS, alone
-from tests.trainer.runs import ROOT, cluster
+from tests.trainer.runs import cluster
 from trainer import config
 from trainer.config import UsageError
 from trainer.loop import inner, parameter_servers

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests import ROOT
 from tests.clock import until
 from tests.trainer.records.folders import content, names, read, run
-from tests.trainer.runs import ROOT, SMOKE
+from tests.trainer.runs import SMOKE
 from trainer.options import UsageError
 from trainer.records import command, conversion
 from trainer.records.plan import Options

@@ -4,7 +4,7 @@ Python imports this file first (as sitecustomize) when the image's entry point s
 runs on the CPU until it names its step: `job.compile(function, *examples)`. The step then runs with
 tensors that have a shape and no content (FakeTensorMode), the second time with all that the first
 one leaves behind. Each storage goes through a model of PyTorch's caching allocator. Where PyTorch
-goes another way on a GPU than on the CPU, the step goes that way: see on_gpu.py.
+goes another way on a GPU than on the CPU, the step goes that way: see gpu_ways.py.
 
 Request, in the variable TRAINING_COMPILE:
     {"memory": bytes of the device, "taken": bytes that libraries take, "batch": 48,
@@ -27,7 +27,7 @@ from importlib import import_module
 from typing import Any
 
 from builder.frameworks import cudnn, hook
-from builder.frameworks.torch.probes import kernels, on_gpu, processes
+from builder.frameworks.torch.probes import gpu_ways, kernels, processes
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
@@ -208,11 +208,11 @@ class Work:
         began = time.monotonic()
         torch: Any = import_module("torch")
         counter: Any = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
-        on_gpu.prepare()
+        gpu_ways.prepare()
         mode, allocator = self.mode, Allocator(self.room, self.workspace)
         storages = Storages(allocator)
         watch = watching(torch, mode, storages, self.convolved)
-        with mode, on_gpu.ways(torch, watch.calls):
+        with mode, gpu_ways.taken(torch, watch.calls):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )

@@ -201,7 +201,7 @@ class _Cluster:
                 self._end("failed", f"not done after its timeout of {self.job.timeout:.0f} s")
         elif now >= self.grace_ends or self.stop.requests > 1:
             for replica in self._alive():
-                _send(replica.container, "SIGKILL")
+                containers.send(replica.container, "SIGKILL")
 
     def _printed(self, replica: _Running, text: str) -> None:
         self.on_line(backend.line(replica.log, replica.name, text))
@@ -262,7 +262,7 @@ class _Cluster:
         self._note(message)
         self.grace_ends = time.monotonic() + self.job.grace
         for replica in self._alive():
-            _send(replica.container, "SIGTERM")
+            containers.send(replica.container, "SIGTERM")
 
     def _start(self, replica: _Running) -> None:
         if replica.container is not None:
@@ -355,14 +355,6 @@ def _mounts(job: LocalJob) -> list[Mount]:
         for target, source in folders.items()
         if source is not None
     ]
-
-
-def _send(container: Container, name: str) -> None:
-    """Send a signal; a container that has ended already is no error."""
-    from docker.errors import APIError
-
-    with contextlib.suppress(APIError):
-        container.kill(name)
 
 
 def _wait(container: Container) -> tuple[int, bool]:

@@ -31,7 +31,7 @@ def prepare() -> None:
 
 
 @contextlib.contextmanager
-def ways(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
+def taken(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
     """Let autocast, dropout and attention take the ways that they take on a GPU.
 
     autocast: there is no GPU, so PyTorch would leave "cuda" out. dropout: a GPU keeps a mask of
@@ -54,7 +54,7 @@ def ways(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
     ) -> None:
         begin(self, "cpu", dtype or torch.get_autocast_dtype(device_type), enabled, cache_enabled)
 
-    class OnGpu(modes.TorchFunctionMode):  # type: ignore[misc]
+    class Ways(modes.TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(
             self, called: Any, _kinds: Any, given: Any = (), named: Any = None
         ) -> Any:
@@ -79,7 +79,7 @@ def ways(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
 
     torch.autocast.__init__ = begin_on_cpu
     try:
-        with OnGpu():
+        with Ways():
             yield
     finally:
         torch.autocast.__init__ = begin
