@@ -182,7 +182,7 @@ def test_an_engine_without_the_containerd_store_knows_the_digest_only_afterwards
             old, BuildRequest(tmp_path / "Dockerfile", tmp_path, ("push-test:graph",))
         )
         assert built.digest is None
-        image = LocalImage(built.reference, None, built.image_id)
+        image = LocalImage("push-test:graph", None, built.image_id)
         result = pushed(repository, old, image)
         again = pushed(repository, old, image)
     assert again.unchanged and again.digest == result.digest == repository.head("v100")
