@@ -211,7 +211,7 @@ def test_two_targets_at_once_know_nothing_of_each_other(service: Service) -> Non
     assert sorted(asked(gpu_log, "")) == [
         *("audit a100", "build --base-only a100", "build a100"),
         *("push a100 --tag a100-1234567 --json", "smoke a100"),
-    ]
+    ], gpu_log
     assert asked(cpu_log, "") == ["build --base-only cpu", "build cpu"]
 
 
