@@ -236,14 +236,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def told(process: subprocess.Popen[str], text: str) -> str:
-    """Read what a command says until it has said a text; `ended` may not have these lines."""
+    """Read what a command says until a line of it has a text; `ended` has what comes then."""
     assert process.stderr
-    shown = ""
-    while text not in shown:
-        line = process.stderr.readline()
-        assert line, f"ended without it: {shown}"
-        shown += line
-    return shown
+    shown = b""
+    while text.encode() not in shown or not shown.endswith(b"\n"):
+        one = os.read(process.stderr.fileno(), 1)  # a reader with a buffer would keep what follows
+        assert one, f"ended without it: {shown!r}"
+        shown += one
+    return shown.decode()
 
 
 def lines(shown: str) -> dict[str, list[str]]:

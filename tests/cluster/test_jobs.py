@@ -107,7 +107,7 @@ def test_the_api_server_may_go_away_while_a_job_is_followed(
         shown = told(following, "asking again")
     gate.open()
     code, rest = ended(following)
-    assert code == 0 and len(lines(rest)["chief-0"]) == 60, shown + rest
+    assert code == 0 and len(lines(shown + rest)["chief-0"]) == 60, shown + rest
 
 
 STUDY = """\
