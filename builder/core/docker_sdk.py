@@ -1,20 +1,15 @@
-"""Docker's SDK: where this machine's engine listens, and what the SDK raises, as our errors.
-
-The SDK and what it imports take 50 ms: what only asks an engine on a socket does so without it.
-"""
+"""Docker's SDK: where this machine's engine listens, and what the SDK raises, as our errors."""
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import http.client
 import json
 import os
 import re
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from builder.core.errors import OutsideError
 
@@ -35,48 +30,6 @@ def client(host: str, environment: Mapping[str, str], timeout: int) -> docker.Do
     return docker.DockerClient.from_env(
         environment={**environment, "DOCKER_HOST": host}, timeout=timeout
     )
-
-
-class _Connection(http.client.HTTPConnection):
-    """A connection to a socket of this machine."""
-
-    def __init__(self, path: str, timeout: int) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
-def ask(host: str, environment: Mapping[str, str], path: str, timeout: int) -> Any:
-    """Return what an engine answers to a GET, None where it has no such thing.
-
-    path: without the API's version, which is the engine's newest. timeout: in seconds. Raises
-    OSError, ValueError or HTTPException where it does not answer, and what the SDK raises for an
-    engine elsewhere.
-    """
-    if not host.startswith("unix://"):
-        return _ask_by_sdk(client(host, environment, timeout).api, path)
-    with contextlib.closing(_Connection(host.removeprefix("unix://"), timeout)) as connection:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        content = json.loads(answer.read() or "null")
-    if answer.status == http.client.NOT_FOUND:
-        return None
-    if answer.status != http.client.OK:
-        raise OSError(f"{answer.status}: {(content or {}).get('message', answer.reason)}")
-    return content
-
-
-def _ask_by_sdk(api: Any, path: str) -> Any:
-    from docker.errors import NotFound
-
-    try:
-        return api._result(api._get(api.base_url + f"/v{api.api_version}{path}"), json=True)
-    except NotFound:
-        return None
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from builder.core import docker_sdk
 from builder.core.errors import OutsideError
+from builder.engine import asking
 
 if TYPE_CHECKING:
     import docker
@@ -112,7 +113,7 @@ class Engine:
         try:
             # `manifests` (API 1.48) tells what the layers weigh compressed and unpacked
             path = f"/images/{quote(reference, safe='/:')}/json?manifests=1"
-            answer = docker_sdk.ask(self.host, self.environment, path, _API_SECONDS)
+            answer = asking.ask(self.host, self.environment, path, _API_SECONDS)
             return _image(answer) if answer else None
         except Exception as error:
             raise OutsideError(
@@ -147,7 +148,7 @@ class Engine:
     def answers(self) -> bool:
         """Return whether the engine answers within ten seconds."""
         try:
-            return bool(docker_sdk.ask(self.host, self.environment, "/version", _ANSWER_SECONDS))
+            return bool(asking.ask(self.host, self.environment, "/version", _ANSWER_SECONDS))
         except Exception:
             return False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,10 +17,9 @@ from builder.frameworks.torch.probes.compile import MIB, Allocator, rounded, wor
 from builder.prove import smoke
 from builder.prove.checks import compile as compiling
 from builder.prove.session import Sandbox
-from tests import commands
+from tests import ROOT, commands
 from tests.frameworks.torch.broken import BEGIN, TABLE, WORK, Broken
 
-ROOT = Path(__file__).parents[3]
 PROBES = "builder.frameworks.torch.probes"
 PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
 BESIDE = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from builder.core.errors import InputError
 from builder.devicecode import gpu_support
 from builder.devicecode.gpu_support import Release
 from builder.prove import suites
-
-ROOT = Path(__file__).parents[3]
+from tests import ROOT
 
 
 def spec(accelerator: str, torch: str, **fields: Any) -> ImageSpec:
