@@ -14,8 +14,8 @@ from builder.core.docker_sdk import NoEngine
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, ignore
 from builder.core.settings import Settings
-from builder.engine import asking, private
-from builder.engine.docker import CLIENTS, Engine, release
+from builder.engine import private
+from builder.engine.docker import CLIENTS, Engine, ask, release
 
 OLDEST_ENGINE: Final = (20, 10)
 """The oldest Docker that loads and runs images (tried: 20.10.24); building asks for more."""
@@ -61,8 +61,8 @@ def _machine() -> Engine:
     # arrive in the engine.
     environment = {**os.environ, **CLIENTS, "BUILDX_BUILDER": builder}
     with docker_sdk.answering(host):
-        info: dict[str, Any] = asking.ask(host, environment, "/info", _ANSWER_SECONDS)
-        version = asking.ask(host, environment, "/version", _ANSWER_SECONDS)
+        info: dict[str, Any] = ask(host, environment, "/info", _ANSWER_SECONDS)
+        version = ask(host, environment, "/version", _ANSWER_SECONDS)
         components = version.get("Components") or []
     version = str(info.get("ServerVersion", ""))
     podman = any("podman" in str(part.get("Name")).lower() for part in components)

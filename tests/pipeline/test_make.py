@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import secrets
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType, SimpleNamespace
@@ -26,13 +24,13 @@ from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
 from builder.pipeline import make, proof
 from builder.registry import Reference, Registry
-from tests import ROOT, commands
+from tests import commands
 from tests.emulators.registry_faults import faulty
 from tests.image import layers
 from tests.registry.server import RegistryServer
 
 TARGET = "v100"
-FRAMES, FILES = 5, 91
+FRAMES = 5
 
 # --- preparing ------------------------------------------------------------------------------------
 
@@ -118,39 +116,6 @@ def test_few_frames_lie_between_the_command_and_a_wheel_that_is_fetched(
     frames = max(stacks, key=len)
     assert frames[-1] == "builder.cli.images.image"
     assert len(frames) - 1 <= FRAMES, frames
-
-
-def imported(node: ast.AST) -> Iterator[str]:
-    """The modules that a file imports, inside of functions too; not those for types alone."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ImportFrom) and child.module:
-            yield child.module
-            yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
-            yield from imported(ast.Module(child.orelse, []))
-        elif isinstance(child, ast.stmt | ast.excepthandler):
-            yield from imported(child)
-
-
-def reached(module: str) -> set[Path]:
-    """The files of builder/ that the imports of a module reach, packages' __init__.py included."""
-    files: set[Path] = set()
-    modules = [module]
-    while modules:
-        steps = modules.pop().split(".")
-        for number in range(1, len(steps) + 1 if steps[0] == "builder" else 0):
-            path = ROOT.joinpath(*steps[:number])
-            path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-            if path.is_file() and path not in files:
-                files.add(path)
-                modules += imported(ast.parse(path.read_text()))
-    return files
-
-
-def test_the_way_of_an_image_reaches_few_files() -> None:
-    files = reached("builder.pipeline.make")
-    assert {ROOT / "builder/image/wheel_layers.py", ROOT / "builder/image/loading.py"} <= files
-    assert len(files) <= FILES, sorted(map(str, files))
 
 
 def test_what_is_made_for_one_target_is_known_of_the_others(

@@ -20,7 +20,7 @@ from typing import Final
 
 from builder.core import files
 from builder.core.errors import OutsideError
-from builder.engine import asking
+from builder.engine.docker import ask
 from builder.engine.private import network
 from builder.engine.private.instance import EngineInstance
 from builder.engine.private.programs import Software
@@ -118,7 +118,7 @@ def ping(path: Path) -> str:
     """Return Docker's version, "" if no engine answers at this socket."""
     try:
         # a stale socket refuses at once, a busy engine takes a while
-        answer = asking.ask(f"unix://{path}", {}, "/version", 30) or {}
+        answer = ask(f"unix://{path}", {}, "/version", 30) or {}
         return str(answer.get("Version", ""))
     except (OSError, ValueError, HTTPException):
         return ""
