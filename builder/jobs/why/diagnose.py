@@ -9,7 +9,8 @@ The rule where several endings have their lines:
 4. A cause wins over an ending that says little (`general`), and that over a consequence.
 5. Of several causes, the first in time counts.
 6. A timeout of a program that fell back to the CPU has that as its cause.
-7. Where no line has the words of an ending, the kind of the error counts (`kind` in the table).
+7. Where no line has the words of an ending, or only of a worse one, the kind of the error counts
+   (`kind` in the table).
 8. Warnings are an ending only where nothing else is, not even an exception that is in no table.
 
 What is in no table is unknown, and shown with the first and the last error that is no trace of
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice, takewhile
 from textwrap import wrap
@@ -71,16 +72,18 @@ _EXCEPTION = re.compile(
     r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
 )
 _COMPLAINT = re.compile(
-    r"\b(?:error|fatal|fail(?:ed|s|ure)?|exception|abort\w*|panic|denied|forbidden|killed|cannot|can't"
-    r"|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*|rejected|invalid"
-    r"|unsupported|evicted|timed out|exhausted|terminated|interrupted|nan"
-    r"|overflow|ran out of)\b",
+    r"\b(?:error|fatal|fail(?:ed\w*|s|ure)?|exception|abort\w*|panic|denied|forbidden|killed|cannot"
+    r"|can't|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*|rejected"
+    r"|invalid|unsupported|evict\w*|preempted|reclaimed|timed out|exhausted|terminated|interrupted"
+    r"|nan|corrupt\w*|unmet|conflict|violates|unhealthy|unschedulable|overflow|out of"
+    r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*)\b",
     re.IGNORECASE,
 )
 _MILD = re.compile(
     r"\b(?:warn|info|debug|(?<!\.)retry\w*|error caught was)\b|warning:"
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
-    r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))",
+    r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
+    r"|\bfrom scratch\b|^(?:mkdir|rm): |\[\w+ @ 0x",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
@@ -140,7 +143,7 @@ def diagnose(run: JobLog) -> Diagnosis:
         _of_state(run, fatal)
         or _of_lines(run, fatal, [match for match in matches if match.slows])
         or _of_code(run)
-        or _of_kind(run)
+        or _of_kinds(run)
         or _of_warnings(run, live)
         or _unknown(run)
     )
@@ -237,6 +240,9 @@ def _of_lines(run: JobLog, fatal: Sequence[Match], slow: Sequence[Match]) -> Dia
         return None
     if chosen.ending.name == "timeout":
         chosen = _first([match for match in slow if match.index < chosen.index]) or chosen
+    better, known = LEVELS[: LEVELS.index(chosen.ending.level)], {match.index for match in fatal}
+    if better and (cause := _of_kind(run, _EXCEPTION, known, better)):
+        return cause
     if chosen.ending.level == "consequence" and (by_code := _of_code(run, chosen.ending.level)):
         return by_code
     certainty: Certainty = "certain" if run.state in FAILED else "likely"
@@ -260,17 +266,30 @@ def _of_code(run: JobLog, unless: str = "") -> Diagnosis | None:
     return _diagnosis(ending, certainty, (*_code(run), *_last_words(run)))
 
 
-def _of_kind(run: JobLog) -> Diagnosis | None:
+def _of_kinds(run: JobLog) -> Diagnosis | None:
     """Return what the errors say whose words no ending has: exceptions, then complaints."""
-    for error in (_EXCEPTION, _COMPLAINT):
-        matches = [
-            Match(ending, index, column)
-            for index, column in _errors(run, error)
-            for ending in table.of_kind(_said(run, index, column if error is _EXCEPTION else 0))
-        ]
-        if first := _first(_live(run, matches)):
-            return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
-    return None
+    return _of_kind(run, _EXCEPTION) or _of_kind(run, _COMPLAINT)
+
+
+def _of_kind(
+    run: JobLog,
+    error: re.Pattern[str],
+    known: Container[int] = (),
+    levels: Sequence[str] = LEVELS,
+) -> Diagnosis | None:
+    """Return what the errors say, those of known words left out; None where no ending of these
+    levels is told."""
+    matches = [
+        Match(ending, index, column)
+        for index, column in _errors(run, error)
+        if index not in known
+        for ending in table.of_kind(_said(run, index, column if error is _EXCEPTION else 0))
+        if ending.level in levels
+    ]
+    first = _first(_live(run, matches))
+    if first is None:
+        return None
+    return _diagnosis(first.ending, "likely", (_evidence(run, first), *_code(run)))
 
 
 def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:

@@ -46,8 +46,8 @@ class Ending:
     """`says` and `warns`: words of a line; GAP stands between parts that follow one another."""
     slows: tuple[str, ...] = ()
     """Words of a warning that is the cause of a timeout."""
-    kind: str = ""
-    """A regular expression of the line of an error. It counts only where no ending has words."""
+    kind: tuple[str, ...] = ()
+    """Regular expressions of the line of an error. They count only where no ending has words."""
     early: bool = False
     """What comes before the program, and is over when that starts."""
     unless: tuple[str, ...] = ()
@@ -160,7 +160,7 @@ def _words() -> tuple[tuple[Ending, bool, bool, tuple[str, ...], str], ...]:
 
 @cache
 def _kinds() -> tuple[tuple[Ending, re.Pattern[str]], ...]:
-    return tuple((ending, re.compile(ending.kind)) for ending in endings() if ending.kind)
+    return tuple((ending, re.compile("|".join(ending.kind))) for ending in endings() if ending.kind)
 
 
 @cache
