@@ -72,11 +72,12 @@ _EXCEPTION = re.compile(
     r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
 )
 _COMPLAINT = re.compile(
-    r"\b(?:error|fatal|fail(?:ed\w*|s|ure)?|exception|abort\w*|panic|denied|forbidden|killed|cannot"
-    r"|can't|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*|rejected"
-    r"|invalid|unsupported|evict\w*|preempted|reclaimed|timed out|exhausted|terminated|interrupted"
-    r"|nan|corrupt\w*|unmet|conflict|violates|unhealthy|unschedulable|overflow|out of"
-    r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*)\b",
+    r"\b(?:error|fatal|fail(?:ed\w*|s|ing|ure)?|exception|abort\w*|panic|denied|forbidden|killed"
+    r"|cannot|can't|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*"
+    r"|rejected|invalid|unsupported|evict\w*|preempted|reclaimed|timed out|exhausted|terminated"
+    r"|interrupted|nan|corrupt\w*|unmet|conflict|violates|unhealthy|unschedulable|overflow|out of"
+    r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
+    r")\b",
     re.IGNORECASE,
 )
 _MILD = re.compile(

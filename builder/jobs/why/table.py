@@ -199,11 +199,12 @@ _FATAL = (
 """The signals that tell something. SIGTERM and SIGINT are also how launchers end the others."""
 
 _WORDS = re.compile(
-    r"(?:\bexit(?:s|ed|ing)?|\bterminated|\bdied|\bkilled|\breturn(?:s|ed)?|\bfailed)\b[^\n]{0,40}?"
+    r"\b(?:exit(?:s|ed|ing)?|terminated|died|killed|return(?:s|ed)?|failed|received)\b[^\n]{0,40}?"
     r"\b(?P<kind>code|status|signal|signals)\b[ :=.(<]*(?:signals\.)?(?P<value>-?\d+|sig[a-z]+)\b"
     r"|\bexit_?code[ '\"]*[:=]+ *(?P<code>-?\d+)\b"
+    r"|\b(?:exited with|status of|code|returned)[ :]+(?P<number>13[2-9]|-(?:9|11))\b"
     r"|\bwtermsig (?P<term>\d+)\b"
-    r"|^(?:.*: line \d+: +\d+)?\s*(?P<killed>killed)\s*$",  # a shell's own words
+    r"|^\s*(?P<killed>killed)\s*$|: line \d+: +\d+ +(?P<job>killed)\b",  # a shell's own words
     re.IGNORECASE,
 )
 
@@ -220,7 +221,7 @@ def signalled(lines: Sequence[str]) -> Iterator[tuple[int, int, int]]:
 def _code(words: re.Match[str]) -> int:
     if words["term"]:
         return SIGNALLED + int(words["term"])
-    value = words["code"] or words["value"] or "SIGKILL"
+    value = words["code"] or words["number"] or words["value"] or "SIGKILL"
     if value.lower().startswith("sig"):
         return SIGNALLED + getattr(signal, value.upper(), 0)
     number = int(value)

@@ -128,6 +128,12 @@ def test_what_a_job_waited_for_is_no_ending_once_it_came(came: str) -> None:
     assert told(f"{came}\n{WAITED.splitlines()[0]}\n").ending == "stockout"
 
 
+def test_data_of_which_a_part_is_damaged_is_no_ending_and_all_of_it_is() -> None:
+    scan = "Scanning train.cache... 12 images, 0 backgrounds, {} corrupt: 100%"
+    assert told(scan.format(3)).ending in NO_ENDING
+    assert told(scan.format(12)).ending == "data-corrupt"
+
+
 def test_a_skipped_picture_is_no_damaged_data() -> None:
     line = "PIL.UnidentifiedImageError: cannot identify image file 'cats/7.jpg'"
     assert told(f"warning: {line}, skipping it\nepoch 1: loss 0.4\n").ending in NO_ENDING

@@ -177,6 +177,13 @@ def test_an_unknown_exception_stands_with_the_deepest_line_of_the_program_itself
     assert [line.text for line in why(own, OWN).evidence] == [OWN]  # of no traceback
 
 
+def test_an_exception_of_a_causes_kind_wins_over_a_consequence_in_words() -> None:
+    unfit = "RuntimeError: the sizes of the reels do not match"
+    assert why(unfit, PEER).ending == "tensors"
+    assert why("step: the sizes of the reels do not match", PEER).ending == "peer-lost"
+    assert why(unfit, OOM).ending == "device-memory"
+
+
 def test_an_exception_that_says_little_is_read_with_the_line_that_raised_it() -> None:
     assert why("    name = config['name']", "KeyError: 'name'").ending == "arguments"
     assert why("    name = labels['name']", "KeyError: 'name'").ending == "unknown"
