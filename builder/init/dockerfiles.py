@@ -231,9 +231,12 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
                 yield replace(said, beside=True)
     for begins, script in scripts:
         script = _expanded(script, stage.variables)
+        branches = shell.Branches()
         for number, command in shell.commands(script, begins):
+            never = branches.follow(command)
             for said in _command(command, f"{file}:{number}", stage):
-                yield _at_its_line(said, file, number, script.split("\n")[number - begins :])
+                said = _at_its_line(said, file, number, script.split("\n")[number - begins :])
+                yield said.aside(never) if never else said
 
 
 def _each_line(text: str, file: str, first: int, why: str) -> Iterator[SourceStatement]:
@@ -285,7 +288,7 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
         said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
         if _PROJECT.match(said.text):
-            said = replace(said, why="what the repository's own files ask for is read there")
+            said = replace(said, why=installers.OWN)
         yield replace(said, foreign=bool(why), words=(why,))
 
 

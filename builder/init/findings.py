@@ -33,8 +33,9 @@ _LOCKED: Final = (
 _NOT_DEBIAN: Final = {
     re.compile(r"(python3?([.]\d+)?(-(pip|dev|venv|distutils|setuptools|wheel|full))?|"
                r"python-is-python3|ca-certificates)$"): "every image has it",
-    re.compile(r"cuda|nvidia|lib(cuda|cudnn|nccl|nvinfer|cublas|cusparse|cufft|nvjitlink)|tensorrt"
-               r"|datacenter-gpu"): "of NVIDIA's archive: an image has CUDA from locked wheels",
+    re.compile(r"cuda|nvidia|nsight|tensorrt|datacenter-gpu|lib(nccl|npp|nv(?!me|pair|tt))"
+               r"|libcu(da|dnn|blas|dss|file|fft|pti|rand|solver|sparse|tensor)"):
+        "of NVIDIA's archive: an image has CUDA from locked wheels",
 }  # fmt: skip
 """Packages that are not taken of an archive, by how their names begin or what they are, and why."""
 _INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
@@ -184,19 +185,31 @@ class Findings:
     def _locked(self, said: SourceStatement) -> None:
         """Take the version of a lock for what other files ask for."""
         parsed, _ = parsed_of(said.words[0])
+        if len(said.words) > 1 and not any(map(self._holds, said.words[1:])):
+            return  # of a fork for another Python or system
         name = canonicalize_name(parsed.name) if parsed else ""
-        asked = [wish.rank for wish in self.frameworks.get(_framework(name), [])]
+        framework = framework_of(name)
+        asked = [wish.rank for wish in self.frameworks.get(framework, [])]
         if parsed is None:
             return
         if asked:
             wish = Wish(said.where, said.text, parsed.specifier, min(asked) == GOT, min(asked))
-            self.frameworks[_framework(name)].append(wish)
+            self.frameworks[framework].append(wish)
         elif said.foreign and name in self.requirements:
             del self.requirements[name]
             self.leave(said.where, said.text, f"{said.why}; it is not taken")
         elif re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", self.requirements.get(name, "")):
             self.requirements[name] = said.text
             self.taken.append(f"{said.where}: {said.text}")
+
+    def _holds(self, marker: str) -> bool:
+        from packaging.markers import InvalidMarker, Marker
+
+        here = {"python_version": self.pythons[0], "python_full_version": f"{self.pythons[0]}.0"}
+        try:
+            return Marker(marker).evaluate({**LINUX, **here, "extra": ""})
+        except InvalidMarker:
+            return True
 
     # --- frameworks -------------------------------------------------------------------------------
 
@@ -309,8 +322,16 @@ class Findings:
         if not (root / steps[0]).is_dir():
             package = ROOT
         self.program = (package, module)
-        self.taken.append(f"{where}: the program {module} in {package or ROOT}/")
+        self.taken.append(f"{where}: {self._program()}")
         return True
+
+    def forget_program(self) -> None:
+        self.taken = [line for line in self.taken if not line.endswith(f": {self._program()}")]
+        self.program = None
+
+    def _program(self) -> str:
+        package, module = self.program or ("", "")
+        return f"the program {module} in {package or ROOT}/"
 
 
 def _started(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -344,9 +365,10 @@ def _specifier(text: str, name: str) -> str:
     return f"=={wheel[1]}" if wheel else ""
 
 
-def _framework(name: str) -> str:
-    every = (each.name for each in frameworks.every() if name in each.distributions)
-    return next(every, "")
+def framework_of(requirement: str) -> str:
+    """Return the framework that a requirement names; "" for another package."""
+    name = canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+    return next((each.name for each in frameworks.every() if name in each.distributions), "")
 
 
 @cache

@@ -19,6 +19,7 @@ from builder.init import installers
 from builder.init.statements import SourceStatement
 
 ADD: Final = "add what a job needs of it"
+BUILDS: Final = "builds the package; an image has no compiler"
 _CONDA: Final = "a conda package: name it as a Python or Debian one"
 PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
 _WITH_SOURCES: Final = ("poetry", "pdm")
@@ -112,18 +113,23 @@ class _Table:
     value: dict[str, Any]
     seen: dict[str, int] = field(default_factory=dict)
 
-    def where(self, entry: str) -> str:
-        """Return where a text stands; a text that stands twice is asked for twice."""
+    def where(self, entry: str, *, key: bool = False) -> str:
+        """Return where a text, or a key, stands: a whole one before a part of another. A text that
+        stands twice is asked for twice."""
         lines = self.text.splitlines()
         start = self.seen.get(entry, 0)
-        for number in (*range(start, len(lines)), *range(start)):
-            if entry in lines[number].replace('\\"', '"'):
-                self.seen[entry] = number + 1
-                return f"{self.file}:{number + 1}"
+        order = [*range(start, len(lines)), *range(start)]
+        text = re.escape(entry)
+        whole = rf"\s*[\"']?{text}[\"']?\s*=" if key else rf".*[\"']{text}[\"']|\s*{text}\s*$"
+        for pattern in (whole, rf"[^#]*{text}", rf".*{text}"):
+            for number in order:
+                if re.match(pattern, lines[number].replace('\\"', '"')):
+                    self.seen[entry] = number + 1
+                    return f"{self.file}:{number + 1}"
         return self.file
 
-    def said(self, entry: str, what: str, why: str) -> SourceStatement:
-        return SourceStatement(self.where(entry), what, why=why, beside=True)
+    def said(self, entry: str, what: str, why: str, *, key: bool = True) -> SourceStatement:
+        return SourceStatement(self.where(entry, key=key), what, why=why, beside=True)
 
 
 def tables(text: str) -> dict[str, Any]:
@@ -276,10 +282,11 @@ def _of(
     named = f"the extra {path[-1]}" if extra else ".".join(path)
     why = f"belongs to {named}: {ADD}"
     if path[0] == "build-system":
-        why = "builds the package; an image has no compiler"
+        why = BUILDS
     elif groups & {"*", path[-2] if path[-1] == "dependencies" else path[-1]}:
         why = ""
-    return SourceStatement(table.where(key), entry, "requirement", (entry,), why, bool(why))
+    where = table.where(key, key=key != entry)
+    return SourceStatement(where, entry, "requirement", (entry,), why, bool(why))
 
 
 def _version(value: Any) -> str:
@@ -289,7 +296,7 @@ def _version(value: Any) -> str:
 def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
     options = value if isinstance(value, dict) else {"version": value}
     extras, version, where = _strings(options.get("extras")), options.get("version"), ""
-    where = table.where(name)
+    where = table.where(name, key=True)
     if name == "python":
         return SourceStatement(where, str(version), "python", (bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
@@ -331,7 +338,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
     table = _table(text, file, tomllib.loads)
     for name, value in _mapping(table.value.get("dependencies")).items():
-        yield _conda(f"{name}{bounds(_version(value))}", table.where(name))
+        yield _conda(f"{name}{bounds(_version(value))}", table.where(name, key=True))
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
         yield _poetry(table, name, value)
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
@@ -339,7 +346,8 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of a lock, which count for what other files ask for."""
+    """Yield the versions of a lock, which count for what other files ask for; a version behind
+    markers with them."""
     for package in _mappings(_table(text, file, tomllib.loads).value.get("package")):
         pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
         source = _mapping(package.get("source"))
@@ -348,7 +356,9 @@ def lock(text: str, file: str) -> Iterator[SourceStatement]:
             why = _index({"url": url})
         else:
             why = f"{file} has it from elsewhere" if source else ""
-        yield SourceStatement(file, pin, "locked", (pin,)).from_elsewhere(why)
+        forks = package.get("resolution-markers") or [package.get("markers", package.get("marker"))]
+        words = (pin, *_strings(forks))
+        yield SourceStatement(file, pin, "locked", words).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -364,6 +374,11 @@ def setup_cfg(
         yield SourceStatement(file, "the file", why=f"cannot be read: {ADD}")
         return
     table = _Table(file, text, {})
+    if wanted := parser.get("options", "python_requires", fallback=""):
+        yield SourceStatement(table.where("python_requires"), wanted, "python", (wanted,))
+    for name in ("setup_requires", "dependency_links"):
+        if parser.has_option("options", name):
+            yield table.said(name, name, BUILDS)
     listed = parser.get("options", "install_requires", fallback="")
     for entry in filter(None, map(str.strip, listed.splitlines())):
         yield from requirement(entry, table.where(entry))

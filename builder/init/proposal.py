@@ -185,7 +185,11 @@ def _companions(
             loose = all(bound.operator in {">=", ">", "!="} for bound in parsed.specifier)
             written = str(parsed)
             parsed.specifier = SpecifierSet(re.sub(r"\+[\w.]+", "", str(parsed.specifier)))
-            if name in framework.companions and not kept and not loose:
+            last = framework.ended.get(name)
+            if last and Version(release).release[:2] > Version(last).release:
+                why = f"its last release is for {framework.title} {last}, not for {release}"
+                findings.leave(where, written, f"{why}: do without it")
+            elif name in framework.companions and not kept and not loose:
                 parsed.specifier, parsed.marker = SpecifierSet(), None
                 findings.requirements[name] = str(parsed)
                 why = f"{parsed}, in the version that goes with {framework.name} {release}"
@@ -219,7 +223,7 @@ def _versions(
     chosen = f"{framework.name}: {release}, python: {works[release]}"
     newer = (each for each in reversed(refusals) if Version(each) >= Version(release))
     why = next((f" ({refusals[each]})" for each in newer if _allowed(each, wishes)), "")
-    for wish in wishes:
+    for wish in dict.fromkeys(wishes):
         if release in wish.specifier:
             findings.taken.insert(0, f"{wish.where}: {wish.text} -> {chosen}{why}")
         else:

@@ -5,6 +5,7 @@ Each line of those files is taken over, or named with the reason why it is not.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -18,7 +19,7 @@ from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests, setup_py
-from builder.init.findings import IMPORTED, Findings, Wish
+from builder.init.findings import IMPORTED, Findings, Wish, framework_of, parsed_of
 from builder.init.statements import SourceStatement
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
@@ -36,6 +37,13 @@ _BESIDE: Final[dict[str, Reader]] = {
     "conda*/*.y*ml": manifests.conda,
 }
 """Other files that say what a program needs."""
+_DEEPER: Final = re.compile(
+    r".*[Dd]ockerfile.*|.*requirements.*\.txt|(conda|env).*\.ya?ml|.*[-_]env(ironment)?\.ya?ml"
+    r"|pyproject\.toml|Pipfile|pixi\.toml"
+)
+"""Names of such files in other folders."""
+_NO_FOLDERS: Final = frozenset((project.BUILD, project.IMAGES, "node_modules", "site-packages"))
+_MOST_FOLDERS: Final = 2_000
 _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
 """The endings of files that are called like those, and are something else."""
 _STARTS: Final = ("__main__", "train", "task", "main")
@@ -67,12 +75,7 @@ def look(root: Path, findings: Findings) -> None:
     if findings.program is None:
         _guess_program(root, findings)
     if findings.program and findings.program[0] != ROOT:
-        file = f"{findings.program[0]}/{REQUIREMENTS}"
-        why = reading.elsewhere.get(file) or reading.elsewhere.get("")
-        if why and (root / file).is_file():  # a lock takes what it names
-            fix = f"move it away, and write program: {':'.join(findings.program)}"
-            findings.leave(file, "the program's own file", f"{why}; {fix}")
-            findings.program = None
+        reading.own_file(findings, findings.program)
     if findings.program:
         _widen(root, findings, findings.program)
     if not findings.frameworks:
@@ -80,6 +83,8 @@ def look(root: Path, findings: Findings) -> None:
 
         for name, (where, text) in imports.of_frameworks(root, findings.program).items():
             findings.frameworks[name] = [Wish(where, text, SpecifierSet(), False, IMPORTED)]
+    for folder, name in reading.deeper():
+        findings.leave(folder, name, f"is not read there: {manifests.ADD}")
 
 
 def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
@@ -131,6 +136,43 @@ class _Reading:
                 said = [SourceStatement(name, "the file", why=f"cannot be read: {error.message}")]
             for each in said:
                 yield each.aside(f"the image is not made from {name}: {manifests.ADD}")
+
+    def own_file(self, findings: Findings, program: tuple[str, str]) -> None:
+        """Take the framework of the program's own file of requirements, of which a lock takes each
+        line; where it cannot, take what can be taken of it, and not the program."""
+        file = f"{program[0]}/{REQUIREMENTS}"
+        why = self.elsewhere.get(file) or self.elsewhere.get("")
+        every = manifests.requirements(self._text(file) or "", file)
+        locked = all(each.kind == "requirement" and parsed_of(each.words[0])[0] for each in every)
+        lines = list(self._said(file, manifests.requirements))  # unless the Dockerfile names it
+        if why and (self.root / file).is_file():
+            fix = "move it away"
+        elif not locked:
+            why, fix = "a lock takes each line of it", "mend it"
+            findings.read(lines, self.root)
+        else:
+            findings.read((each for each in lines if framework_of(each.words[0])), self.root)
+            return
+        fix = f"{fix}, and write program: {':'.join(program)}"
+        findings.leave(file, "the program's own file", f"{why}; {fix}")
+        findings.forget_program()
+
+    def deeper(self) -> Iterator[tuple[str, str]]:
+        """Yield the folder and the name of each file that says what a program needs, and that was
+        not read."""
+        for count, (folder, folders, files) in enumerate(os.walk(self.root)):
+            path = Path(folder)
+            kept = {*folders} - _NO_FOLDERS if count < _MOST_FOLDERS else set[str]()
+            folders[:] = sorted(
+                name
+                for name in kept
+                if not name.startswith(".") and not (path / name / "pyvenv.cfg").is_file()
+            )
+            where = path.relative_to(self.root).as_posix()
+            for name in sorted(files):
+                known = f"{where}/{name}" in self.seen or where == "."
+                if not known and _DEEPER.fullmatch(name) and Path(name).suffix not in _OTHER:
+                    yield where, name
 
     def _beside(self) -> dict[str, Reader]:
         found = dict[str, Reader]()
