@@ -351,7 +351,9 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1] or match[3], match[2]
-        return variables.get(name) or (match[0] if default is None else default)
+        return variables.get(name) or (
+            variables.get(name, match[0]) if default is None else default
+        )
 
     return re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
 

@@ -63,7 +63,8 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
             f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
             for key, value in values.items()
         )
-        image_yaml.parse(written[yaml], yaml, root)
+        # without a program, what a folder `trainer` lacks is said above, and no fault of init's
+        image_yaml.parse(written[yaml], yaml, root if findings.program else project.INSTALLED)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
         outgoing.inside(root, path)

@@ -14,12 +14,13 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
+from builder.config import image_yaml
 from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests, setup_py
-from builder.init.findings import IMPORTED, Findings, Wish, framework_of, parsed_of
+from builder.init.findings import IMPORTED, Findings, Wish, framework_of
 from builder.init.statements import SourceStatement
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
@@ -142,18 +143,18 @@ class _Reading:
         line; where it cannot, take what can be taken of it, and not the program."""
         file = f"{program[0]}/{REQUIREMENTS}"
         why = self.elsewhere.get(file) or self.elsewhere.get("")
-        every = manifests.requirements(self._text(file) or "", file)
-        locked = all(each.kind == "requirement" and parsed_of(each.words[0])[0] for each in every)
         lines = list(self._said(file, manifests.requirements))  # unless the Dockerfile names it
+        fix = f"and write program: {':'.join(program)}"
         if why and (self.root / file).is_file():
-            fix = "move it away"
-        elif not locked:
-            why, fix = "a lock takes each line of it", "mend it"
-            findings.read(lines, self.root)
+            fix = f"move it away, {fix}"
         else:
-            findings.read((each for each in lines if framework_of(each.words[0])), self.root)
-            return
-        fix = f"{fix}, and write program: {':'.join(program)}"
+            try:
+                image_yaml.requirements_in(self._text(file) or "", file)
+                findings.read((each for each in lines if framework_of(each.words[0])), self.root)
+                return
+            except InputError:
+                why, fix = "a lock takes each line of it", f"mend it, {fix}"
+                findings.read(lines, self.root)
         findings.leave(file, "the program's own file", f"{why}; {fix}")
         findings.forget_program()
 

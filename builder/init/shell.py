@@ -40,8 +40,9 @@ def commands(text: str, first: int) -> Iterator[tuple[int, tuple[str, ...]]]:
 class Branches:
     """Where the commands of a text stand in `if` and `else`."""
 
-    tests: list[tuple[str, bool | None]] = field(default_factory=list)
-    """Of each `if` that is open, its test and whether it holds in this branch; None: not known."""
+    opened: list[tuple[str, bool | None, bool | None]] = field(default_factory=list)
+    """Of each `if` that is open: the test of this branch, whether it is run, and whether this or
+    one before is; None where that is not known."""
     begun: bool = False
     """Whether the test may go on: `if a && b`."""
 
@@ -49,19 +50,19 @@ class Branches:
         """Take the next command. Return why it is never run, "" where it may be."""
         name, test = words[0], " ".join(words[1:])
         if name == "if":
-            self.tests.append((test, _holds(words[1:])))
-        elif name in {"elif", "else"} and self.tests:
-            before, held = self.tests.pop()
-            now = _holds(words[1:]) if name == "elif" else True
-            known = now if held is False else False if held else None
-            self.tests.append((test if name == "elif" else f"not {before}", known))
-        elif name == "fi" and self.tests:
-            self.tests.pop()
-        elif name != "then" and self.begun:
-            self.tests[-1] = (self.tests[-1][0], None)
+            self.opened.append((test, _holds(words[1:]), _holds(words[1:])))
+        elif name in {"elif", "else"} and self.opened:
+            before, _, done = self.opened.pop()
+            test, now = (test, _holds(words[1:])) if name == "elif" else (f"not {before}", True)
+            run = False if done or now is False else now if done is False else None
+            self.opened.append((test, run, done or run if done is not None else None))
+        elif name == "fi" and self.opened:
+            self.opened.pop()
+        elif name != "then" and self.begun and self.opened:
+            self.opened[-1] = (self.opened[-1][0], None, None)
         self.begun = name in {"if", "elif"} or (self.begun and name != "then")
-        never = next((test for test, holds in self.tests if holds is False), None)
-        return f"it is run only if {never}" if never is not None and not self.begun else ""
+        never = next((test for test, run, _ in self.opened if run is False), None)
+        return f"is run only if {never}" if never is not None and not self.begun else ""
 
 
 def _holds(words: Sequence[str]) -> bool | None:

@@ -58,6 +58,36 @@ def fields(job: Mapping[str, Any], where: str, accelerator: str | None) -> Itera
             yield Field(path.removeprefix("trainingInput.") if inner else path, value, path)
 
 
+def is_job(value: Any) -> bool:
+    """Return whether a file's value may be a job that is read here."""
+    if not isinstance(value, dict):
+        return False
+    inner = value["jobSpec"] if isinstance(value.get("jobSpec"), dict) else value
+    known = "workerPoolSpecs" in inner or {*_TABLE["training_input"], "run"} & {*value}
+    return bool(known) or {"apiVersion", "kind"} <= {*value}
+
+
+def in_camel_case(value: Any) -> Any:
+    """Return a job of Vertex AI's Python client as the API writes it: `worker_pool_specs`, or their
+    list, are `workerPoolSpecs`."""
+    if isinstance(value, list) and value and {"machine_spec", "machineSpec"} & {*value[0]}:
+        value = {"worker_pool_specs": value}
+    if isinstance(value, dict) and {"worker_pool_specs", "job_spec"} & {*value}:
+        return _camel(value)
+    return value
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_camel(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    camel = {re.sub(r"_([a-z])", lambda match: match[1].upper(), name): name for name in value}
+    return {
+        name: value[was] if was == "labels" else _camel(value[was]) for name, was in camel.items()
+    }
+
+
 def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield each value with its path; a list is a value, unless it is one of mappings."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -104,6 +134,7 @@ def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
         names |= {
             "containerSpec.command": "masterConfig.containerCommand",
             "containerSpec.args": "masterConfig.containerArgs",
+            "pythonPackageSpec.args": "masterConfig.containerArgs",
         }
     if index == 0 and path == "replicaCount":
         if value != "1":  # the chief is one
@@ -116,10 +147,11 @@ def _of_pools(pools: Sequence[Any], job: Mapping[str, Any], top: str) -> Iterato
     yield Field("scaleTier", "CUSTOM", f"{top}workerPoolSpecs")
     for index, pool in enumerate(pools):
         was = f"{top}workerPoolSpecs.{index}"
-        for variable in pool.get("containerSpec", {}).get("env", ()) if index == 0 else ():
-            yield _variable(variable, f"{was}.containerSpec.env")
+        for program in ("containerSpec", "pythonPackageSpec") if index == 0 else ():
+            for variable in pool.get(program, {}).get("env", ()):
+                yield _variable(variable, f"{was}.{program}.env")
         for path, value in flat(pool, ""):
-            if index or not path.startswith("containerSpec.env."):
+            if index or not re.match(r"(container|pythonPackage)Spec\.env\.", path):
                 yield from pool_field(index, path, value, f"{was}.{path}")
     for path, value in flat({n: each for n, each in job.items() if n != "workerPoolSpecs"}, ""):
         yield Field(_TABLE["custom_job"].get(path, path), value, f"{top}{path}")
@@ -130,9 +162,9 @@ def of_pool_flag(index: int, text: str) -> Iterator[Field]:
     was = "--worker-pool-spec"
     for part in text.split(","):
         key, _, value = part.partition("=")
-        path = _TABLE["pool_flags"].get(key, key)
-        for each in pool_field(index, path, value, was):
-            yield Field(f"{was} {key}" if each.path == was else each.path, value, was)
+        path, at = _TABLE["pool_flags"].get(key, key), f"{was}.{index}.{key}"
+        for each in pool_field(index, path, value, at):
+            yield Field(each.path, value, f"{was} {key}")
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
@@ -347,11 +379,14 @@ def _of_sky(job: Mapping[str, Any]) -> Iterator[Field]:
     yield Field("masterConfig.containerArgs", [job["run"]], "run")
     yield from _nodes(str(job.get("num_nodes", 1)), "num_nodes")
     for name, value in (job.get("envs") or {}).items():
-        yield Field(f"environment.{name}", value, f"envs.{name}")
+        path = f"environment.{name}" if value is not None else f"envs.{name}"
+        yield Field(path, value or "", f"envs.{name}")
+    for name in sorted({*re.findall(r"SKYPILOT_\w+", str(job["run"]))}):
+        yield Field(f"run.${name}", name, f"run.${name}")
     taken = ("resources", "run", "num_nodes", "envs", "name")
     rest = {"resources": wanted} | {n: each for n, each in job.items() if n not in taken}
     for path, value in flat(rest, ""):
-        yield Field(path, value, path)
+        yield Field(path, "" if value is None else value, path)
 
 
 def of_local_train(flags: Mapping[str, str]) -> Iterator[Field]:
