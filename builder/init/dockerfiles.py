@@ -111,6 +111,8 @@ def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
             own := re.fullmatch(r"(?:-e |--editable )?\.\[(.*)\]", each.text)
         ):
             found.add(own[1])
+        elif not each.beside and (asked := _GROUPS.fullmatch(each.text)):  # -r pyproject.toml
+            found.add(asked[1] or "*")
     return frozenset(filter(None, (part.strip() for each in found for part in each.split(","))))
 
 

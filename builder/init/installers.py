@@ -48,6 +48,7 @@ OWN: Final = (
     "what this repository's own files ask for is read there; of another folder make a wheel"
 )
 LOCAL: Final = "names a URL or a file, which cannot be locked: make a wheel of it"
+_OF_OWN: Final = dict.fromkeys(("--extra", "--all-extras", "--group", "--all-groups"), OWN)
 MACHINE: Final = "an index or an option belongs to the machine that locks"
 
 
@@ -215,7 +216,7 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
             said = SourceStatement(where, str(option), "note", (elsewhere,), why)
             yield replace(said, foreign=bool(elsewhere))
         elif option.name not in _QUIET:
-            yield SourceStatement(where, str(option), why=MACHINE)
+            yield SourceStatement(where, str(option), why=_OF_OWN.get(option.name, MACHINE))
     if install.unknown:
         yield SourceStatement(where, install.unknown, why="the factory knows no such option")
     for package in install.packages:

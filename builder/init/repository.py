@@ -47,6 +47,8 @@ _NO_FOLDERS: Final = frozenset((project.BUILD, project.IMAGES, "node_modules", "
 _MOST_FOLDERS: Final = 2_000
 _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
 """The endings of files that are called like those, and are something else."""
+_NO_LISTS: Final = frozenset((".toml", ".py", ".cfg", ".json", ".yml", ".yaml", ".ipynb"))
+"""The endings of files that are no list of requirements, a line each."""
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
 
@@ -106,6 +108,7 @@ class _Reading:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen = set[str]()
+        self.readers = _readers(frozenset())
         self.elsewhere = dict[str, str]()
         names = ("pyproject.toml", "setup.cfg", "setup.py")
         self.own = manifests.own_names(*(self._text(name) or "" for name in names))
@@ -117,18 +120,18 @@ class _Reading:
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
-        only, groups = made[0] if len(made) == 1 else "", frozenset[str]()
+        only = made[0] if len(made) == 1 else ""
         main = project.DOCKERFILE if project.DOCKERFILE in made else only
         if main:
             said = list(self._said(main, dockerfiles.read))
-            groups = dockerfiles.groups(said)
+            self.readers = _readers(dockerfiles.groups(said))
             for each in said:
                 if each.foreign and each.kind == "note":
                     self.elsewhere.setdefault("", each.words[0])
                 elif each.foreign and each.kind == "requirements":
                     self.elsewhere |= dict.fromkeys(each.words, each.why)
             yield from self._followed(said)
-        for name, reader in _readers(groups).items():
+        for name, reader in self.readers.items():
             yield from self._followed(self._said(name, reader))
         for name, reader in beside.items():
             try:
@@ -212,21 +215,32 @@ class _Reading:
                 continue
             names = [name for name in each.words if "\0" not in name]
             there = next((name for name in names if (self.root / name).is_file()), "")
-            why = ""
+            why, reader = "", None
             if not self._inside(there or next(iter(names), "")):
                 why = "it lies outside of the repository"
             elif not there:
                 why = "there is no such file"
             elif depth > _DEEPEST:
                 why = f"{_DEEPEST} files name each other"
+            elif (reader := self._reader(there, each.kind)) is None:
+                why = f"is no list of requirements: {manifests.ADD}"
             yield SourceStatement(each.where, each.text, why=why)
-            if not why:
-                listed = each.kind == "requirements"
-                reader = manifests.requirements if listed else manifests.constraints
+            if not why and reader:
                 name = Path(there).as_posix()
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
                 yield from self._followed(self._said(name, reader), depth + 1)
+
+    def _reader(self, name: str, kind: str) -> Reader | None:
+        """Return what reads a file that an installation names: uv takes a pyproject.toml, too; None
+        for one whose words would be taken for packages."""
+        listed, path = kind == "requirements", Path(name)
+        known = self.readers.get(path.name)
+        if known is manifests.lock or (path.suffix in _NO_LISTS and not (listed and known)):
+            return None
+        if listed and known:
+            return known
+        return manifests.requirements if listed else manifests.constraints
 
     def _is_own(self, requirement: str) -> bool:
         match = re.match(r"[\w.-]+", requirement)

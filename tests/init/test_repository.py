@@ -129,3 +129,24 @@ def test_installing_the_repository_itself_is_no_wheel_that_lacks(tmp_path: Path)
     assert "Dockerfile:1: .: what this repository's own files ask for is read there" in left
     assert "Dockerfile:2: -e .[gpu]: what this repository's own files" in left
     assert "Dockerfile:3: ./apex: names a URL or a file" in left
+
+
+def test_what_uv_reads_beside_requirements_is_read_as_what_it_is(tmp_path: Path) -> None:
+    values, left = read(
+        tmp_path,
+        {
+            "Dockerfile": "RUN uv pip install -r pyproject.toml --extra gpu --group train\n"
+            "RUN uv pip install -r lib/setup.py -r pylock.toml -c setup.cfg -r requirements.lock\n",
+            "pyproject.toml": '[project]\nname = "own"\ndescription = """\nsecret\n"""\n'
+            'dependencies = ["torch==2.9.1"]\n[project.optional-dependencies]\n'
+            'gpu = ["optuna"]\ndev = ["ruff"]\n[dependency-groups]\ntrain = ["rich"]\n',
+            "lib/setup.py": "def f():\n    pass\nsetup(install_requires=['attrs'])\n",
+            "pylock.toml": "[[packages]]\nname = 'numpy'\n",
+            "setup.cfg": "[options]\ninstall_requires =\n    click\n",
+            "requirements.lock": "tqdm==4.67.1\n",
+        },
+    )
+    assert values["torch"] == "2.9.1"
+    assert values["requirements"] == ["optuna", "rich", "attrs", "tqdm==4.67.1", "click"]
+    assert "Dockerfile:2: -r pylock.toml, -c setup.cfg: is no list of requirements" in left
+    assert "pyproject.toml:9: ruff: belongs to the extra dev" in left
