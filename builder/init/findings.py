@@ -38,6 +38,8 @@ _NOT_DEBIAN: Final = {
         "of NVIDIA's archive: an image has CUDA from locked wheels",
 }  # fmt: skip
 """Packages that are not taken of an archive, by how their names begin or what they are, and why."""
+_CONDA: Final = frozenset(("cudatoolkit", "cudnn", "pytorch-cuda", "pytorch-mutex", "cpuonly"))
+"""Packages of conda that stand in lists for pip, too."""
 _INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
 _LAUNCHER: Final = re.compile(
     r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|deepspeed|-[uBO]+"
@@ -133,6 +135,10 @@ class Findings:
                 what = f"its marker leaves out Linux, or Python {self.pythons[0]}"
                 self.leave(said.where, text, what)
                 return
+        if said.kind == "requirement" and name == "python" and parsed:
+            wanted = str(parsed.specifier) or ">=3"
+            self._python(SourceStatement(said.where, text, "python", (wanted,), said.why))
+            return
         own = self._asks(name, said, text)
         if own and not said.beside and said.kind == "requirement":
             return  # the choice of its release says what came of the line
@@ -142,6 +148,8 @@ class Findings:
             self.leave(said.where, said.text, said.why or problem)
         elif name.startswith(_LOCKED):
             self.leave(said.where, text, "the factory locks what belongs to its framework")
+        elif name in _CONDA or any(name in each.aliases for each in frameworks.every()):
+            self.leave(said.where, text, "is conda's name: PyPI may have another package of it")
         elif name in _INSTALLERS or text == "setuptools":
             self.leave(said.where, text, "installs packages, and an image's are there")
         else:
@@ -214,13 +222,12 @@ class Findings:
     # --- frameworks -------------------------------------------------------------------------------
 
     def _asks(self, name: str, said: SourceStatement, text: str) -> bool:
-        """Note a package that is a framework, or needs one. Return whether it is one."""
+        """Note a package that is a framework, also by its name in conda, or that needs one. Return
+        whether it is one."""
         for framework in frameworks.every():
-            own = name in framework.distributions or (
-                said.kind == "conda" and name in framework.aliases
-            )
-            if own or name in framework.needed_by:
-                specifier = _specifier(text, name) if own else ""
+            own, alias = name in framework.distributions, name in framework.aliases
+            if own or alias or name in framework.needed_by:
+                specifier = _specifier(text, name) if own or alias else ""
                 self.wish(framework, said, specifier, own and said.kind != "conda")
                 return own
         return False

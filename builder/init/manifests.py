@@ -57,7 +57,11 @@ def _entries(written: Iterable[tuple[str, str]], file: str) -> Iterator[SourceSt
 
 
 def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceStatement]:
-    """Yield what a requirement says; options may follow it, as conda's files have them."""
+    """Yield what a requirement says; options may follow it, as conda's files have them, and
+    `conda list --export` writes name=version=build."""
+    if re.fullmatch(r"[\w.-]+=[^=\s]+=[^=\s]+", entry):
+        yield _of_conda(entry, where)
+        return
     name, *options = re.split(r"\s+(?=-{1,2}[a-z])", entry)
     for each in options:
         for option in _options(each).options:
@@ -411,11 +415,15 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
                 ],
                 file,
             )
-        elif match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", str(entry)):
-            version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
-            yield SourceStatement(where, f"Python {match[1]}", "python", (version,))
         else:
-            yield _conda(str(entry), where)
+            yield _of_conda(str(entry), where)
+
+
+def _of_conda(entry: str, where: str) -> SourceStatement:
+    if match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", entry):
+        version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
+        return SourceStatement(where, f"Python {match[1]}", "python", (version,))
+    return _conda(entry, where)
 
 
 def _conda(entry: str, where: str) -> SourceStatement:

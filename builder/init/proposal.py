@@ -209,6 +209,7 @@ def _versions(
         spec = ImageSpec.model_validate({"accelerator": name, other.name: NEWEST})
         return compatibility.working(spec, findings.pythons)
 
+    any_release = [wish for wish in wishes if wish.requirement and not wish.specifier]
     wishes = _telling(wishes)
     works, refusals = working(accelerator, framework)
     if not works:
@@ -224,7 +225,7 @@ def _versions(
     chosen = f"{framework.name}: {release}, python: {works[release]}"
     newer = (each for each in reversed(refusals) if Version(each) >= Version(release))
     why = next((f" ({refusals[each]})" for each in newer if _allowed(each, wishes)), "")
-    for wish in dict.fromkeys(wishes):
+    for wish in dict.fromkeys([*any_release, *wishes]):
         if release in wish.specifier:
             findings.taken.insert(0, f"{wish.where}: {wish.text} -> {chosen}{why}")
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from builder.init import installers
@@ -73,15 +73,15 @@ class _Names:
     """What the names at the top of a module stand for."""
 
     values: Mapping[str, ast.expr]
-    more: Mapping[str, list[ast.expr]] = field(default_factory=dict)
+    more: Mapping[str, list[ast.expr]]
     """What lines below add to a list."""
-    keys: Mapping[str, list[tuple[str, ast.expr]]] = field(default_factory=dict)
+    keys: Mapping[str, list[tuple[str, ast.expr]]]
     """What lines below add to a mapping."""
 
     @classmethod
     def of(cls, tree: ast.Module) -> _Names:
-        names = cls({}, {}, {})
-        values, more, keys = dict[str, ast.expr](), names.more, names.keys
+        values, more = dict[str, ast.expr](), dict[str, list[ast.expr]]()
+        keys = dict[str, list[tuple[str, ast.expr]]]()
         for node in ast.walk(tree):
             match node:
                 case ast.Assign([ast.Name(name)], value) if node in tree.body:

@@ -150,3 +150,22 @@ def test_what_uv_reads_beside_requirements_is_read_as_what_it_is(tmp_path: Path)
     assert values["requirements"] == ["optuna", "rich", "attrs", "tqdm==4.67.1", "click"]
     assert "Dockerfile:2: -r pylock.toml, -c setup.cfg: is no list of requirements" in left
     assert "pyproject.toml:9: ruff: belongs to the extra dev" in left
+
+
+def test_conda_s_names_in_a_list_for_pip_are_asked_of_no_index(tmp_path: Path) -> None:
+    values, left = read(
+        tmp_path,
+        {"requirements.txt": "pytorch==2.9.1\npython>=3.12\ncudatoolkit==11.3\ntf==2.0\nrich\n"},
+        "t4-torch",
+    )
+    assert (values["torch"], values["python"]) == ("2.9.1", "3.13")
+    assert values["requirements"] == ["rich"]
+    for line in ("1: pytorch==2.9.1", "3: cudatoolkit==11.3", "4: tf==2.0"):
+        assert f"requirements.txt:{line}: is conda's name: PyPI may have another" in left
+
+
+def test_what_conda_exports_is_read_as_conda_s(tmp_path: Path) -> None:
+    lines = "_libgcc_mutex=0.1=main\npytorch=2.9.1=py3.11_cuda12\npython=3.13.2=h0\nnumpy=2.1=a\n"
+    values, left = read(tmp_path, {"requirements.txt": lines})
+    assert values == {"accelerator": "T4", "torch": "2.9.1", "python": "3.13"}
+    assert "requirements.txt:4: numpy=2.1=a: a conda package" in left
