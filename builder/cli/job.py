@@ -121,7 +121,8 @@ def convert(
 
     It knows AI Platform's config.yaml and gcloud command, Vertex AI's CustomJobSpec and gcloud
     command, a cluster's Job, JobSet, PyTorchJob, TFJob and TrainJob, a task of SkyPilot, and xpk.
-    It ends with what is not as it was, and with each field and flag that is not taken over.
+    It ends with what is not as it was, and with each field and flag that is not taken over. What
+    names a device that is not known here, or is another service's, is refused.
     """
     from builder.jobs import images
     from builder.jobs.convert import convert as converted

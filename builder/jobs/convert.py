@@ -234,7 +234,7 @@ def _one_document(text: str, where: str) -> tuple[str, dict[int, str]]:
     first lines. Raises InputError for several jobs."""
     begins, documents = 0, list[tuple[int, str]]()
     for part in re.split(r"^(?=---)", text, flags=re.MULTILINE):
-        if re.search(r"^(?!---)\s*[^\s#]", part, re.MULTILINE):
+        if re.search(r"^\s*[^\s#]", part.removeprefix("---"), re.MULTILINE):
             documents.append((begins, part))
         begins += part.count("\n")
     if len(documents) < 2:

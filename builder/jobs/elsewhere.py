@@ -1,10 +1,10 @@
 """Jobs of other services in the words of AI Platform's TrainingInput, which `convert` reads.
 
-Vertex AI's CustomJobSpec and `gcloud ai custom-jobs create`, the jobs of Kubernetes (Job, JobSet,
-PyTorchJob, TFJob, TrainJob), tasks of SkyPilot and `xpk workload create`. What has no word there
-keeps its path, so that it is named as not taken over. Sources: aiplatform.v1, CustomJobSpec;
-kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1; jobset.x-k8s.io/v1alpha2; SkyPilot, "SkyPilot
-YAML"; xpk, docs/usage.
+Vertex AI's CustomJobSpec, also as its Python client has it, and `gcloud ai custom-jobs create`, the
+jobs of Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob), tasks of SkyPilot and `xpk workload
+create`. What has no word there keeps its path, so that it is named as not taken over. Sources:
+aiplatform.v1, CustomJobSpec; kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1;
+jobset.x-k8s.io/v1alpha2; SkyPilot, "SkyPilot YAML"; xpk, docs/usage.
 """
 
 from __future__ import annotations
@@ -63,14 +63,19 @@ def is_job(value: Any) -> bool:
     if not isinstance(value, dict):
         return False
     inner = value["jobSpec"] if isinstance(value.get("jobSpec"), dict) else value
-    known = "workerPoolSpecs" in inner or {*_TABLE["training_input"], "run"} & {*value}
-    return bool(known) or {"apiVersion", "kind"} <= {*value}
+    pools = isinstance(inner.get("workerPoolSpecs"), list)
+    return (
+        pools
+        or bool({*_TABLE["training_input"], "run"} & {*value})
+        or {"apiVersion", "kind"} <= {*value}
+    )
 
 
 def in_camel_case(value: Any) -> Any:
     """Return a job of Vertex AI's Python client as the API writes it: `worker_pool_specs`, or their
     list, are `workerPoolSpecs`."""
-    if isinstance(value, list) and value and {"machine_spec", "machineSpec"} & {*value[0]}:
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, dict) and {"machine_spec", "machineSpec"} & {*first}:
         value = {"worker_pool_specs": value}
     if isinstance(value, dict) and {"worker_pool_specs", "job_spec"} & {*value}:
         return _camel(value)

@@ -535,6 +535,9 @@ def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
         "{apiVersion: v1, kind: Job, spec: {template: {spec: {containers: {a: b}}}}}",
         "{apiVersion: v1, kind: JobSet, spec: {replicatedJobs: [{replicas: two}]}}",
         "{run: python t.py, envs: [A]}",
+        "worker_pool_specs: 3",
+        "- ",
+        "--- # nothing",
     ],
 )
 def test_a_file_that_no_service_reads_is_no_fault_of_the_factory(text: str, tmp_path: Path) -> None:
