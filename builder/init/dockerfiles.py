@@ -32,7 +32,7 @@ _CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|p
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
-_PROJECT: Final = re.compile(r"RUN (?:uv sync|poetry install|pdm (?:install|sync))\b")
+_PROJECT: Final = re.compile(r"RUN (?:uv sync|uv run(?= -)|poetry install|pdm (?:install|sync))\b")
 """Commands that install what the repository's own files ask for."""
 _GROUPS: Final = re.compile(
     r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--all-(?:extras|groups)\b"
@@ -106,7 +106,8 @@ def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
     found = set[str]()
     for each in said:
         if _PROJECT.match(each.text):  # a later stage may copy what it made
-            found |= {match[1] or "*" for match in _GROUPS.finditer(each.text)}
+            installs = re.split(r" (?:--|python[\d.]*) ", each.text)[0]  # uv run starts one, too
+            found |= {match[1] or "*" for match in _GROUPS.finditer(installs)}
         elif not each.beside and (
             own := re.fullmatch(r"(?:-e |--editable )?\.\[(.*)\]", each.text)
         ):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -49,8 +50,10 @@ _WITH_VALUES: Final = re.compile(r"(.*/)?(launch|torchrun|deepspeed)")
 """Launchers whose options may have a value behind them."""
 """What stands before the program that a command starts."""
 GOT, BESIDE, IMPORTED = range(3)
-"""What a wish for a framework was read from: what the image gets, what lies beside it (an extra,
-another stage), what the program imports."""
+"""What a wish for a framework was read from: what the image gets, or the only one that the program
+imports; what lies beside it (an extra, another stage); one of several that the program imports."""
+_SHOWN: Final = 12
+"""How many lines of a file from which the image is not made a person is shown."""
 
 
 @dataclass(frozen=True)
@@ -339,6 +342,20 @@ class Findings:
     def _program(self) -> str:
         package, module = self.program or ("", "")
         return f"the program {module} in {package or ROOT}/"
+
+
+def folded(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines, of a file from which the image is not made the first ones."""
+    of = {line: line.partition(":")[0] for line in lines}
+    every, seen = Counter(of[line] for line in lines), Counter[str]()
+    beside = {of[line] for line in lines if f"not made from {of[line]}" in line}
+    for line in lines:
+        file = of[line]
+        seen[file] += 1
+        if file not in beside or seen[file] <= _SHOWN:
+            yield line
+        elif seen[file] == _SHOWN + 1:
+            yield f"{file}: {every[file] - _SHOWN} more lines of it, which --json has"
 
 
 def _started(words: tuple[str, ...]) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests, setup_py
-from builder.init.findings import IMPORTED, Findings, Wish, framework_of
+from builder.init.findings import GOT, IMPORTED, Findings, Wish, framework_of
 from builder.init.statements import SourceStatement
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
@@ -81,11 +81,14 @@ def look(root: Path, findings: Findings) -> None:
         reading.own_file(findings, findings.program)
     if findings.program:
         _widen(root, findings, findings.program)
-    if not findings.frameworks:
+    if all(wish.rank != GOT for wishes in findings.frameworks.values() for wish in wishes):
         from packaging.specifiers import SpecifierSet
 
-        for name, (where, text) in imports.of_frameworks(root, findings.program).items():
-            findings.frameworks[name] = [Wish(where, text, SpecifierSet(), False, IMPORTED)]
+        imported = imports.of_frameworks(root, findings.program)
+        rank = GOT if len(imported) == 1 else IMPORTED
+        for name, (where, text) in imported.items():
+            wish = Wish(where, text, SpecifierSet(), False, rank)
+            findings.frameworks.setdefault(name, []).insert(0, wish)
     for folder, name in reading.deeper():
         findings.leave(folder, name, f"is not read there: {manifests.ADD}")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builder.init import proposal as init
+from builder.init.findings import folded
 
 
 def read(folder: Path, files: dict[str, str], target: str = "t4") -> tuple[dict[str, Any], str]:
@@ -169,3 +170,31 @@ def test_what_conda_exports_is_read_as_conda_s(tmp_path: Path) -> None:
     values, left = read(tmp_path, {"requirements.txt": lines})
     assert values == {"accelerator": "T4", "torch": "2.9.1", "python": "3.13"}
     assert "requirements.txt:4: numpy=2.1=a: a conda package" in left
+
+
+def test_what_the_program_alone_imports_wins_over_what_its_tests_need(tmp_path: Path) -> None:
+    extra = "[project]\n[project.optional-dependencies]\ntest = ['torch==2.9.1']\n"
+    values, _ = read(tmp_path, {"pyproject.toml": extra, "train.py": "import flax\n"})
+    assert "jax" in values
+    values, _ = read(tmp_path, {"train.py": "import flax, torch\n"})
+    assert values["torch"] == "2.9.1", "of two the one that a file names, with its release"
+
+
+def test_the_groups_that_uv_run_installs_count(tmp_path: Path) -> None:
+    run = "RUN uv run --frozen --group train python -m x --extra no --group no\n"
+    groups = "[dependency-groups]\ntrain = ['torch==2.9.1', 'rich']\nno = ['ruff']\n"
+    values, left = read(tmp_path, {"Dockerfile": run, "pyproject.toml": groups})
+    assert (values["torch"], values["requirements"]) == ("2.9.1", ["rich"])
+    assert "ruff: belongs to dependency-groups.no" in left
+
+
+def test_of_a_file_beside_the_image_s_a_person_is_shown_the_first_lines() -> None:
+    long = [f"requirements/jax.txt:{n}: a{n}: the image is not made from requirements/jax.txt"
+            for n in range(1, 20)]  # fmt: skip
+    own = [f"requirements.txt:{n}: a{n}: names a URL" for n in range(1, 20)]
+    shown = list(folded([*own, *long, "image.yaml: no program"]))
+    assert shown[:31] == [*own, *long[:12]]
+    assert shown[31:] == [
+        "requirements/jax.txt: 7 more lines of it, which --json has",
+        "image.yaml: no program",
+    ]

@@ -67,6 +67,8 @@ class TensorFlow(Framework):
     )
     needed_by = frozenset(
         {"tensorflow-text", "tensorflow-addons", "tensorflow-estimator", "tf-keras", "tfx"}
+        | {"mesh-tensorflow", "tensorflow-hub", "tensorflow-recommenders", "tf-models-official"}
+        | {"tf-agents", "tensorflow-gan", "tensorflow-io"}
     )
     companions = frozenset(
         {"keras", "tf-keras", "tensorboard", "tensorflow-estimator", "tensorflow-text"}
