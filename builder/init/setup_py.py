@@ -121,7 +121,7 @@ class _Names:
                 for part in parts:
                     inside = isinstance(part, ast.Starred)
                     yield from self.elements(part, depth) if inside else (part,)
-            case ast.Starred(inner):
+            case ast.Starred(inner) | ast.Call(ast.Name("list" | "sorted" | "tuple"), [inner], []):
                 yield from self.elements(inner, depth)
             case ast.BinOp(left, ast.Add(), right) if self.text(node) is None:
                 yield from self.elements(left, depth)

@@ -91,6 +91,7 @@ def convert(
     job |= {"labels": old.below("labels"), "study": _study(old)}
     lost = [path for path in old.values if _LOST.search(path.lower())]
     if lost and not {"accelerators", "topology"} & {*job}:
+        lost.sort(key=lambda path: ".nodeSelector." in path)  # a resource says it better
         raise old.mistake(lost[0], "names an accelerator that is not known here", _BY_HAND)
     job["image"] = _image(old, job, image, targets)
     written = {name: job[name] for name in described().model_fields if job.get(name)}
@@ -265,7 +266,8 @@ def _flag_fields(
         if flag == "worker-pool-spec":
             if not pools:
                 yield elsewhere.Field("scaleTier", "CUSTOM", "--worker-pool-spec")
-            yield from elsewhere.of_pool_flag(pools, text)
+            alone = [name for name, _ in flags].count(flag) == 1
+            yield from elsewhere.of_pool_flag(pools, text, alone)
             pools += 1
         elif flag in ("args", "command"):
             path = "masterConfig.containerCommand" if flag == "command" else "args"
@@ -346,12 +348,12 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
     machine, *carried = _TABLE["machines"].get(was, [was])
     machine = _TABLE["successors"].get(machine, machine)
     name, count = carried or (None, "0")
-    place = old.place(path)
+    place, topology = old.place(path), old.text(f"{config}.topology")
     if f"{config}.type" in old.values:
         name, count = old.text(f"{config}.type"), str(old.count(f"{config}.count", 1))
     try:
         if name is None:
-            placed = machines.place(machine or "n1-standard-4")
+            placed = machines.place(machine or "n1-standard-4", topology=topology)
         else:
             device = machines.device(re.sub(r"_POD$", "", name), machine)
             if device.instead:

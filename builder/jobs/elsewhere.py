@@ -125,13 +125,15 @@ def _nodes(count: str, was: str) -> Iterator[Field]:
 # --- Vertex AI ------------------------------------------------------------------------------------
 
 
-def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
-    """Yield a field of a worker pool, by its path there."""
+def pool_field(index: int, path: str, value: Any, was: str, alone: bool) -> Iterator[Field]:
+    """Yield a field of a worker pool, by its path there. alone: it is the only pool, so that its
+    other replicas are workers like the chief."""
     role = _POOLS[index] if index < len(_POOLS) else ""
     names = {
         "machineSpec.machineType": f"{role}Type",
         "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
         "machineSpec.acceleratorCount": f"{role}Config.acceleratorConfig.count",
+        "machineSpec.tpuTopology": f"{role}Config.acceleratorConfig.topology",
         "containerSpec.imageUri": f"{role}Config.imageUri",
         "replicaCount": f"{role}Count",
     }
@@ -142,7 +144,9 @@ def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
             "pythonPackageSpec.args": "masterConfig.containerArgs",
         }
     if index == 0 and path == "replicaCount":
-        if value != "1":  # the chief is one
+        if alone:
+            yield from _nodes(value, was)
+        elif value != "1":  # the chief is one
             yield Field(was, value, was)
     else:
         yield Field(names.get(path, was) if role else was, value, was)
@@ -157,19 +161,19 @@ def _of_pools(pools: Sequence[Any], job: Mapping[str, Any], top: str) -> Iterato
                 yield _variable(variable, f"{was}.{program}.env")
         for path, value in flat(pool, ""):
             if index or not re.match(r"(container|pythonPackage)Spec\.env\.", path):
-                yield from pool_field(index, path, value, f"{was}.{path}")
+                yield from pool_field(index, path, value, f"{was}.{path}", len(pools) == 1)
     for path, value in flat({n: each for n, each in job.items() if n != "workerPoolSpecs"}, ""):
         yield Field(_TABLE["custom_job"].get(path, path), value, f"{top}{path}")
 
 
-def of_pool_flag(index: int, text: str) -> Iterator[Field]:
+def of_pool_flag(index: int, text: str, alone: bool) -> Iterator[Field]:
     """Yield what `--worker-pool-spec machine-type=n1-standard-8,replica-count=1` says."""
     was = "--worker-pool-spec"
     for part in text.split(","):
         key, _, value = part.partition("=")
         path, at = _TABLE["pool_flags"].get(key, key), f"{was}.{index}.{key}"
-        for each in pool_field(index, path, value, at):
-            yield Field(each.path, value, f"{was} {key}")
+        for each in pool_field(index, path, value, at, alone):
+            yield Field(each.path, each.value, f"{was} {key}")
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
@@ -231,11 +235,15 @@ def _of_pod(
             yield Field("scheduling.strategy", "spot", f"{path}.nodeSelector")
     elif image:
         yield Field(f"{role}Config.imageUri", image, f"{at}.image")
+    if role == "master" and pod.get("runtimeClassName") == "nvidia":
+        yield Field(f"{path}.runtimeClassName.gpu", "nvidia", f"{path}.runtimeClassName")
     resources = "resources" if "resources" in container else "resourcesPerNode"
     limits, counted = container.get(resources) or {}, dict[str, str]()
     for kind in ("requests", "limits"):
         amounts = limits.get(kind) or {}
         counted |= {name: amounts.pop(name) for name in _COUNTED if name in amounts}
+    for name in () if counted else (key for key in _TABLE["node_labels"] if key in nodes):
+        yield Field(f"{path}.nodeSelector.{name}", nodes[name], f"{path}.nodeSelector")
     for resource, number in counted.items():
         was, shape = f"{at}.{resources}", nodes.get("cloud.google.com/gke-tpu-topology")
         label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
@@ -374,10 +382,15 @@ def _of_sky(job: Mapping[str, Any]) -> Iterator[Field]:
     kind = "any_of" if "any_of" in resources else "ordered"
     for index, other in enumerate(choices[1:], 1):
         yield Field(f"{at}.{kind}.{index}", other, f"{at}.{kind}.{index}")
-    image = str(wanted.pop("image_id", ""))
-    yield Field("masterConfig.imageUri", image.removeprefix("docker:") or None, f"{at}.image_id")
-    place = str(wanted.pop("infra", "")).split("/")
-    yield Field("region", wanted.pop("region", place[1] if place[1:] else None), f"{at}.infra")
+    image = wanted.pop("image_id", "")
+    image = next(iter(image.values()), "") if isinstance(image, dict) else image  # by region
+    image = str(image).removeprefix("docker:")
+    yield Field("masterConfig.imageUri", image or None, f"{at}.image_id")
+    cloud, _, place = str(wanted.get("infra", "")).partition("/")
+    if cloud == "gcp":
+        del wanted["infra"]
+    region = place.partition("/")[0] if cloud == "gcp" else ""
+    yield Field("region", wanted.pop("region", region or None), f"{at}.infra")
     if wanted.pop("use_spot", "") == "true":
         yield Field("scheduling.strategy", "spot", f"{at}.use_spot")
     yield Field("masterConfig.containerCommand", ["bash", "-c"], "run")

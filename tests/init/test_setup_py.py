@@ -50,7 +50,7 @@ def test_a_text_inside_of_what_is_computed_is_no_package(computed: str) -> None:
 
 
 def test_lists_are_followed_through_names_and_sums() -> None:
-    taken, left = said("install_requires=NEEDS + ['absl-py'], extras_require=EXTRAS", "train")
+    taken, left = said("install_requires=list(NEEDS) + ['absl-py'], extras_require=EXTRAS", "train")
     assert taken == ["rich", "tqdm", "jax >= 0.4.16", "absl-py", "optax", "pytest"]
     assert left == ["install_requires is computed ('pandas' if ... else ...)", "pytest", "ruff"]
     assert said("extras_require=dict(dev=TESTS, all=x)") == (

@@ -35,6 +35,10 @@ def of_file(folder: Path, text: str, name: str = "job.yaml") -> Converted:
     return convert(folder / name, targets=TARGETS)
 
 
+def counts(result: Converted) -> list[int]:
+    return [pool.count for pool in job(result.text).pools]
+
+
 def of_command(command: str) -> Converted:
     return convert(None, shlex.split(command), targets=TARGETS)
 
@@ -157,3 +161,50 @@ def test_another_command_is_refused_with_what_is_read(command: str, what: str) -
     with pytest.raises(InputError, match=what) as caught:
         of_command(command)
     assert "Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob)" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", "nodeSelector"),
+        ("runtimeClassName: nvidia", "runtimeClassName"),
+    ],
+)
+def test_a_gpu_that_no_resource_counts_is_not_left_out(
+    spec: str, what: str, tmp_path: Path
+) -> None:
+    text = JOB.replace("        resources: {limits: {nvidia.com/gpu: 2}}\n", "")
+    text = text.replace("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", spec)
+    with pytest.raises(InputError, match=f"job.yaml:8: spec.template.spec.{what}: names an acc"):
+        of_file(tmp_path, text)
+
+
+def test_the_replicas_of_the_only_pool_are_kept(tmp_path: Path) -> None:
+    pool = "{machineSpec: {machineType: n1-standard-8}, replicaCount: 4,\n"
+    pool += " containerSpec: {imageUri: a/b}}"
+    result = of_file(tmp_path, f"workerPoolSpecs: [{pool}]\n")
+    assert counts(result) == [1, 3] and result.left_out == ()
+    create = f"gcloud ai custom-jobs create --worker-pool-spec={POOL}replica-count=4,"
+    assert counts(of_command(f"{create}container-image-uri=a/b")) == [1, 3]
+    result = of_file(tmp_path, f"workerPoolSpecs: [{pool}, {pool}]\n")
+    assert counts(result) == [1, 4]
+    assert "workerPoolSpecs.0.replicaCount" in result.left_out[0], "there is one chief"
+
+
+def test_a_tpu_s_topology_is_taken(tmp_path: Path) -> None:
+    machine = "{machineType: ct5lp-hightpu-4t, tpuTopology: 2x4}"
+    text = f"workerPoolSpecs: [{{machineSpec: {machine}, containerSpec: {{imageUri: a/b}}}}]\n"
+    assert job(of_file(tmp_path, text).text).topology == "2x4"
+    create = "gcloud ai custom-jobs create --worker-pool-spec=machine-type=ct5lp-hightpu-4t"
+    now = job(of_command(f"{create},tpu-topology=2x4,container-image-uri=a/b").text)
+    assert (now.machine, now.topology) == ("ct5lp-hightpu-4t", "2x4")
+
+
+def test_skypilot_s_place_is_a_region_in_google_s_cloud_alone(tmp_path: Path) -> None:
+    text = "resources: {infra: INFRA, accelerators: 'T4:1', image_id: {us-east1: docker:a/b:1}}\n"
+    text += "run: python t.py\n"
+    now = job(of_file(tmp_path, text.replace("INFRA", "gcp/us-east1/us-east1-b")).text)
+    assert (now.region, now.image) == ("us-east1", "a/b:1")
+    result = of_file(tmp_path, text.replace("INFRA", "k8s/my-cluster"))
+    assert job(result.text).region is None
+    assert [line.split(": ")[1] for line in result.left_out] == ["resources.infra"]
