@@ -128,7 +128,7 @@ def convert(
     from builder.jobs.convert import convert as converted
 
     rest = list(words or ())
-    command = r"(.*/)?(gcloud|xpk(\.py)?|python[\d.]*)|-.*"
+    command = r"(.*/)?(gcloud|xpk(\.py)?|python[\d.]*)|-.*|docker|kubectl|sbatch|srun|sky|ray"
     if config is not None and re.fullmatch(command, str(config)):
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     targets = images.targets(root())

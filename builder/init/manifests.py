@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -384,6 +385,11 @@ def setup_cfg(
         if parser.has_option("options", name):
             yield table.said(name, name, BUILDS)
     listed = parser.get("options", "install_requires", fallback="")
+    if listed.strip().startswith("file:"):
+        for name in map(str.strip, listed.strip().removeprefix("file:").split(",")):
+            where = table.where("install_requires")
+            yield SourceStatement(where, f"install_requires of {name}", "requirements", (name,))
+        listed = ""
     for entry in filter(None, map(str.strip, listed.splitlines())):
         yield from requirement(entry, table.where(entry))
     extras = "options.extras_require"
@@ -402,7 +408,7 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
     content = document.value if isinstance(document.value, dict) else {}
     for key in content:
         if key != "dependencies":
-            what = f"{key}: {json.dumps(content[key])}"
+            what = textwrap.shorten(f"{key}: {json.dumps(content[key])}", 200, placeholder=" ...")
             yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to conda")
     entries = content.get("dependencies")
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):

@@ -29,12 +29,15 @@ _DEEPEST: Final = 50
 """How many requirements files may name each other in a row."""
 _BESIDE: Final[dict[str, Reader]] = {
     "*[Dd]ockerfile*": dockerfiles.read,
+    "Containerfile*": dockerfiles.read,
     "docker*/**/*[Dd]ockerfile*": dockerfiles.read,
     ".devcontainer/Dockerfile": dockerfiles.read,
     "*requirements*.txt": manifests.requirements,
+    "*requirements*.in": manifests.requirements,
     "requirements/*.txt": manifests.requirements,
     "docker*/*requirements*.txt": manifests.requirements,
     "*env*.y*ml": manifests.conda,
+    "conda*.y*ml": manifests.conda,
     "conda*/*.y*ml": manifests.conda,
 }
 """Other files that say what a program needs."""
@@ -43,6 +46,8 @@ _DEEPER: Final = re.compile(
     r"|pyproject\.toml|Pipfile|pixi\.toml"
 )
 """Names of such files in other folders."""
+_INSTALLS: Final = re.compile(r"\b(pip[\d.]*|conda|mamba|uv pip)\s+install\b")
+"""What a shell's script does that installs packages."""
 _NO_FOLDERS: Final = frozenset((project.BUILD, project.IMAGES, "node_modules", "site-packages"))
 _MOST_FOLDERS: Final = 2_000
 _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
@@ -91,6 +96,9 @@ def look(root: Path, findings: Findings) -> None:
             findings.frameworks.setdefault(name, []).insert(0, wish)
     for folder, name in reading.deeper():
         findings.leave(folder, name, f"is not read there: {manifests.ADD}")
+    for path in sorted(root.glob("*.sh")):
+        if found := _INSTALLS.search(reading.text(path.name) or ""):
+            findings.leave(path.name, found[0], f"a script is not read: {manifests.ADD}")
 
 
 def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
@@ -114,12 +122,12 @@ class _Reading:
         self.readers = _readers(frozenset())
         self.elsewhere = dict[str, str]()
         names = ("pyproject.toml", "setup.cfg", "setup.py")
-        self.own = manifests.own_names(*(self._text(name) or "" for name in names))
+        self.own = manifests.own_names(*(self.text(name) or "" for name in names))
 
     def statements(self) -> Iterator[SourceStatement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
-        if why := manifests.indexes({"uv": manifests.tables(self._text("uv.toml") or "")}):
+        if why := manifests.indexes({"uv": manifests.tables(self.text("uv.toml") or "")}):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
@@ -155,7 +163,7 @@ class _Reading:
             fix = f"move it away, {fix}"
         else:
             try:
-                image_yaml.requirements_in(self._text(file) or "", file)
+                image_yaml.requirements_in(self.text(file) or "", file)
                 findings.read((each for each in lines if framework_of(each.words[0])), self.root)
                 return
             except InputError:
@@ -194,7 +202,7 @@ class _Reading:
         """Yield what a file says, unless it was read before."""
         if name in self.seen:
             return
-        text = self._text(name)
+        text = self.text(name)
         if text is None:
             if not self._inside(name):
                 self.seen.add(name)
@@ -249,7 +257,7 @@ class _Reading:
         match = re.match(r"[\w.-]+", requirement)
         return match is not None and canonicalize_name(match[0]) in self.own
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Return the text of a file of the repository; None for none, or a link out of it."""
         return text_of(self.root / name) if self._inside(name) else None
 

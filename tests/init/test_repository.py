@@ -198,3 +198,29 @@ def test_of_a_file_beside_the_image_s_a_person_is_shown_the_first_lines() -> Non
         "requirements/jax.txt: 7 more lines of it, which --json has",
         "image.yaml: no program",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("Containerfile", "RUN pip install torch==2.9.1\n"),
+        ("conda.yaml", "dependencies: [pytorch=2.9.1]\n"),
+        ("requirements.in", "torch==2.9.1\n"),
+    ],
+)
+def test_other_names_of_the_same_files_are_read(file: str, text: str, tmp_path: Path) -> None:
+    assert read(tmp_path, {file: text})[0]["torch"] == "2.9.1"
+
+
+def test_a_file_of_requirements_that_setup_cfg_names_is_followed(tmp_path: Path) -> None:
+    text = "[options]\ninstall_requires = file: reqs/base.txt, reqs/none.txt\n"
+    values, left = read(tmp_path, {"setup.cfg": text, "reqs/base.txt": "torch==2.9.1\n"})
+    assert values["torch"] == "2.9.1"
+    assert "setup.cfg:2: install_requires of reqs/none.txt: there is no such file" in left
+
+
+def test_a_script_that_installs_is_named(tmp_path: Path) -> None:
+    scripts = {"install.sh": "set -e\npip install torch\n", "run.sh": "python train.py\n"}
+    _, left = read(tmp_path, scripts, "cpu")
+    assert "install.sh: pip install: a script is not read: add what a job needs of it" in left
+    assert "run.sh" not in left
