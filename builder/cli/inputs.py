@@ -30,6 +30,7 @@ def init(
     it could not. Changes no file that is there but .gitignore, and a second run changes nothing.
     """
     from builder.init import proposal as proposals
+    from builder.init.findings import folded
 
     folder = project() or Path.cwd()
     proposal = proposals.propose(folder, target, force)
@@ -48,7 +49,7 @@ def init(
     for heading, lines in (
         ("wrote", written),
         ("took", proposal.findings.taken),
-        ("did not take", proposal.findings.left),
+        ("did not take", folded(proposal.findings.left)),
     ):
         for line in lines:
             show(f"{heading:<12} {line}")

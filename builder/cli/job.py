@@ -121,13 +121,14 @@ def convert(
 
     It knows AI Platform's config.yaml and gcloud command, Vertex AI's CustomJobSpec and gcloud
     command, a cluster's Job, JobSet, PyTorchJob, TFJob and TrainJob, a task of SkyPilot, and xpk.
-    It ends with what is not as it was, and with each field and flag that is not taken over.
+    It ends with what is not as it was, and with each field and flag that is not taken over. What
+    names a device that is not known here, or is another service's, is refused.
     """
     from builder.jobs import images
     from builder.jobs.convert import convert as converted
 
     rest = list(words or ())
-    command = r"(.*/)?(gcloud|xpk(\.py)?|python[\d.]*)|-.*"
+    command = r"(.*/)?(gcloud|xpk(\.py)?|python[\d.]*)|-.*|docker|kubectl|sbatch|srun|sky|ray"
     if config is not None and re.fullmatch(command, str(config)):
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     targets = images.targets(root())

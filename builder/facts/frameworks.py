@@ -115,6 +115,8 @@ class Framework(Protocol):
     """Packages that say that a program uses it."""
     companions: ClassVar[frozenset[str]] = frozenset()
     """Packages that are released together with it, so that their versions move with its own."""
+    ended: ClassVar[Mapping[str, str]] = {}
+    """The companions that are released no more, each with the last minor release that has one."""
     aliases: ClassVar[frozenset[str]] = frozenset()
     """Its other names, in conda and in the names of images."""
     indexes: ClassVar[frozenset[str]] = frozenset()

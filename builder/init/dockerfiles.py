@@ -32,7 +32,7 @@ _CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|p
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
-_PROJECT: Final = re.compile(r"RUN (?:uv sync|poetry install|pdm (?:install|sync))\b")
+_PROJECT: Final = re.compile(r"RUN (?:uv sync|uv run(?= -)|poetry install|pdm (?:install|sync))\b")
 """Commands that install what the repository's own files ask for."""
 _GROUPS: Final = re.compile(
     r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--all-(?:extras|groups)\b"
@@ -106,11 +106,14 @@ def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
     found = set[str]()
     for each in said:
         if _PROJECT.match(each.text):  # a later stage may copy what it made
-            found |= {match[1] or "*" for match in _GROUPS.finditer(each.text)}
+            installs = re.split(r" (?:--|python[\d.]*) ", each.text)[0]  # uv run starts one, too
+            found |= {match[1] or "*" for match in _GROUPS.finditer(installs)}
         elif not each.beside and (
             own := re.fullmatch(r"(?:-e |--editable )?\.\[(.*)\]", each.text)
         ):
             found.add(own[1])
+        elif not each.beside and (asked := _GROUPS.fullmatch(each.text)):  # -r pyproject.toml
+            found.add(asked[1] or "*")
     return frozenset(filter(None, (part.strip() for each in found for part in each.split(","))))
 
 
@@ -231,9 +234,12 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
                 yield replace(said, beside=True)
     for begins, script in scripts:
         script = _expanded(script, stage.variables)
+        branches = shell.Branches()
         for number, command in shell.commands(script, begins):
+            never = branches.follow(command)
             for said in _command(command, f"{file}:{number}", stage):
-                yield _at_its_line(said, file, number, script.split("\n")[number - begins :])
+                said = _at_its_line(said, file, number, script.split("\n")[number - begins :])
+                yield said.aside(never) if never else said
 
 
 def _each_line(text: str, file: str, first: int, why: str) -> Iterator[SourceStatement]:
@@ -285,7 +291,7 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
         said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
         if _PROJECT.match(said.text):
-            said = replace(said, why="what the repository's own files ask for is read there")
+            said = replace(said, why=installers.OWN)
         yield replace(said, foreign=bool(why), words=(why,))
 
 
@@ -348,7 +354,9 @@ def _expanded(text: str, variables: dict[str, str]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1] or match[3], match[2]
-        return variables.get(name) or (match[0] if default is None else default)
+        return variables.get(name) or (
+            variables.get(name, match[0]) if default is None else default
+        )
 
     return re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,10 +34,13 @@ _LOCKED: Final = (
 _NOT_DEBIAN: Final = {
     re.compile(r"(python3?([.]\d+)?(-(pip|dev|venv|distutils|setuptools|wheel|full))?|"
                r"python-is-python3|ca-certificates)$"): "every image has it",
-    re.compile(r"cuda|nvidia|lib(cuda|cudnn|nccl|nvinfer|cublas|cusparse|cufft|nvjitlink)|tensorrt"
-               r"|datacenter-gpu"): "of NVIDIA's archive: an image has CUDA from locked wheels",
+    re.compile(r"cuda|nvidia|nsight|tensorrt|datacenter-gpu|lib(nccl|npp|nv(?!me|pair|tt))"
+               r"|libcu(da|dnn|blas|dss|file|fft|pti|rand|solver|sparse|tensor)"):
+        "of NVIDIA's archive: an image has CUDA from locked wheels",
 }  # fmt: skip
 """Packages that are not taken of an archive, by how their names begin or what they are, and why."""
+_CONDA: Final = frozenset(("cudatoolkit", "cudnn", "pytorch-cuda", "pytorch-mutex", "cpuonly"))
+"""Packages of conda that stand in lists for pip, too."""
 _INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
 _LAUNCHER: Final = re.compile(
     r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|deepspeed|-[uBO]+"
@@ -46,8 +50,10 @@ _WITH_VALUES: Final = re.compile(r"(.*/)?(launch|torchrun|deepspeed)")
 """Launchers whose options may have a value behind them."""
 """What stands before the program that a command starts."""
 GOT, BESIDE, IMPORTED = range(3)
-"""What a wish for a framework was read from: what the image gets, what lies beside it (an extra,
-another stage), what the program imports."""
+"""What a wish for a framework was read from: what the image gets, or the only one that the program
+imports; what lies beside it (an extra, another stage); one of several that the program imports."""
+_SHOWN: Final = 12
+"""How many lines of a file from which the image is not made a person is shown."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,10 @@ class Findings:
                 what = f"its marker leaves out Linux, or Python {self.pythons[0]}"
                 self.leave(said.where, text, what)
                 return
+        if said.kind == "requirement" and name == "python" and parsed:
+            wanted = str(parsed.specifier) or ">=3"
+            self._python(SourceStatement(said.where, text, "python", (wanted,), said.why))
+            return
         own = self._asks(name, said, text)
         if own and not said.beside and said.kind == "requirement":
             return  # the choice of its release says what came of the line
@@ -141,6 +151,8 @@ class Findings:
             self.leave(said.where, said.text, said.why or problem)
         elif name.startswith(_LOCKED):
             self.leave(said.where, text, "the factory locks what belongs to its framework")
+        elif name in _CONDA or any(name in each.aliases for each in frameworks.every()):
+            self.leave(said.where, text, "is conda's name: PyPI may have another package of it")
         elif name in _INSTALLERS or text == "setuptools":
             self.leave(said.where, text, "installs packages, and an image's are there")
         else:
@@ -184,13 +196,16 @@ class Findings:
     def _locked(self, said: SourceStatement) -> None:
         """Take the version of a lock for what other files ask for."""
         parsed, _ = parsed_of(said.words[0])
+        if len(said.words) > 1 and not any(map(self._holds, said.words[1:])):
+            return  # of a fork for another Python or system
         name = canonicalize_name(parsed.name) if parsed else ""
-        asked = [wish.rank for wish in self.frameworks.get(_framework(name), [])]
+        framework = framework_of(name)
+        asked = [wish.rank for wish in self.frameworks.get(framework, [])]
         if parsed is None:
             return
         if asked:
             wish = Wish(said.where, said.text, parsed.specifier, min(asked) == GOT, min(asked))
-            self.frameworks[_framework(name)].append(wish)
+            self.frameworks[framework].append(wish)
         elif said.foreign and name in self.requirements:
             del self.requirements[name]
             self.leave(said.where, said.text, f"{said.why}; it is not taken")
@@ -198,16 +213,24 @@ class Findings:
             self.requirements[name] = said.text
             self.taken.append(f"{said.where}: {said.text}")
 
+    def _holds(self, marker: str) -> bool:
+        from packaging.markers import InvalidMarker, Marker
+
+        here = {"python_version": self.pythons[0], "python_full_version": f"{self.pythons[0]}.0"}
+        try:
+            return Marker(marker).evaluate({**LINUX, **here, "extra": ""})
+        except InvalidMarker:
+            return True
+
     # --- frameworks -------------------------------------------------------------------------------
 
     def _asks(self, name: str, said: SourceStatement, text: str) -> bool:
-        """Note a package that is a framework, or needs one. Return whether it is one."""
+        """Note a package that is a framework, also by its name in conda, or that needs one. Return
+        whether it is one."""
         for framework in frameworks.every():
-            own = name in framework.distributions or (
-                said.kind == "conda" and name in framework.aliases
-            )
-            if own or name in framework.needed_by:
-                specifier = _specifier(text, name) if own else ""
+            own, alias = name in framework.distributions, name in framework.aliases
+            if own or alias or name in framework.needed_by:
+                specifier = _specifier(text, name) if own or alias else ""
                 self.wish(framework, said, specifier, own and said.kind != "conda")
                 return own
         return False
@@ -309,8 +332,30 @@ class Findings:
         if not (root / steps[0]).is_dir():
             package = ROOT
         self.program = (package, module)
-        self.taken.append(f"{where}: the program {module} in {package or ROOT}/")
+        self.taken.append(f"{where}: {self._program()}")
         return True
+
+    def forget_program(self) -> None:
+        self.taken = [line for line in self.taken if not line.endswith(f": {self._program()}")]
+        self.program = None
+
+    def _program(self) -> str:
+        package, module = self.program or ("", "")
+        return f"the program {module} in {package or ROOT}/"
+
+
+def folded(lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines, of a file from which the image is not made the first ones."""
+    of = {line: line.partition(":")[0] for line in lines}
+    every, seen = Counter(of[line] for line in lines), Counter[str]()
+    beside = {of[line] for line in lines if f"not made from {of[line]}" in line}
+    for line in lines:
+        file = of[line]
+        seen[file] += 1
+        if file not in beside or seen[file] <= _SHOWN:
+            yield line
+        elif seen[file] == _SHOWN + 1:
+            yield f"{file}: {every[file] - _SHOWN} more lines of it, which --json has"
 
 
 def _started(words: tuple[str, ...]) -> tuple[str, ...]:
@@ -344,9 +389,10 @@ def _specifier(text: str, name: str) -> str:
     return f"=={wheel[1]}" if wheel else ""
 
 
-def _framework(name: str) -> str:
-    every = (each.name for each in frameworks.every() if name in each.distributions)
-    return next(every, "")
+def framework_of(requirement: str) -> str:
+    """Return the framework that a requirement names; "" for another package."""
+    name = canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+    return next((each.name for each in frameworks.every() if name in each.distributions), "")
 
 
 @cache

@@ -44,7 +44,11 @@ _QUIET: Final = frozenset(
 """Flags that say nothing of what is installed."""
 PYPI: Final = (("pypi", "org"), ("pypi", "python", "org"))
 """The names of PyPI's hosts, by their labels."""
+OWN: Final = (
+    "what this repository's own files ask for is read there; of another folder make a wheel"
+)
 LOCAL: Final = "names a URL or a file, which cannot be locked: make a wheel of it"
+_OF_OWN: Final = dict.fromkeys(("--extra", "--all-extras", "--group", "--all-groups"), OWN)
 MACHINE: Final = "an index or an option belongs to the machine that locks"
 
 
@@ -208,10 +212,11 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
                 named = replace(named, kind="requirements")
             yield named.from_elsewhere(elsewhere)
         elif option.name in {"-e", "--editable"}:
-            said = SourceStatement(where, str(option), "note", (elsewhere,), LOCAL)
+            why = _why_local(option.value or "")
+            said = SourceStatement(where, str(option), "note", (elsewhere,), why)
             yield replace(said, foreign=bool(elsewhere))
         elif option.name not in _QUIET:
-            yield SourceStatement(where, str(option), why=MACHINE)
+            yield SourceStatement(where, str(option), why=_OF_OWN.get(option.name, MACHINE))
     if install.unknown:
         yield SourceStatement(where, install.unknown, why="the factory knows no such option")
     for package in install.packages:
@@ -226,8 +231,12 @@ def argument(package: str, where: str) -> SourceStatement:
     named = re.match(r"[\w.-]+(\[[^]]*\])?\s*(@\s*\S|[^@:/\\]*(;|$))", package)
     file = re.search(r"\.(whl|gz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)$", package)
     if package.startswith((".", "-")) or not named or (file and "@" not in package):
-        return SourceStatement(where, package, why=LOCAL)
+        return SourceStatement(where, package, why=_why_local(package))
     return SourceStatement(where, package, "requirement", (package,))
+
+
+def _why_local(path: str) -> str:
+    return OWN if re.fullmatch(r"\.?/?\.?(\[.*\])?", path) else LOCAL
 
 
 def is_pypi(host: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from builder.init import installers
 from builder.init.statements import SourceStatement
 
 ADD: Final = "add what a job needs of it"
+BUILDS: Final = "builds the package; an image has no compiler"
 _CONDA: Final = "a conda package: name it as a Python or Debian one"
 PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
 _WITH_SOURCES: Final = ("poetry", "pdm")
@@ -56,7 +58,11 @@ def _entries(written: Iterable[tuple[str, str]], file: str) -> Iterator[SourceSt
 
 
 def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceStatement]:
-    """Yield what a requirement says; options may follow it, as conda's files have them."""
+    """Yield what a requirement says; options may follow it, as conda's files have them, and
+    `conda list --export` writes name=version=build."""
+    if re.fullmatch(r"[\w.-]+=[^=\s]+=[^=\s]+", entry):
+        yield _of_conda(entry, where)
+        return
     name, *options = re.split(r"\s+(?=-{1,2}[a-z])", entry)
     for each in options:
         for option in _options(each).options:
@@ -112,18 +118,23 @@ class _Table:
     value: dict[str, Any]
     seen: dict[str, int] = field(default_factory=dict)
 
-    def where(self, entry: str) -> str:
-        """Return where a text stands; a text that stands twice is asked for twice."""
+    def where(self, entry: str, *, key: bool = False) -> str:
+        """Return where a text, or a key, stands: a whole one before a part of another. A text that
+        stands twice is asked for twice."""
         lines = self.text.splitlines()
         start = self.seen.get(entry, 0)
-        for number in (*range(start, len(lines)), *range(start)):
-            if entry in lines[number].replace('\\"', '"'):
-                self.seen[entry] = number + 1
-                return f"{self.file}:{number + 1}"
+        order = [*range(start, len(lines)), *range(start)]
+        text = re.escape(entry)
+        whole = rf"\s*[\"']?{text}[\"']?\s*=" if key else rf".*[\"']{text}[\"']|\s*{text}\s*$"
+        for pattern in (whole, rf"[^#]*{text}", rf".*{text}"):
+            for number in order:
+                if re.match(pattern, lines[number].replace('\\"', '"')):
+                    self.seen[entry] = number + 1
+                    return f"{self.file}:{number + 1}"
         return self.file
 
-    def said(self, entry: str, what: str, why: str) -> SourceStatement:
-        return SourceStatement(self.where(entry), what, why=why, beside=True)
+    def said(self, entry: str, what: str, why: str, *, key: bool = True) -> SourceStatement:
+        return SourceStatement(self.where(entry, key=key), what, why=why, beside=True)
 
 
 def tables(text: str) -> dict[str, Any]:
@@ -276,10 +287,11 @@ def _of(
     named = f"the extra {path[-1]}" if extra else ".".join(path)
     why = f"belongs to {named}: {ADD}"
     if path[0] == "build-system":
-        why = "builds the package; an image has no compiler"
+        why = BUILDS
     elif groups & {"*", path[-2] if path[-1] == "dependencies" else path[-1]}:
         why = ""
-    return SourceStatement(table.where(key), entry, "requirement", (entry,), why, bool(why))
+    where = table.where(key, key=key != entry)
+    return SourceStatement(where, entry, "requirement", (entry,), why, bool(why))
 
 
 def _version(value: Any) -> str:
@@ -289,7 +301,7 @@ def _version(value: Any) -> str:
 def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
     options = value if isinstance(value, dict) else {"version": value}
     extras, version, where = _strings(options.get("extras")), options.get("version"), ""
-    where = table.where(name)
+    where = table.where(name, key=True)
     if name == "python":
         return SourceStatement(where, str(version), "python", (bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
@@ -331,7 +343,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
     table = _table(text, file, tomllib.loads)
     for name, value in _mapping(table.value.get("dependencies")).items():
-        yield _conda(f"{name}{bounds(_version(value))}", table.where(name))
+        yield _conda(f"{name}{bounds(_version(value))}", table.where(name, key=True))
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
         yield _poetry(table, name, value)
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
@@ -339,7 +351,8 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
 
 
 def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of a lock, which count for what other files ask for."""
+    """Yield the versions of a lock, which count for what other files ask for; a version behind
+    markers with them."""
     for package in _mappings(_table(text, file, tomllib.loads).value.get("package")):
         pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
         source = _mapping(package.get("source"))
@@ -348,7 +361,9 @@ def lock(text: str, file: str) -> Iterator[SourceStatement]:
             why = _index({"url": url})
         else:
             why = f"{file} has it from elsewhere" if source else ""
-        yield SourceStatement(file, pin, "locked", (pin,)).from_elsewhere(why)
+        forks = package.get("resolution-markers") or [package.get("markers", package.get("marker"))]
+        words = (pin, *_strings(forks))
+        yield SourceStatement(file, pin, "locked", words).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -364,7 +379,17 @@ def setup_cfg(
         yield SourceStatement(file, "the file", why=f"cannot be read: {ADD}")
         return
     table = _Table(file, text, {})
+    if wanted := parser.get("options", "python_requires", fallback=""):
+        yield SourceStatement(table.where("python_requires"), wanted, "python", (wanted,))
+    for name in ("setup_requires", "dependency_links"):
+        if parser.has_option("options", name):
+            yield table.said(name, name, BUILDS)
     listed = parser.get("options", "install_requires", fallback="")
+    if listed.strip().startswith("file:"):
+        for name in map(str.strip, listed.strip().removeprefix("file:").split(",")):
+            where = table.where("install_requires")
+            yield SourceStatement(where, f"install_requires of {name}", "requirements", (name,))
+        listed = ""
     for entry in filter(None, map(str.strip, listed.splitlines())):
         yield from requirement(entry, table.where(entry))
     extras = "options.extras_require"
@@ -383,7 +408,7 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
     content = document.value if isinstance(document.value, dict) else {}
     for key in content:
         if key != "dependencies":
-            what = f"{key}: {json.dumps(content[key])}"
+            what = textwrap.shorten(f"{key}: {json.dumps(content[key])}", 200, placeholder=" ...")
             yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to conda")
     entries = content.get("dependencies")
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
@@ -396,11 +421,15 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
                 ],
                 file,
             )
-        elif match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", str(entry)):
-            version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
-            yield SourceStatement(where, f"Python {match[1]}", "python", (version,))
         else:
-            yield _conda(str(entry), where)
+            yield _of_conda(str(entry), where)
+
+
+def _of_conda(entry: str, where: str) -> SourceStatement:
+    if match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", entry):
+        version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
+        return SourceStatement(where, f"Python {match[1]}", "python", (version,))
+    return _conda(entry, where)
 
 
 def _conda(entry: str, where: str) -> SourceStatement:

@@ -63,7 +63,8 @@ def propose(root: Path, target: str, force: bool = False) -> Proposal:
             f"{key}: {value if isinstance(value, str) else json.dumps(value)}\n"
             for key, value in values.items()
         )
-        image_yaml.parse(written[yaml], yaml, root)
+        # without a program, what a folder `trainer` lacks is said above, and no fault of init's
+        image_yaml.parse(written[yaml], yaml, root if findings.program else project.INSTALLED)
     for ignore in (".gitignore", ".dockerignore"):
         path = root / ignore
         outgoing.inside(root, path)
@@ -185,7 +186,11 @@ def _companions(
             loose = all(bound.operator in {">=", ">", "!="} for bound in parsed.specifier)
             written = str(parsed)
             parsed.specifier = SpecifierSet(re.sub(r"\+[\w.]+", "", str(parsed.specifier)))
-            if name in framework.companions and not kept and not loose:
+            last = framework.ended.get(name)
+            if last and Version(release).release[:2] > Version(last).release:
+                why = f"its last release is for {framework.title} {last}, not for {release}"
+                findings.leave(where, written, f"{why}: do without it")
+            elif name in framework.companions and not kept and not loose:
                 parsed.specifier, parsed.marker = SpecifierSet(), None
                 findings.requirements[name] = str(parsed)
                 why = f"{parsed}, in the version that goes with {framework.name} {release}"
@@ -204,6 +209,7 @@ def _versions(
         spec = ImageSpec.model_validate({"accelerator": name, other.name: NEWEST})
         return compatibility.working(spec, findings.pythons)
 
+    any_release = [wish for wish in wishes if wish.requirement and not wish.specifier]
     wishes = _telling(wishes)
     works, refusals = working(accelerator, framework)
     if not works:
@@ -219,7 +225,7 @@ def _versions(
     chosen = f"{framework.name}: {release}, python: {works[release]}"
     newer = (each for each in reversed(refusals) if Version(each) >= Version(release))
     why = next((f" ({refusals[each]})" for each in newer if _allowed(each, wishes)), "")
-    for wish in wishes:
+    for wish in dict.fromkeys([*any_release, *wishes]):
         if release in wish.specifier:
             findings.taken.insert(0, f"{wish.where}: {wish.text} -> {chosen}{why}")
         else:

@@ -5,6 +5,7 @@ Each line of those files is taken over, or named with the reason why it is not.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -13,12 +14,13 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
+from builder.config import image_yaml
 from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests, setup_py
-from builder.init.findings import IMPORTED, Findings, Wish
+from builder.init.findings import GOT, IMPORTED, Findings, Wish, framework_of
 from builder.init.statements import SourceStatement
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
@@ -27,17 +29,31 @@ _DEEPEST: Final = 50
 """How many requirements files may name each other in a row."""
 _BESIDE: Final[dict[str, Reader]] = {
     "*[Dd]ockerfile*": dockerfiles.read,
+    "Containerfile*": dockerfiles.read,
     "docker*/**/*[Dd]ockerfile*": dockerfiles.read,
     ".devcontainer/Dockerfile": dockerfiles.read,
     "*requirements*.txt": manifests.requirements,
+    "*requirements*.in": manifests.requirements,
     "requirements/*.txt": manifests.requirements,
     "docker*/*requirements*.txt": manifests.requirements,
     "*env*.y*ml": manifests.conda,
+    "conda*.y*ml": manifests.conda,
     "conda*/*.y*ml": manifests.conda,
 }
 """Other files that say what a program needs."""
+_DEEPER: Final = re.compile(
+    r".*[Dd]ockerfile.*|.*requirements.*\.txt|(conda|env).*\.ya?ml|.*[-_]env(ironment)?\.ya?ml"
+    r"|pyproject\.toml|Pipfile|pixi\.toml"
+)
+"""Names of such files in other folders."""
+_INSTALLS: Final = re.compile(r"\b(pip[\d.]*|conda|mamba|uv pip)\s+install\b")
+"""What a shell's script does that installs packages."""
+_NO_FOLDERS: Final = frozenset((project.BUILD, project.IMAGES, "node_modules", "site-packages"))
+_MOST_FOLDERS: Final = 2_000
 _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
 """The endings of files that are called like those, and are something else."""
+_NO_LISTS: Final = frozenset((".toml", ".py", ".cfg", ".json", ".yml", ".yaml", ".ipynb"))
+"""The endings of files that are no list of requirements, a line each."""
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
 
@@ -67,19 +83,22 @@ def look(root: Path, findings: Findings) -> None:
     if findings.program is None:
         _guess_program(root, findings)
     if findings.program and findings.program[0] != ROOT:
-        file = f"{findings.program[0]}/{REQUIREMENTS}"
-        why = reading.elsewhere.get(file) or reading.elsewhere.get("")
-        if why and (root / file).is_file():  # a lock takes what it names
-            fix = f"move it away, and write program: {':'.join(findings.program)}"
-            findings.leave(file, "the program's own file", f"{why}; {fix}")
-            findings.program = None
+        reading.own_file(findings, findings.program)
     if findings.program:
         _widen(root, findings, findings.program)
-    if not findings.frameworks:
+    if all(wish.rank != GOT for wishes in findings.frameworks.values() for wish in wishes):
         from packaging.specifiers import SpecifierSet
 
-        for name, (where, text) in imports.of_frameworks(root, findings.program).items():
-            findings.frameworks[name] = [Wish(where, text, SpecifierSet(), False, IMPORTED)]
+        imported = imports.of_frameworks(root, findings.program)
+        rank = GOT if len(imported) == 1 else IMPORTED
+        for name, (where, text) in imported.items():
+            wish = Wish(where, text, SpecifierSet(), False, rank)
+            findings.frameworks.setdefault(name, []).insert(0, wish)
+    for folder, name in reading.deeper():
+        findings.leave(folder, name, f"is not read there: {manifests.ADD}")
+    for path in sorted(root.glob("*.sh")):
+        if found := _INSTALLS.search(reading.text(path.name) or ""):
+            findings.leave(path.name, found[0], f"a script is not read: {manifests.ADD}")
 
 
 def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
@@ -100,29 +119,30 @@ class _Reading:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen = set[str]()
+        self.readers = _readers(frozenset())
         self.elsewhere = dict[str, str]()
         names = ("pyproject.toml", "setup.cfg", "setup.py")
-        self.own = manifests.own_names(*(self._text(name) or "" for name in names))
+        self.own = manifests.own_names(*(self.text(name) or "" for name in names))
 
     def statements(self) -> Iterator[SourceStatement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
-        if why := manifests.indexes({"uv": manifests.tables(self._text("uv.toml") or "")}):
+        if why := manifests.indexes({"uv": manifests.tables(self.text("uv.toml") or "")}):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
-        only, groups = made[0] if len(made) == 1 else "", frozenset[str]()
+        only = made[0] if len(made) == 1 else ""
         main = project.DOCKERFILE if project.DOCKERFILE in made else only
         if main:
             said = list(self._said(main, dockerfiles.read))
-            groups = dockerfiles.groups(said)
+            self.readers = _readers(dockerfiles.groups(said))
             for each in said:
                 if each.foreign and each.kind == "note":
                     self.elsewhere.setdefault("", each.words[0])
                 elif each.foreign and each.kind == "requirements":
                     self.elsewhere |= dict.fromkeys(each.words, each.why)
             yield from self._followed(said)
-        for name, reader in _readers(groups).items():
+        for name, reader in self.readers.items():
             yield from self._followed(self._said(name, reader))
         for name, reader in beside.items():
             try:
@@ -131,6 +151,43 @@ class _Reading:
                 said = [SourceStatement(name, "the file", why=f"cannot be read: {error.message}")]
             for each in said:
                 yield each.aside(f"the image is not made from {name}: {manifests.ADD}")
+
+    def own_file(self, findings: Findings, program: tuple[str, str]) -> None:
+        """Take the framework of the program's own file of requirements, of which a lock takes each
+        line; where it cannot, take what can be taken of it, and not the program."""
+        file = f"{program[0]}/{REQUIREMENTS}"
+        why = self.elsewhere.get(file) or self.elsewhere.get("")
+        lines = list(self._said(file, manifests.requirements))  # unless the Dockerfile names it
+        fix = f"and write program: {':'.join(program)}"
+        if why and (self.root / file).is_file():
+            fix = f"move it away, {fix}"
+        else:
+            try:
+                image_yaml.requirements_in(self.text(file) or "", file)
+                findings.read((each for each in lines if framework_of(each.words[0])), self.root)
+                return
+            except InputError:
+                why, fix = "a lock takes each line of it", f"mend it, {fix}"
+                findings.read(lines, self.root)
+        findings.leave(file, "the program's own file", f"{why}; {fix}")
+        findings.forget_program()
+
+    def deeper(self) -> Iterator[tuple[str, str]]:
+        """Yield the folder and the name of each file that says what a program needs, and that was
+        not read."""
+        for count, (folder, folders, files) in enumerate(os.walk(self.root)):
+            path = Path(folder)
+            kept = {*folders} - _NO_FOLDERS if count < _MOST_FOLDERS else set[str]()
+            folders[:] = sorted(
+                name
+                for name in kept
+                if not name.startswith(".") and not (path / name / "pyvenv.cfg").is_file()
+            )
+            where = path.relative_to(self.root).as_posix()
+            for name in sorted(files):
+                known = f"{where}/{name}" in self.seen or where == "."
+                if not known and _DEEPER.fullmatch(name) and Path(name).suffix not in _OTHER:
+                    yield where, name
 
     def _beside(self) -> dict[str, Reader]:
         found = dict[str, Reader]()
@@ -145,7 +202,7 @@ class _Reading:
         """Yield what a file says, unless it was read before."""
         if name in self.seen:
             return
-        text = self._text(name)
+        text = self.text(name)
         if text is None:
             if not self._inside(name):
                 self.seen.add(name)
@@ -169,27 +226,38 @@ class _Reading:
                 continue
             names = [name for name in each.words if "\0" not in name]
             there = next((name for name in names if (self.root / name).is_file()), "")
-            why = ""
+            why, reader = "", None
             if not self._inside(there or next(iter(names), "")):
                 why = "it lies outside of the repository"
             elif not there:
                 why = "there is no such file"
             elif depth > _DEEPEST:
                 why = f"{_DEEPEST} files name each other"
+            elif (reader := self._reader(there, each.kind)) is None:
+                why = f"is no list of requirements: {manifests.ADD}"
             yield SourceStatement(each.where, each.text, why=why)
-            if not why:
-                listed = each.kind == "requirements"
-                reader = manifests.requirements if listed else manifests.constraints
+            if not why and reader:
                 name = Path(there).as_posix()
                 if each.foreign:
                     self.elsewhere.setdefault(name, each.why)
                 yield from self._followed(self._said(name, reader), depth + 1)
 
+    def _reader(self, name: str, kind: str) -> Reader | None:
+        """Return what reads a file that an installation names: uv takes a pyproject.toml, too; None
+        for one whose words would be taken for packages."""
+        listed, path = kind == "requirements", Path(name)
+        known = self.readers.get(path.name)
+        if known is manifests.lock or (path.suffix in _NO_LISTS and not (listed and known)):
+            return None
+        if listed and known:
+            return known
+        return manifests.requirements if listed else manifests.constraints
+
     def _is_own(self, requirement: str) -> bool:
         match = re.match(r"[\w.-]+", requirement)
         return match is not None and canonicalize_name(match[0]) in self.own
 
-    def _text(self, name: str) -> str | None:
+    def text(self, name: str) -> str | None:
         """Return the text of a file of the repository; None for none, or a link out of it."""
         return text_of(self.root / name) if self._inside(name) else None
 

@@ -24,8 +24,9 @@ class SourceStatement:
     a line names; a package of conda, Debian packages, a variable, a version of Python, the command
     that starts the program, a published image; or a note, which no field takes."""
     words: tuple[str, ...] = ()
-    """What the kind is about; of a file the places where it may lie, the likeliest first; of a
-    foreign note why it installs from elsewhere."""
+    """What the kind is about; of a locked version then its markers, of which one has to hold; of a
+    file the places where it may lie, the likeliest first; of a foreign note why it installs from
+    elsewhere."""
     why: str = ""
     """Why it cannot be taken, "" where it can."""
     beside: bool = False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,16 @@ _ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
 _BY_HAND: Final = (
     "write image, machine, accelerators and arguments into a job's file (docs/jobs.md)"
 )
+_KNOWN: Final = (
+    "give a job of AI Platform, Vertex AI, Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob), "
+    f"SkyPilot or xpk; of another one {_BY_HAND}"
+)
+_LOST: Final = re.compile(r"accelerator|gpu|tpu(?!tf)|(limits|requests)\.[\w.-]+/|claims\b")
+"""The fields that may name an accelerator, in small letters: also a resource of any device."""
+_SENDS: Final = {"ai": ("custom-jobs", "hp-tuning-jobs"), "ai-platform": ("jobs", "local")}
+_SENDS["ml-engine"] = _SENDS["ai-platform"]
+"""The groups of gcloud whose commands run training jobs."""
+_OWN: Final = next(why for why in _TABLE["left_out"] if why.startswith("each replica gets its own"))
 
 
 @dataclass(frozen=True)
@@ -67,17 +78,20 @@ def convert(
     job["command"] = old.take("masterConfig.containerCommand")
     first = old.take("masterConfig.containerArgs") or []
     job["arguments"] = [*first, *(old.take("args") or []), *arguments]
-    job["environment"] = old.below("environment")
+    job["environment"] = old.below("environment", but=_TABLE["left_out"][_OWN])
     strategy = (old.text("scheduling.strategy") or "").lower().replace("_", "-")
     strategy = "" if strategy in ("on-demand", "standard") else strategy
-    job["scheduling"] = given(strategy=strategy, timeout=old.text("scheduling.maxRunningTime"))
+    wait = old.text("scheduling.maxWaitDuration") if strategy == "flex-start" else None
+    timeout = old.text("scheduling.maxRunningTime")
+    job["scheduling"] = given(strategy=strategy, timeout=timeout, max_wait=wait)
     key = old.text("encryptionConfig.kmsKeyName")
     web = old.text("enableWebAccess") == "true"
     job["vertex"] = given(web_access="true" if web else None, encryption_key=key)
     job["kubernetes"] = _section(old, "kubernetes")
     job |= {"labels": old.below("labels"), "study": _study(old)}
-    lost = [path for path in old.values if re.search("accelerator|gpu|tpu(?!tf)", path.lower())]
+    lost = [path for path in old.values if _LOST.search(path.lower())]
     if lost and not {"accelerators", "topology"} & {*job}:
+        lost.sort(key=lambda path: ".nodeSelector." in path)  # a resource says it better
         raise old.mistake(lost[0], "names an accelerator that is not known here", _BY_HAND)
     job["image"] = _image(old, job, image, targets)
     written = {name: job[name] for name in described().model_fields if job.get(name)}
@@ -132,9 +146,10 @@ class _Old:
             raise self.mistake(path, f"{text[:20]!r} is no number", "write 2")
         return int(text)
 
-    def below(self, path: str) -> dict[str, Any]:
-        """Take all values below a path over, by the rest of their paths."""
+    def below(self, path: str, but: Sequence[str] = ()) -> dict[str, Any]:
+        """Take all values below a path over, but for some, by the rest of their paths."""
         names = [name for name in self.values if name.startswith(f"{path}.")]
+        names = [name for name in names if name[len(path) + 1 :] not in but]
         return {name[len(path) + 1 :]: self.take(name) for name in names}
 
     def place(self, path: str) -> str:
@@ -154,13 +169,17 @@ def _parsed(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
     """Return the flags of a gcloud or xpk command with their values, and the trainer's words."""
     if not words or not (words[0] == "gcloud" or _is_xpk(words)):
         return [], list(words)
+    before = takewhile(lambda word: not word.startswith("-"), words[1:])
+    groups = [word for word in before if word not in ("alpha", "beta")]
+    if words[0] == "gcloud" and groups and not {*groups[1:]} & {*_SENDS.get(groups[0], ())}:
+        raise InputError(f"gcloud {' '.join(groups)}: sends no training job", _KNOWN)
     end = words.index("--") if "--" in words else len(words)
     flags, rest = list[tuple[str, str]](), list(words[:end])
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if not name.startswith("--"):
             continue
-        alone = _is_xpk(words) and (not rest or rest[0].startswith("--"))
+        alone = rest[0].startswith("--") if rest else _is_xpk(words)
         if not equals and not alone and name[2:] not in _TABLE["switches"]:
             if not rest:
                 raise InputError(f"{name}: has no value", f"write {name}=VALUE")
@@ -181,12 +200,13 @@ def _read(
 ) -> _Old:
     """Return the file with the flags over it: what a flag said won. Raises InputError."""
     where = str(config or next(iter(words), "gcloud"))
-    document = yamlfile.parse(filemodel.read_text(config, where) if config else "", where)
+    text, others = _one_document(filemodel.read_text(config, where) if config else "", where)
+    document = yamlfile.parse(text, where)
     if document.problems:
         raise filemodel.error(where, document.problems)
-    value: Any = document.value
-    if not isinstance(value, dict) or not (value or flags):
-        raise InputError(f"{where}: no trainingInput", "name the file that gcloud's --config took")
+    value: Any = elsewhere.in_camel_case(document.value)
+    if not (elsewhere.is_job(value) or (value == {} and flags)):
+        raise InputError(f"{where}: no job is written so", _KNOWN)
     values, places = dict[str, Any](), dict[str, str]()
     try:
         found = tuple(elsewhere.fields(value, where, accelerator))
@@ -199,7 +219,39 @@ def _read(
             places[each.path] = f"{where}:{document.line(*steps)}: {each.was}"
     for each in _flag_fields(words, flags):
         values[each.path], places[each.path] = each.value, each.was
+    for line, what in others.items():
+        path = f"another document.{line}.{what}"
+        values[path], places[path] = what, f"{where}:{line}: {what}"
     return _Old(values, where, places)
+
+
+def _mapping(text: str, where: str) -> Mapping[str, Any]:
+    value = yamlfile.parse(text, where).value
+    return value if isinstance(value, dict) else {}
+
+
+def _one_document(text: str, where: str) -> tuple[str, dict[int, str]]:
+    """Return the one job of a file, on its lines, and what its other documents are, by their
+    first lines. Raises InputError for several jobs."""
+    begins, documents = 0, list[tuple[int, str]]()
+    for part in re.split(r"^(?=---)", text, flags=re.MULTILINE):
+        if re.search(r"^\s*[^\s#]", part.removeprefix("---"), re.MULTILINE):
+            documents.append((begins, part))
+        begins += part.count("\n")
+    if len(documents) < 2:
+        line, alone = documents[0] if documents else (0, "")
+        return "\n" * line + alone, {}
+    read = [(line, part, _mapping(part, where)) for line, part in documents]
+    jobs, others = list[tuple[int, str]](), dict[int, str]()
+    for line, part, value in read:
+        kind = str(value.get("kind", "Job" if elsewhere.is_job(value) else "no job"))
+        if kind.endswith(("Job", "JobSet")):
+            jobs.append((line, part))
+        else:
+            others[line + 1] = kind
+    if len(jobs) != 1:
+        raise InputError(f"{where}: {len(jobs) or 'no'} jobs", "write each into a file of its own")
+    return "\n" * jobs[0][0] + jobs[0][1], others
 
 
 def _flag_fields(
@@ -214,7 +266,8 @@ def _flag_fields(
         if flag == "worker-pool-spec":
             if not pools:
                 yield elsewhere.Field("scaleTier", "CUSTOM", "--worker-pool-spec")
-            yield from elsewhere.of_pool_flag(pools, text)
+            alone = [name for name, _ in flags].count(flag) == 1
+            yield from elsewhere.of_pool_flag(pools, text, alone)
             pools += 1
         elif flag in ("args", "command"):
             path = "masterConfig.containerCommand" if flag == "command" else "args"
@@ -250,6 +303,7 @@ def _flag_paths(flag: str, text: str) -> Iterator[tuple[str, str]]:
 def _machines(old: _Old) -> dict[str, Any]:
     """Return machine, accelerators and replicas. Raises InputError."""
     tiers, tier = _TABLE["tiers"], old.text("scaleTier")
+    tier = tier and tier.upper().replace("-", "_")  # gcloud takes basic-gpu
     if tier is None:
         old.changes.append("no scaleTier: the service took BASIC, a machine without an accelerator")
     if tier in (None, *tiers):
@@ -294,15 +348,17 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
     machine, *carried = _TABLE["machines"].get(was, [was])
     machine = _TABLE["successors"].get(machine, machine)
     name, count = carried or (None, "0")
-    place = old.place(path)
+    place, topology = old.place(path), old.text(f"{config}.topology")
     if f"{config}.type" in old.values:
         name, count = old.text(f"{config}.type"), str(old.count(f"{config}.count", 1))
     try:
         if name is None:
-            placed = machines.place(machine or "n1-standard-4")
+            placed = machines.place(machine or "n1-standard-4", topology=topology)
         else:
             device = machines.device(re.sub(r"_POD$", "", name), machine)
-            device = machines.devices()[device.instead] if device.instead else device
+            if device.instead:
+                old.changes.append(f"{place}: {device.name} {device.refused}")
+                device = machines.devices()[device.instead]
             placed = machines.nearest(machine, device, int(count))
     except InputError as error:
         raise old.mistake(path, error.message, error.fix) from None

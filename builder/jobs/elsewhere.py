@@ -1,10 +1,10 @@
 """Jobs of other services in the words of AI Platform's TrainingInput, which `convert` reads.
 
-Vertex AI's CustomJobSpec and `gcloud ai custom-jobs create`, the jobs of Kubernetes (Job, JobSet,
-PyTorchJob, TFJob, TrainJob), tasks of SkyPilot and `xpk workload create`. What has no word there
-keeps its path, so that it is named as not taken over. Sources: aiplatform.v1, CustomJobSpec;
-kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1; jobset.x-k8s.io/v1alpha2; SkyPilot, "SkyPilot
-YAML"; xpk, docs/usage.
+Vertex AI's CustomJobSpec, also as its Python client has it, and `gcloud ai custom-jobs create`, the
+jobs of Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob), tasks of SkyPilot and `xpk workload
+create`. What has no word there keeps its path, so that it is named as not taken over. Sources:
+aiplatform.v1, CustomJobSpec; kubeflow.org/v1 and trainer.kubeflow.org/v1alpha1;
+jobset.x-k8s.io/v1alpha2; SkyPilot, "SkyPilot YAML"; xpk, docs/usage.
 """
 
 from __future__ import annotations
@@ -58,6 +58,41 @@ def fields(job: Mapping[str, Any], where: str, accelerator: str | None) -> Itera
             yield Field(path.removeprefix("trainingInput.") if inner else path, value, path)
 
 
+def is_job(value: Any) -> bool:
+    """Return whether a file's value may be a job that is read here."""
+    if not isinstance(value, dict):
+        return False
+    inner = value["jobSpec"] if isinstance(value.get("jobSpec"), dict) else value
+    pools = isinstance(inner.get("workerPoolSpecs"), list)
+    return (
+        pools
+        or bool({*_TABLE["training_input"], "run"} & {*value})
+        or {"apiVersion", "kind"} <= {*value}
+    )
+
+
+def in_camel_case(value: Any) -> Any:
+    """Return a job of Vertex AI's Python client as the API writes it: `worker_pool_specs`, or their
+    list, are `workerPoolSpecs`."""
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, dict) and {"machine_spec", "machineSpec"} & {*first}:
+        value = {"worker_pool_specs": value}
+    if isinstance(value, dict) and {"worker_pool_specs", "job_spec"} & {*value}:
+        return _camel(value)
+    return value
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_camel(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    camel = {re.sub(r"_([a-z])", lambda match: match[1].upper(), name): name for name in value}
+    return {
+        name: value[was] if was == "labels" else _camel(value[was]) for name, was in camel.items()
+    }
+
+
 def flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     """Yield each value with its path; a list is a value, unless it is one of mappings."""
     if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -90,13 +125,15 @@ def _nodes(count: str, was: str) -> Iterator[Field]:
 # --- Vertex AI ------------------------------------------------------------------------------------
 
 
-def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
-    """Yield a field of a worker pool, by its path there."""
+def pool_field(index: int, path: str, value: Any, was: str, alone: bool) -> Iterator[Field]:
+    """Yield a field of a worker pool, by its path there. alone: it is the only pool, so that its
+    other replicas are workers like the chief."""
     role = _POOLS[index] if index < len(_POOLS) else ""
     names = {
         "machineSpec.machineType": f"{role}Type",
         "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
         "machineSpec.acceleratorCount": f"{role}Config.acceleratorConfig.count",
+        "machineSpec.tpuTopology": f"{role}Config.acceleratorConfig.topology",
         "containerSpec.imageUri": f"{role}Config.imageUri",
         "replicaCount": f"{role}Count",
     }
@@ -104,9 +141,12 @@ def pool_field(index: int, path: str, value: Any, was: str) -> Iterator[Field]:
         names |= {
             "containerSpec.command": "masterConfig.containerCommand",
             "containerSpec.args": "masterConfig.containerArgs",
+            "pythonPackageSpec.args": "masterConfig.containerArgs",
         }
     if index == 0 and path == "replicaCount":
-        if value != "1":  # the chief is one
+        if alone:
+            yield from _nodes(value, was)
+        elif value != "1":  # the chief is one
             yield Field(was, value, was)
     else:
         yield Field(names.get(path, was) if role else was, value, was)
@@ -116,23 +156,24 @@ def _of_pools(pools: Sequence[Any], job: Mapping[str, Any], top: str) -> Iterato
     yield Field("scaleTier", "CUSTOM", f"{top}workerPoolSpecs")
     for index, pool in enumerate(pools):
         was = f"{top}workerPoolSpecs.{index}"
-        for variable in pool.get("containerSpec", {}).get("env", ()) if index == 0 else ():
-            yield _variable(variable, f"{was}.containerSpec.env")
+        for program in ("containerSpec", "pythonPackageSpec") if index == 0 else ():
+            for variable in pool.get(program, {}).get("env", ()):
+                yield _variable(variable, f"{was}.{program}.env")
         for path, value in flat(pool, ""):
-            if index or not path.startswith("containerSpec.env."):
-                yield from pool_field(index, path, value, f"{was}.{path}")
+            if index or not re.match(r"(container|pythonPackage)Spec\.env\.", path):
+                yield from pool_field(index, path, value, f"{was}.{path}", len(pools) == 1)
     for path, value in flat({n: each for n, each in job.items() if n != "workerPoolSpecs"}, ""):
         yield Field(_TABLE["custom_job"].get(path, path), value, f"{top}{path}")
 
 
-def of_pool_flag(index: int, text: str) -> Iterator[Field]:
+def of_pool_flag(index: int, text: str, alone: bool) -> Iterator[Field]:
     """Yield what `--worker-pool-spec machine-type=n1-standard-8,replica-count=1` says."""
     was = "--worker-pool-spec"
     for part in text.split(","):
         key, _, value = part.partition("=")
-        path = _TABLE["pool_flags"].get(key, key)
-        for each in pool_field(index, path, value, was):
-            yield Field(f"{was} {key}" if each.path == was else each.path, value, was)
+        path, at = _TABLE["pool_flags"].get(key, key), f"{was}.{index}.{key}"
+        for each in pool_field(index, path, value, at, alone):
+            yield Field(each.path, each.value, f"{was} {key}")
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
@@ -194,11 +235,15 @@ def _of_pod(
             yield Field("scheduling.strategy", "spot", f"{path}.nodeSelector")
     elif image:
         yield Field(f"{role}Config.imageUri", image, f"{at}.image")
+    if role == "master" and pod.get("runtimeClassName") == "nvidia":
+        yield Field(f"{path}.runtimeClassName.gpu", "nvidia", f"{path}.runtimeClassName")
     resources = "resources" if "resources" in container else "resourcesPerNode"
     limits, counted = container.get(resources) or {}, dict[str, str]()
     for kind in ("requests", "limits"):
         amounts = limits.get(kind) or {}
         counted |= {name: amounts.pop(name) for name in _COUNTED if name in amounts}
+    for name in () if counted else (key for key in _TABLE["node_labels"] if key in nodes):
+        yield Field(f"{path}.nodeSelector.{name}", nodes[name], f"{path}.nodeSelector")
     for resource, number in counted.items():
         was, shape = f"{at}.{resources}", nodes.get("cloud.google.com/gke-tpu-topology")
         label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
@@ -337,21 +382,29 @@ def _of_sky(job: Mapping[str, Any]) -> Iterator[Field]:
     kind = "any_of" if "any_of" in resources else "ordered"
     for index, other in enumerate(choices[1:], 1):
         yield Field(f"{at}.{kind}.{index}", other, f"{at}.{kind}.{index}")
-    image = str(wanted.pop("image_id", ""))
-    yield Field("masterConfig.imageUri", image.removeprefix("docker:") or None, f"{at}.image_id")
-    place = str(wanted.pop("infra", "")).split("/")
-    yield Field("region", wanted.pop("region", place[1] if place[1:] else None), f"{at}.infra")
+    image = wanted.pop("image_id", "")
+    image = next(iter(image.values()), "") if isinstance(image, dict) else image  # by region
+    image = str(image).removeprefix("docker:")
+    yield Field("masterConfig.imageUri", image or None, f"{at}.image_id")
+    cloud, _, place = str(wanted.get("infra", "")).partition("/")
+    if cloud == "gcp":
+        del wanted["infra"]
+    region = place.partition("/")[0] if cloud == "gcp" else ""
+    yield Field("region", wanted.pop("region", region or None), f"{at}.infra")
     if wanted.pop("use_spot", "") == "true":
         yield Field("scheduling.strategy", "spot", f"{at}.use_spot")
     yield Field("masterConfig.containerCommand", ["bash", "-c"], "run")
     yield Field("masterConfig.containerArgs", [job["run"]], "run")
     yield from _nodes(str(job.get("num_nodes", 1)), "num_nodes")
     for name, value in (job.get("envs") or {}).items():
-        yield Field(f"environment.{name}", value, f"envs.{name}")
+        path = f"environment.{name}" if value is not None else f"envs.{name}"
+        yield Field(path, value or "", f"envs.{name}")
+    for name in sorted({*re.findall(r"SKYPILOT_\w+", str(job["run"]))}):
+        yield Field(f"run.${name}", name, f"run.${name}")
     taken = ("resources", "run", "num_nodes", "envs", "name")
     rest = {"resources": wanted} | {n: each for n, each in job.items() if n not in taken}
     for path, value in flat(rest, ""):
-        yield Field(path, value, path)
+        yield Field(path, "" if value is None else value, path)
 
 
 def of_local_train(flags: Mapping[str, str]) -> Iterator[Field]:

@@ -175,3 +175,39 @@ def test_a_word_that_a_program_has_is_no_value_of_a_launcher(tmp_path: Path) -> 
     (tmp_path / "a.py").write_text("import torch\n")
     (tmp_path / "Dockerfile").write_text("FROM python:3.11\nCMD python a.py --config b.py\n")
     assert proposal.propose(tmp_path, "t4").values["program"] == ".:a"
+
+
+@pytest.mark.parametrize(
+    ("condition", "branches"),
+    [
+        ('[ "${FLASH}" == "true" ]', "else"),
+        ('[ "$FLASH" = false ]', "then"),
+        ('[[ "$FLASH" != "false" ]]', "else"),
+        ('! [ -z "$NONE" ]', "else"),
+        ('[ -n "$FLASH" ]', "then"),
+        ('[[ $(uname -m) =~ "aarch64" ]]', "else"),
+        ('[ "$TARGETARCH" = "amd64" ]', "then"),
+        ('[ "$(dpkg --print-architecture)" = "arm64" ]', "else"),
+        ('[ "$GIVEN" = 1 ]', "then else"),
+        ("[ -f setup.py ]", "then else"),
+        ('[ "$FLASH" = true ] || true', "then else"),
+    ],
+)
+def test_a_branch_that_is_never_taken_installs_nothing(condition: str, branches: str) -> None:
+    text = (
+        'FROM debian\nARG FLASH=false\nARG NONE=""\n'
+        f"RUN if {condition}; then pip install then; else pip install else; fi; pip install more\n"
+    )
+    said = [each for each in dockerfiles.read(text, "Dockerfile") if each.kind == "requirement"]
+    assert [each.text for each in said if not each.why] == [*branches.split(), "more"]
+    assert all(each.why.startswith("is run only if ") for each in said if each.why)
+
+
+def test_of_several_branches_the_first_that_holds_counts() -> None:
+    text = """FROM debian
+ARG CUDA=12
+RUN if [ "$CUDA" = 11 ]; then pip install a; elif [ "$CUDA" = 12 ]; then pip install b; \\
+    elif [ "$X" = 1 ]; then pip install c; else pip install d; fi
+"""
+    said = [each for each in dockerfiles.read(text, "Dockerfile") if each.kind == "requirement"]
+    assert [each.text for each in said if not each.why] == ["b"]

@@ -1,4 +1,4 @@
-"""The shapes of 32 public repositories' files, in words of our own: framework and release.
+"""The shapes of 37 public repositories' files, in words of our own: framework and release.
 
 repositories/README.md names them. A row is what decides: the base, and the commands that install;
 other lines are left out, or another of their kind stands for them.
@@ -197,6 +197,55 @@ ROWS: dict[str, tuple[str, tuple[str, str], dict[str, str]]] = {
         "--index-url https://download.pytorch.org/whl/cu118 --no-cache\n",
         NEW,
         {},
+    ),
+    "stable-baselines3": (
+        "ARG PARENT=mambaorg/micromamba:2.0\nFROM $PARENT\n"
+        "ARG DEPS=https://download.pytorch.org/whl/cpu\nRUN micromamba install -y python=3.12\n"
+        "RUN pip install uv && uv pip install --system torch --default-index ${DEPS} && \\\n"
+        "    uv pip install --system -e .[extra] && uv pip uninstall opencv-python\n",
+        NEW,
+        {
+            "setup.py": "from setuptools import setup\nsetup(install_requires=['torch>=2.8,<3'],\n"
+            "  extras_require={'extra': ['rich'], 'docs': ['sphinx']})\n"
+        },
+    ),
+    "dlrm": (
+        "ARG BASE=pytorch/pytorch:1.3-cuda10.1-cudnn7-runtime\nFROM ${BASE}\n"
+        "ADD requirements.txt .\nRUN pip install -r requirements.txt\n"
+        "RUN pip install torch==1.3.1\n",
+        OLD,
+        {"requirements.txt": "torch\ntorchrec-nightly\n"},
+    ),
+    "stylegan3": (
+        "FROM nvcr.io/nvidia/pytorch:21.08-py3\nENV PYTHONUNBUFFERED 1\n"
+        "RUN pip install imageio pyspng==0.1.0\n"
+        "RUN (printf '#!/bin/bash\\nexec \\\"$@\\\"\\n' >> /entry.sh) && chmod a+x /entry.sh\n"
+        'ENTRYPOINT ["/entry.sh"]\n',
+        OLD,
+        {
+            "environment.yml": "name: s\ndependencies:\n  - python >= 3.8\n  - pytorch=1.9.1\n"
+            "  - cudatoolkit=11.1\n  - pip:\n    - pyspng\n"
+        },
+    ),
+    "mmyolo": (
+        'ARG PYTORCH="1.9.0"\nARG CUDA="11.1"\nFROM pytorch/pytorch:${PYTORCH}-cuda${CUDA}-devel\n'
+        'RUN pip install openmim && \\\n    mim install "mmcv>=2.0.0rc4,<2.1.0"\n'
+        "RUN git clone https://example.org/y.git /y && cd /y && mim install -e .\n",
+        OLD,
+        {
+            "setup.py": "from setuptools import setup\nsetup(\n"
+            "  install_requires=parse_requirements('requirements/runtime.txt'),\n"
+            "  extras_require={'tests': parse_requirements('requirements/tests.txt')})\n",
+            "requirements/runtime.txt": "prettytable\n",
+        },
+    ),
+    "audiocraft": (
+        "",
+        OLD,
+        {
+            "requirements.txt": "torch==2.1.0\ntorchaudio>=2.0.0,<2.1.2\nxformers<0.0.23\n"
+            "torchvision==0.16.0\ntorchtext==0.16.0\nhydra-core>=1.1\n"
+        },
     ),
     "nanoGPT": ("", NEW, {"train.py": "import torch\nfrom model import GPT\n", "model.py": ""}),
     "pytorch-image-models": (

@@ -185,7 +185,7 @@ def test_a_gcloud_command_alone_and_over_its_file(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in result.left_out] == [
         *("--stream-logs", "--runtime-version", "--colour"),
     ]
-    over = converted(tmp_path, POST, *["gcloud", "x", "--master-machine-type", "n1-standard-16"])
+    over = converted(tmp_path, POST, *["gcloud", "--master-machine-type", "n1-standard-16"])
     assert pools(over) == {"chief": (1, "n1-standard-16", 2)}
     (tmp_path / "other.yaml").write_text(POST)
     named = convert(None, ["gcloud", "--config", str(tmp_path / "other.yaml")], targets=TARGETS)
@@ -219,7 +219,7 @@ def test_a_gcloud_command_alone_and_over_its_file(tmp_path: Path) -> None:
         ),
         (LARGE.replace("maxTrials: 30", "maxTrials: 3000"), "study.trials: expected at most", "20"),
         (LARGE.replace("gs://my-bucket/job", "s3://b/job"), "job_dir", "gs://"),
-        ("[]\n", "no trainingInput", "--config"),
+        ("[]\n", "no job is written so", "SkyPilot or xpk"),
         ("a: [\n", "not YAML", ""),
     ],
 )
@@ -272,8 +272,11 @@ def test_the_pools_of_a_custom_job_are_taken(tmp_path: Path, text: str) -> None:
     [
         ("apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {}\n", "PyTorchJob of Kubernetes"),
         ("apiVersion: kubeflow.org/v2beta1\nkind: MPIJob\nspec: {}\n", "MPIJob of Kubernetes"),
-        ("resources: {accelerators: 'A100:1'}\nsetup: pip\n", "names an accelerator"),
-        ("trialJobSpec:\n  " + POOLS.replace("\n", "\n  ").rstrip(), "names an accelerator"),
+        ("resources: {accelerators: 'A100:1'}\nsetup: pip\n", "no job is written so"),
+        ("trialJobSpec:\n  " + POOLS.replace("\n", "\n  ").rstrip(), "no job is written so"),
+        ("services: {a: {image: x, runtime: nvidia}}\n", "no job is written so"),
+        ("type: command\ncompute: azureml:gpu-cluster\n", "no job is written so"),
+        ("args: [--epochs, '3']\nmachine: a2-highgpu-1g\n", "no job is written so"),
     ],
 )
 def test_another_service_s_job_never_becomes_one_without_its_accelerator(
@@ -532,6 +535,9 @@ def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
         "{apiVersion: v1, kind: Job, spec: {template: {spec: {containers: {a: b}}}}}",
         "{apiVersion: v1, kind: JobSet, spec: {replicatedJobs: [{replicas: two}]}}",
         "{run: python t.py, envs: [A]}",
+        "worker_pool_specs: 3",
+        "- ",
+        "--- # nothing",
     ],
 )
 def test_a_file_that_no_service_reads_is_no_fault_of_the_factory(text: str, tmp_path: Path) -> None:

@@ -145,10 +145,12 @@ def test_convert_writes_a_job_that_renders_and_schema_what_check_asks_for(
     code, _, err = run("job", "convert", "config.yaml", *output, "--", "--epochs", "10")
     assert code == 0 and "v100 is for V100" in err
     assert run("job", "render", "my_post")[0] == 0
-    words = ("gcloud", "x", "--config", "config.yaml", "--colour", "red", "--", "--epochs", "3")
-    code, out, err = run("job", "convert", "--", *words)
+    words = ["gcloud", "ml-engine", "jobs", "--config", "config.yaml", "--colour", "red"]
+    code, out, err = run("job", "convert", "--", *words, "--", "--epochs", "3")
     assert code == 0 and "--epochs" in out and "not taken over: --colour: not known" in err
     (here / "python-job.yaml").write_text(POST)  # a file, although a program is called so
+    code, _, err = run("job", "convert", "--", "docker", "run", "--gpus", "all", "a/b")
+    assert code == 2 and "docker: no job is written so" in err
     code, out, _ = run("job", "convert", "python-job.yaml", *output[:2])
     assert code == 0 and "machine: n1-standard-8" in out
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from builder.facts.frameworks import Exclude, Framework, Part, WhyNot
 
@@ -67,11 +67,18 @@ class TensorFlow(Framework):
     )
     needed_by = frozenset(
         {"tensorflow-text", "tensorflow-addons", "tensorflow-estimator", "tf-keras", "tfx"}
+        | {"mesh-tensorflow", "tensorflow-hub", "tensorflow-recommenders", "tf-models-official"}
+        | {"tf-agents", "tensorflow-gan", "tensorflow-io"}
     )
     companions = frozenset(
         {"keras", "tf-keras", "tensorboard", "tensorflow-estimator", "tensorflow-text"}
         | {"tensorflow-addons", "tensorflow-io", "tensorflow-probability"}
     )
+    # TensorFlow 2.16.1's release notes: tf.estimator is gone; tensorflow/addons, README
+    ended: ClassVar[Mapping[str, str]] = {
+        "tensorflow-estimator": "2.15",
+        "tensorflow-addons": "2.15",
+    }
     aliases = frozenset({"tensorflow", "tf", "tf1", "tf2"})
     exclude_nvidia = tuple(Exclude(*rule) for rule in _CUDA)
     exclude = tuple(Exclude(*rule) for rule in _TENSORFLOW)

@@ -37,6 +37,8 @@ class PyTorch(Framework):
         {"torchvision", "torchaudio", "torchtext", "torchdata", "torchcodec", "torchao", "triton"}
         | {"xformers", "functorch", "torchrec", "fbgemm-gpu", "torch-tensorrt"}
     )
+    # builder/facts/linked.md; functorch 2.0.0, Requires-Dist: torch>=2.0,<2.1
+    ended: ClassVar[Mapping[str, str]] = {"torchtext": "2.3", "functorch": "2.0"}
     aliases = frozenset({"torch", "pytorch", "pytorch-gpu", "pytorch-cpu"})
     indexes = frozenset({"https://download.pytorch.org/whl"})
     labelled = True

@@ -1,0 +1,210 @@
+"""Jobs of other services as people have them: no accelerator is lost, and nothing goes unnamed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from builder.core.errors import InputError
+from builder.jobs.convert import Converted, convert
+from tests.jobs.jobfiles import TARGETS, job
+
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train}
+spec:
+  parallelism: 4
+  template:
+    spec:
+      nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}
+      containers:
+      - name: t
+        image: ghcr.io/acme/train:2
+        command: [python, t.py]
+        resources: {limits: {nvidia.com/gpu: 2}}
+"""
+SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: headless}\n"
+POOL = "machine-type=n1-standard-8,accelerator-type=NVIDIA_TESLA_T4,accelerator-count=2,"
+
+
+def of_file(folder: Path, text: str, name: str = "job.yaml") -> Converted:
+    (folder / name).write_text(text)
+    return convert(folder / name, targets=TARGETS)
+
+
+def counts(result: Converted) -> list[int]:
+    return [pool.count for pool in job(result.text).pools]
+
+
+def of_command(command: str) -> Converted:
+    return convert(None, shlex.split(command), targets=TARGETS)
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        "limits: {nvidia.com/mig-1g.5gb: 1}",
+        "limits: {habana.ai/gaudi: 8}",
+        "requests: {aws.amazon.com/neuron: 16}",
+        "claims: [{name: card}]",
+    ],
+)
+def test_a_device_that_is_not_known_is_refused_and_not_left_out(
+    resources: str, tmp_path: Path
+) -> None:
+    text = JOB.replace("limits: {nvidia.com/gpu: 2}", resources)
+    with pytest.raises(InputError, match="names an accelerator that is not known here") as caught:
+        of_file(tmp_path, text)
+    assert f"job.yaml:13: spec.template.spec.containers.0.resources.{resources[:6]}" in str(
+        caught.value
+    )
+
+
+def test_a_job_beside_other_documents_is_taken_with_its_own_lines(tmp_path: Path) -> None:
+    result = of_file(tmp_path, f"# a comment\n---\n{SERVICE}---\n{JOB}---\n")
+    assert job(result.text).accelerators == "2 x L4"
+    assert result.left_out == (
+        f"{tmp_path}/job.yaml:2: Service: it is another document of the file",
+    )
+    assert any("job.yaml:16: spec.template.spec.containers.0" in line for line in result.changes)
+    for several in (f"{JOB}---\n{JOB}", "name: a\n---\nrun: x\n---\nrun: y\n"):
+        with pytest.raises(InputError, match=r"job\.yaml: 2 jobs") as caught:
+            of_file(tmp_path, several)
+        assert caught.value.fix == "write each into a file of its own"
+    with pytest.raises(InputError, match="no jobs"):
+        of_file(tmp_path, f"{SERVICE}---\n- a\n")
+
+
+def test_what_finds_the_other_replicas_is_not_taken_from_an_old_job(tmp_path: Path) -> None:
+    env = "env: [{name: MASTER_ADDR, value: train-0.train}, {name: WANDB_MODE, value: offline}]"
+    result = of_file(tmp_path, JOB.replace("        command:", f"        {env}\n        command:"))
+    assert job(result.text).environment == {"WANDB_MODE": "offline"}
+    (line,) = result.left_out
+    assert "job.yaml:12: spec.template.spec.containers.0.env.MASTER_ADDR: each replica" in line
+
+
+def test_the_dicts_of_vertex_ai_s_python_client_are_read(tmp_path: Path) -> None:
+    pool = """{"machine_spec": {"machine_type": "a2-highgpu-4g", "accelerator_count": 4,
+      "accelerator_type": "NVIDIA_TESLA_A100"}, "replica_count": 1,
+      "container_spec": {"image_uri": "gcr.io/p/i:1", "args": ["--epochs", 3]}}"""
+    for text in (f"[{pool}]", f'{{"job_spec": {{"worker_pool_specs": [{pool}]}}}}'):
+        now = job(of_file(tmp_path, text, "pools.json").text)
+        assert (now.machine, now.accelerators) == ("a2-highgpu-4g", "4 x A100-40GB")
+        assert (now.image, now.arguments) == ("gcr.io/p/i:1", ("--epochs", "3"))
+
+
+def test_a_python_package_s_arguments_and_variables_are_the_program_s(tmp_path: Path) -> None:
+    result = of_file(
+        tmp_path,
+        "workerPoolSpecs:\n- machineSpec: {machineType: n1-standard-8, acceleratorCount: 1,\n"
+        "    acceleratorType: NVIDIA_TESLA_V100}\n  pythonPackageSpec:\n"
+        "    pythonModule: trainer.task\n    args: [--epochs=5]\n"
+        "    env: [{name: WANDB_MODE, value: offline}]\n"
+        "scheduling: {strategy: FLEX_START, maxWaitDuration: 3600s}\n",
+    )
+    now = job(result.text)
+    assert (now.arguments, now.environment) == (("--epochs=5",), {"WANDB_MODE": "offline"})
+    assert now.scheduling.max_wait == 3600
+    assert [line.split(": ")[1].split(".")[-1] for line in result.left_out] == ["pythonModule"]
+
+
+def test_what_only_skypilot_sets_or_asks_for_is_named(tmp_path: Path) -> None:
+    result = of_file(
+        tmp_path,
+        "resources: {accelerators: 'V100:4'}\nenvs: {EPOCHS: 3, TOKEN: null}\n"
+        "secrets: {HF_TOKEN: null}\nrun: torchrun --nnodes=$SKYPILOT_NUM_NODES train.py\n",
+    )
+    assert job(result.text).environment == {"EPOCHS": "3"}
+    named = [line.split(": ")[1] for line in result.left_out]
+    assert named == ["envs.TOKEN", "run.$SKYPILOT_NUM_NODES", "secrets.HF_TOKEN"]
+
+
+def test_an_accelerator_that_is_not_offered_is_named_beside_what_stands_for_it() -> None:
+    for command, what in (
+        ("xpk workload create --tpu-type=v5p-128 --docker-image=a/b:1", "TPU-v5p is not offered"),
+        (
+            "gcloud ai custom-jobs create --worker-pool-spec=machine-type=n1-standard-8,"
+            "accelerator-type=NVIDIA_TESLA_K80,accelerator-count=1,container-image-uri=a/b:1",
+            "K80 is no longer offered",
+        ),
+    ):
+        assert any(what in line for line in of_command(command).changes), command
+
+
+def test_the_flags_of_gcloud_are_read_as_it_reads_them() -> None:
+    result = of_command("gcloud ml-engine jobs submit training x --scale-tier basic-gpu")
+    assert job(result.text).accelerators == "1 x T4"
+    create = "gcloud alpha ai custom-jobs create"
+    result = of_command(f"{create} --switch --worker-pool-spec={POOL}container-image-uri=a/b:1")
+    assert job(result.text).accelerators == "2 x T4"
+    assert result.left_out == ("--switch: not known",)
+    result = of_command(f"{create} --worker-pool-spec={POOL}local-package-path=.,script=t.py")
+    assert [line.partition(": ")[0] for line in result.left_out] == [
+        "--worker-pool-spec local-package-path",
+        "--worker-pool-spec script",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("gcloud batch jobs submit x --config job.json", "gcloud batch jobs submit x: sends no"),
+        ("gcloud compute instances create x --machine-type a2-highgpu-1g", "sends no training job"),
+        ("docker run --gpus all acme/train python t.py", "docker: no job is written so"),
+        ("sky launch --gpus H100:8 -- python t.py", "sky: no job is written so"),
+    ],
+)
+def test_another_command_is_refused_with_what_is_read(command: str, what: str) -> None:
+    with pytest.raises(InputError, match=what) as caught:
+        of_command(command)
+    assert "Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob)" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("spec", "what"),
+    [
+        ("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", "nodeSelector"),
+        ("runtimeClassName: nvidia", "runtimeClassName"),
+    ],
+)
+def test_a_gpu_that_no_resource_counts_is_not_left_out(
+    spec: str, what: str, tmp_path: Path
+) -> None:
+    text = JOB.replace("        resources: {limits: {nvidia.com/gpu: 2}}\n", "")
+    text = text.replace("nodeSelector: {cloud.google.com/gke-accelerator: nvidia-l4}", spec)
+    with pytest.raises(InputError, match=f"job.yaml:8: spec.template.spec.{what}: names an acc"):
+        of_file(tmp_path, text)
+
+
+def test_the_replicas_of_the_only_pool_are_kept(tmp_path: Path) -> None:
+    pool = "{machineSpec: {machineType: n1-standard-8}, replicaCount: 4,\n"
+    pool += " containerSpec: {imageUri: a/b}}"
+    result = of_file(tmp_path, f"workerPoolSpecs: [{pool}]\n")
+    assert counts(result) == [1, 3] and result.left_out == ()
+    create = f"gcloud ai custom-jobs create --worker-pool-spec={POOL}replica-count=4,"
+    assert counts(of_command(f"{create}container-image-uri=a/b")) == [1, 3]
+    result = of_file(tmp_path, f"workerPoolSpecs: [{pool}, {pool}]\n")
+    assert counts(result) == [1, 4]
+    assert "workerPoolSpecs.0.replicaCount" in result.left_out[0], "there is one chief"
+
+
+def test_a_tpu_s_topology_is_taken(tmp_path: Path) -> None:
+    machine = "{machineType: ct5lp-hightpu-4t, tpuTopology: 2x4}"
+    text = f"workerPoolSpecs: [{{machineSpec: {machine}, containerSpec: {{imageUri: a/b}}}}]\n"
+    assert job(of_file(tmp_path, text).text).topology == "2x4"
+    create = "gcloud ai custom-jobs create --worker-pool-spec=machine-type=ct5lp-hightpu-4t"
+    now = job(of_command(f"{create},tpu-topology=2x4,container-image-uri=a/b").text)
+    assert (now.machine, now.topology) == ("ct5lp-hightpu-4t", "2x4")
+
+
+def test_skypilot_s_place_is_a_region_in_google_s_cloud_alone(tmp_path: Path) -> None:
+    text = "resources: {infra: INFRA, accelerators: 'T4:1', image_id: {us-east1: docker:a/b:1}}\n"
+    text += "run: python t.py\n"
+    now = job(of_file(tmp_path, text.replace("INFRA", "gcp/us-east1/us-east1-b")).text)
+    assert (now.region, now.image) == ("us-east1", "a/b:1")
+    result = of_file(tmp_path, text.replace("INFRA", "k8s/my-cluster"))
+    assert job(result.text).region is None
+    assert [line.split(": ")[1] for line in result.left_out] == ["resources.infra"]
