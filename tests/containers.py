@@ -11,12 +11,16 @@ def output(client: docker.DockerClient, image: str, command: Any = None, **optio
     """Run a container to its end, remove it, and return its standard output.
 
     `containers.run(remove=True)` of the Docker SDK removes the container before it has read the log
-    to the end, and so may return less.
+    to the end, and so may return less. One that printed nothing runs again: the engine may have
+    lost it (builder/engine/containers.py, `follow`).
     """
-    container = client.containers.run(image, command, detach=True, **options)
-    try:
-        status = container.wait()["StatusCode"]
-        assert status == 0, container.logs().decode()
-        return bytes(container.logs(stderr=False))
-    finally:
-        container.remove(force=True)
+    for _ in range(3):
+        container = client.containers.run(image, command, detach=True, **options)
+        try:
+            status = container.wait()["StatusCode"]
+            assert status == 0, container.logs().decode()
+            if printed := bytes(container.logs(stderr=False)):
+                return printed
+        finally:
+            container.remove(force=True)
+    return b""

@@ -259,6 +259,10 @@ def follow(
     """Attach to a container that was not started yet, and hand over its lines in a thread.
 
     `on_end` is called after the last line, whatever ended the stream.
+
+    A busy engine may lose all of stdout or stderr of a container that ends at once; its log then
+    lacks the same. Source: containerd, client/task.go: `Delete` cancels the opening of a pipe that
+    the engine's thread has not returned from yet (seen with Docker 28.5.2).
     """
     api: Any = container.client.api  # type: ignore[union-attr]
     stream = Attached(api, container.id or "")

@@ -66,6 +66,8 @@ _NO_ACCELERATOR: Final[Mapping[str, str]] = {
 }
 _A_GPU: Final = {contract.ACCELERATOR: contract.accelerator(contract.ANY_GPU, 1)}
 
+_TIMES_ASKED: Final = 2
+"""How often a probe is asked that ends well and says nothing."""
 NOT_EXECUTED: Final = 127
 """The exit code of a container whose entry point cannot be executed, as a shell gives it."""
 
@@ -160,13 +162,18 @@ class Sandbox:
         program: a module of the factory, which is copied into the container (see
         builder/prove/probes/__init__.py for what such a program is held to). imports: modules that
         it imports. user: a number, where it is not the image's own.
-        python: where it is not the program's.
+        python: where it is not the program's. One that ends well without an answer is asked again:
+        a busy engine may have lost it (`containers.follow`).
         """
         name, files = program_files(program, imports)
         command = ["-B", f"{PROBES}/{name}", json.dumps(request)]
-        with self.container(command, {}, [python or self.python], user) as container:
-            self._put(container, PROBES, files)
-            return self._run(container, self.limits.probe_seconds)
+        for _ in range(_TIMES_ASKED):
+            with self.container(command, {}, [python or self.python], user) as container:
+                self._put(container, PROBES, files)
+                run = self._run(container, self.limits.probe_seconds)
+            if run.exit_code or run.answer is not None:
+                break
+        return run
 
     def start(
         self,

@@ -61,7 +61,7 @@ def test_a_child_ends_with_its_parent() -> None:
     printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True).stdout
     pid = int(printed)
     try:
-        clock.until(lambda: _has_ended(pid), 10)
+        clock.until(lambda: _has_ended(pid))
     finally:
         if not _has_ended(pid):
             os.kill(pid, signal.SIGKILL)

@@ -49,7 +49,7 @@ def test_what_a_container_prints_is_read_and_the_connection_closed() -> None:
     container: Any = SimpleNamespace(id="c", client=SimpleNamespace(api=api))
     lines: list[str] = []
     containers.follow(container, lines.append, ended.set)
-    assert ended.wait(10)
+    assert ended.wait(60)
     assert lines == ["one", "two"] and closed == [True]
     here.close()
 

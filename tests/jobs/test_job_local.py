@@ -359,8 +359,9 @@ def test_the_cause_in_a_worker_wins_over_what_the_chief_says_of_it(
     engine: Engine, job: Callable[..., LocalJob]
 ) -> None:
     script = ROLE + (
-        'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; sleep 60; fi; '
-        'sleep 1; echo "OOM when allocating tensor with shape[64]"; exit 1'
+        'if [ "$role" = chief ]; then echo "failed to connect to all addresses"; '
+        "touch /job/said; sleep 60; fi; until test -e /job/said; do sleep 0.1; done; "
+        'echo "OOM when allocating tensor with shape[64]"; exit 1'
     )
     diagnosis = why(engine, job(script, grace=0.2, pools=(Pool("chief"), Pool("worker"))))
     assert diagnosis.ending == "device-memory"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.engine import Engine
+from builder.prove.judge import Run
 from builder.prove.session import HOOK, JOB, Limits, Sandbox
 from builder.prove.smoke import RECORDS
 
@@ -68,6 +69,21 @@ def test_one_that_fills_its_disk_is_stopped(engine: Engine, context: Callable[..
     disk = spent["bytes in a container's volumes"]
     assert disk.used > disk.limit == 2**20
     assert 0 < spent["seconds of a container"].used < 60
+
+
+def test_a_probe_whose_answer_the_engine_lost_is_asked_again(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox.fill(RECORDS)
+    for runs, code, answer in (
+        ([Run(0, 1.0), Run(0, 1.0, answer={"seen": 1})], 0, {"seen": 1}),
+        ([Run(0, 1.0), Run(0, 1.0)], 0, None),
+        ([Run(1, 1.0)], 1, None),
+    ):
+        left = iter(runs)
+        monkeypatch.setattr(sandbox, "_run", lambda *_, left=left: next(left))
+        run = sandbox.probe("builder.prove.probes.imports", {})
+        assert (run.exit_code, run.answer, list(left)) == (code, answer, [])
 
 
 def test_a_jobs_variables_are_there_but_none_that_brings_an_accelerator(sandbox: Sandbox) -> None:

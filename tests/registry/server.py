@@ -70,7 +70,7 @@ class RegistryServer:
             self.process = subprocess.Popen(
                 [program("docker-registry"), "serve", path], stdout=log, stderr=log
             )
-        for _ in range(200):
+        for _ in range(1200):
             try:
                 urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
                     f"http://{self.host}/v2/", timeout=5

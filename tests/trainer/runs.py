@@ -50,9 +50,9 @@ class Process:
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def end(self, timeout: float = 120) -> int:
+    def end(self) -> int:
         """Read the remaining lines and wait. Returns the exit code."""
-        text, _ = self.process.communicate(timeout=timeout)
+        text, _ = self.process.communicate(timeout=300)
         self.lines += map(json.loads, text.splitlines())
         return self.process.returncode
 

@@ -46,7 +46,7 @@ def test_an_evaluator_waits_for_a_job_and_is_stopped_at_once(start, tmp_path: Pa
     beside = start(tmp_path, **other)
     beside.until("waiting")
     beside.send(signal.SIGTERM)
-    assert beside.end(20) == 143
+    assert beside.end() == 143
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_sigterm_during_start_up_leaves_at_once(start, tmp_path: Path) -> None:
     # Wait until the handler's bit is in the mask of caught signals.
     until(lambda: caught(run.process.pid) >> (signal.SIGTERM - 1) & 1)
     run.send(signal.SIGTERM)
-    assert run.end(timeout=10) == 143
+    assert run.end() == 143
     assert [line["event"] for line in run.lines] == ["preempted"]
 
 

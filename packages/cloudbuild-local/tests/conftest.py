@@ -88,9 +88,15 @@ def carry_out(engine: Engine, steps_image: str, tmp_path: Path) -> Iterator[Carr
         file = document.parse(text, tmp_path / "cloudbuild.yaml", options.pop("trigger", False))
         defaults = {"images": {"*": steps_image}, "built_in": {"PROJECT_ID": "project"}}
         defaults["source"] = folder if files else None  # type: ignore[assignment]
-        plans.append(plan.prepare(file, **{**defaults, **options}))
         log: list[str] = []
-        return Build(run(plans[-1], engine, log.append, **running), log)
+        heard = options.pop("heard", lambda line: None)
+        plans.append(plan.prepare(file, **{**defaults, **options}))
+
+        def on_line(line: str) -> None:
+            log.append(line)
+            heard(line)
+
+        return Build(run(plans[-1], engine, on_line, **running), log)
 
     yield carry
     for planned in plans:

@@ -89,7 +89,7 @@ steps:
     docker run --rm --network=cloudbuild {steps_image} wget -qO- http://db/it
     docker network inspect cloudbuild --format '{{{{.Name}}}}'
     docker network ls --filter name=cloudbuild --format '{{{{.Name}}}}'
-timeout: 60s
+timeout: 600s
 """)
     assert build.result.status == "SUCCESS", build.log
     assert build.lines("client")[-4:] == ["from the db", "from the db", "cloudbuild", "cloudbuild"]
@@ -134,7 +134,7 @@ steps:
     docker build --network=cloudbuild --tag {tag} .
     docker rmi {tag}
   env: [DOCKER_BUILDKIT=0]
-timeout: 120s
+timeout: 600s
 """,
         files={"Dockerfile": f"FROM {steps_image}\nRUN wget -qO- http://server/it | grep served\n"},
     )

@@ -44,7 +44,7 @@ def test_two_workers_learn_as_one_does_though_an_observer_fails_on_the_chief(
         start(tmp_path / "job", *OPTIONS, PYTHONPATH=f"{tmp_path}:{ROOT}", **environment)
         for environment in cluster("worker", "worker")
     ]
-    assert [run.end(300) for run in ranks] == [0, 0], ranks[1].stderr()
+    assert [run.end() for run in ranks] == [0, 0], ranks[1].stderr()
     check_losses(tmp_path / "job")
     check_summaries(tmp_path / "job", ranks[0].process.pid)
     [left_out] = ranks[0].events("observer")
@@ -77,7 +77,7 @@ def test_workers_with_other_records_or_options_all_end_before_the_first_step(
         start(tmp_path / "job", "--steps", 4, **first),
         start(tmp_path / "job", "--steps", 4, "--records", records, *options, **second),
     ]
-    assert [run.end(120) for run in ranks] == [2, 2], ranks[1].stderr()
+    assert [run.end() for run in ranks] == [2, 2], ranks[1].stderr()
     for run in ranks:
         assert run.events("step") == []
         assert f"the workers differ in their {differ}; here: " in run.lines[-1]["message"]
