@@ -7,6 +7,7 @@ server is a certificate for the bridge's address.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -178,16 +179,31 @@ def installed(cluster: Cluster, authority: str) -> list[dict[str, Any]]:
 
     authority: the certificate, in Base64.
     """
-    objects: list[dict[str, Any]] = [item for item in cluster.programs.manifests() if item]
-    for item in objects:
-        for webhook in item.get("webhooks", ()):
-            path = webhook["clientConfig"]["service"]["path"]
-            url = f"https://{cluster.address}:{_WEBHOOKS}{path}"
-            webhook["clientConfig"] = {"url": url, "caBundle": authority}
-            if "pod" in path:  # as in JobSet's release: only its own pods
-                wanted = {"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}
-                webhook["objectSelector"] = {"matchExpressions": [wanted]}
+    objects = cluster.programs.manifests()
+    for webhook in by_address(objects, f"https://{cluster.address}:{_WEBHOOKS}", authority):
+        if "pod" in webhook["name"]:  # as in JobSet's release: only its own pods
+            wanted = {"key": "jobset.sigs.k8s.io/jobset-name", "operator": "Exists"}
+            webhook["objectSelector"] = {"matchExpressions": [wanted]}
     return objects
+
+
+def by_address(
+    objects: Iterable[dict[str, Any]], server: str, authority: str
+) -> list[dict[str, Any]]:
+    """Let the webhooks among objects be asked at an address and not at a service; return them."""
+    webhooks = [each for item in objects for each in item.get("webhooks", ())]
+    for webhook in webhooks:
+        url = server + webhook["clientConfig"]["service"]["path"]
+        webhook["clientConfig"] = {"url": url, "caBundle": authority}
+    return webhooks
+
+
+def path(item: dict[str, Any]) -> str:
+    """Return where the API server takes an object."""
+    namespace = item["metadata"].get("namespace")
+    where = f"/namespaces/{namespace}" if namespace else ""
+    plural = f"{item['kind'].lower()}s".replace("ys", "ies")
+    return f"/apis/{item['apiVersion']}{where}/{plural}"
 
 
 # --- a node ---------------------------------------------------------------------------------------

@@ -18,6 +18,11 @@ from tests.commands import environment
 from tests.registry.server import registry
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Kueue comes last: where it has to be built first, no other test waits for it."""
+    items.sort(key=lambda item: "queues" in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(scope="session")
 def access(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
     """A namespace of its own in a cluster, and what may be done to the cluster's machines."""

@@ -108,8 +108,7 @@ class Keeper:
         self._wait(lambda: self._ask("/readyz"))
         authority = base64.b64encode(self.cluster.certificate.read_bytes()).decode()
         for item in configuration.installed(self.cluster, authority):
-            group, kind = item["apiVersion"], _PLURALS[item["kind"]]
-            self._ask(f"/apis/{group}/{kind}", item)
+            self._ask(configuration.path(item), item)
         self._wait(lambda: self._ask(f"/apis/{jobset.API}/jobsets"))
         for name in self.commands:
             if name not in self.running:
@@ -187,13 +186,6 @@ class Keeper:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"the cluster does not start: {error}")
             time.sleep(0.2)
-
-
-_PLURALS = {
-    "CustomResourceDefinition": "customresourcedefinitions",
-    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration": "validatingwebhookconfigurations",
-}
 
 
 def _last(cluster: Cluster, name: str) -> str:

@@ -64,6 +64,14 @@ def test_each_thing_that_is_missing_has_its_remedy(
     )
 
 
+def test_a_queue_that_admits_no_job_says_why(whole: server.Cluster) -> None:
+    words = "Can't submit new workloads to clusterQueue"
+    status = {"conditions": [{"type": "Active", "status": "False", "message": words}]}
+    whole.objects.known["localqueues", "default", "gpus"]["status"] = status
+    finding = examined()["queue"]
+    assert (finding.severity, finding.message) == ("error", f"gpus admits no job now: {words}")
+
+
 def test_a_right_that_is_missing_has_the_command_that_grants_it(whole: server.Cluster) -> None:
     findings = examined()
     assert set(severities(findings).values()) == {"ok"}

@@ -15,6 +15,7 @@ from builder.jobs import watch
 from builder.jobs.backends.kubernetes import logs as logs_of_pods
 from builder.jobs.backends.kubernetes.backend import Kubernetes
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings as Cluster
+from builder.jobs.backends.kubernetes.waits import Around, looked_at
 from builder.jobs.backends.protocol import JobStatus
 from builder.jobs.why import diagnose, logs
 from tests.conftest import Run
@@ -209,6 +210,43 @@ def test_a_queued_job_says_what_kueue_says(
             del loopback.objects.known[key]
         loopback.faults.forbidden = [] if gone else ["GET .*/workloads"]
         assert queued.find("cats").error == "waits in the queue gpus"
+
+
+QUOTA_LEFT = {"type": "QuotaReserved", "status": "True", "message": "Quota reserved"}
+EVICTED = (("QuotaReserved", "False"), ("Evicted", "True"))
+RESET = {
+    "name": "dws",
+    "state": "Pending",
+    "message": "Reset to Pending after eviction. Previously: Retry",
+}
+
+
+def waiting(*conditions: dict[str, str], cpu: str = "1", checks: Any = ()) -> dict[str, Any]:
+    """A Workload of a queue."""
+    container = {"resources": {"requests": {"cpu": cpu}}}
+    pods = {"name": "chief", "count": 1, "template": {"spec": {"containers": [container]}}}
+    spec = {"queueName": "gpus", "priority": 0, "podSets": [pods]}
+    return {"spec": spec, "status": {"conditions": list(conditions), "admissionChecks": checks}}
+
+
+def test_of_jobs_that_are_alike_kueue_looks_at_one() -> None:
+    """As Kueue 0.19.2 does; of the others it said nothing, and so did we."""
+    full = waiting({"type": "QuotaReserved", "status": "False", "message": FULL})
+    assert Around(workloads=[waiting(), waiting(QUOTA_LEFT), full]).queue() == (
+        f"as another job: {FULL}"
+    )
+    assert Around(workloads=[waiting(cpu="2"), full]).queue() == ""
+    assert looked_at(waiting(QUOTA_LEFT)) and not looked_at(waiting())
+
+
+def test_an_eviction_is_told_once_and_a_check_that_begins_again_with_its_reason() -> None:
+    """As Kueue 0.19.2 words it."""
+    off = "The workload is deactivated due to AdmissionCheck in Rejected state"
+    gone = [{"type": kind, "status": status, "message": off} for kind, status in EVICTED]
+    assert Around(workloads=[waiting(*gone, checks=[RESET])]).queue() == off
+    before = "Previously: Evicted due to AdmissionCheck in Retry state: no machines"
+    again = {"type": "Evicted", "status": "False", "message": before}
+    assert Around(workloads=[waiting(QUOTA_LEFT, again, checks=[RESET])]).queue() == before
 
 
 # --- before a job is sent -------------------------------------------------------------------------

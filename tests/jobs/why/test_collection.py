@@ -168,7 +168,10 @@ def test_a_fallback_to_the_cpu_is_the_cause_of_a_timeout_that_follows() -> None:
         ("no topology domains at level: cloud.google.com/gce-topology-block", "queue-unfit"),
         ('pod set main: topology "default" allows to fit only 3 out of 8 pod(s)', "queue-full"),
         ("Evicted: Exceeded the PodsReady timeout default/jobset-cats-1a2b3", "queue-evicted"),
-        ("Preempted to accommodate a workload (UID: a) in the ClusterQueue", "preempted"),
+        ("Preempted to accommodate a workload (UID: a) in the ClusterQueue", "queue-full"),
+        ("LocalQueue gpus is terminating or missing", "queue-unfit"),
+        ("LocalQueue gpus is stopped", "queue-unfit"),
+        ("The LocalQueue is stopped", "queue-unfit"),
         ('pods "a-0-0-" is forbidden: no PriorityClass with name high was found', "pod-refused"),
         (
             "docker: OCI runtime create failed: runc create failed: error running hook #0\n"

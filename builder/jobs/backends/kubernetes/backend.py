@@ -30,7 +30,7 @@ from builder.jobs.backends.kubernetes import (
 )
 from builder.jobs.backends.kubernetes.client import JOBSETS, ClusterClient, ClusterRefused, Object
 from builder.jobs.backends.kubernetes.settings import KubernetesSettings
-from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, why_forbidden
+from builder.jobs.backends.kubernetes.waits import WORKLOAD_OF, Around, looked_at, why_forbidden
 from builder.jobs.backends.protocol import (
     AlreadySubmitted,
     GoneError,
@@ -300,9 +300,9 @@ class Kubernetes:
             for name in sorted(doubtful)[: NODES if now.active else 0]
             for node in self._seen(f"/api/v1/nodes/{name}")
         }
-        workload = self._workload(item) if now.state == "queued" else {}
+        workloads = self._workloads(item) if now.state == "queued" else ()
         runs = any(pod.started and pod.end is None for pod in known)
-        return Around(events, nodes, workload, self._metrics(item) if runs and now.active else ())
+        return Around(events, nodes, workloads, self._metrics(item) if runs and now.active else ())
 
     def _metrics(self, item: Object) -> Sequence[Object]:
         namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
@@ -312,14 +312,18 @@ class Kubernetes:
         except UnansweredError:
             return ()  # of an addition to the API server, which is down by itself
 
-    def _workload(self, item: Object) -> Object:
+    def _workloads(self, item: Object) -> Sequence[Object]:
+        """Return Kueue's Workload of a JobSet; where it has not looked at that, all others after
+        it."""
         namespace, label = item["metadata"]["namespace"], f"{WORKLOAD_OF}={item['metadata']['uid']}"
         for group in self._seen(f"/apis/{KUEUE}"):
             version = group["preferredVersion"]["groupVersion"]
             path = self.client.path(version, "workloads", namespace=namespace)
-            for workload in self._seen(path, labelSelector=label):
-                return workload
-        return {}
+            own = self._seen(path, labelSelector=label)
+            if all(map(looked_at, own)):
+                return own
+            return [*own, *self._seen(path, labelSelector=WORKLOAD_OF)]
+        return ()
 
     def _seen(self, path: str, **query: str) -> Sequence[Object]:
         """Return a list of objects, or one; [] where there is none, or it may not be looked at."""

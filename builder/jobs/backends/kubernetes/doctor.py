@@ -136,7 +136,20 @@ def queue(jobs: ClusterJobs) -> Iterator[DoctorFinding]:
         return
     path = jobs.backend.client.path(version, "localqueues", name, jobs.namespace)
     fix = f"kubectl get localqueues -n {jobs.namespace} shows those that there are"
-    yield from jobs.object("queue", path, name, fix)
+    for finding in jobs.object("queue", path, name, fix):
+        closed = _closed(jobs, path) if finding.severity == "ok" else ""
+        what = f"{name} admits no job now: {closed}"
+        fix = f"ask who runs it: kubectl describe localqueue {name} -n {jobs.namespace}"
+        yield DoctorFinding("queue", "error", what, fix) if closed else finding
+
+
+def _closed(jobs: ClusterJobs, path: str) -> str:
+    """Return why a LocalQueue is not active; "" for one that is. Source: kueue, apis/kueue,
+    localqueue_types.go."""
+    status = jobs.backend.client.get(path).get("status") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    active = conditions.get("Active", {})
+    return str(active.get("message", "")) if active.get("status") == "False" else ""
 
 
 @check(ClusterJobs, "accounts")

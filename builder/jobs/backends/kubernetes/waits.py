@@ -21,6 +21,8 @@ _CREATED, _REFUSED = "Created pod: ", "Error creating: "
 _NOT_MADE: Final = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
 _SCALING: Final = ("TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp")
 USED: Final = ("cpu", "memory")
+_RESET: Final = "Reset to Pending after eviction"
+"""What a check says then; the eviction has the reason. Source: kueue, pkg/workload/evict."""
 _NO_NODE: Final = "FailedScheduling"
 
 
@@ -30,8 +32,8 @@ class Around:
     """Of the JobSet, of its Jobs and pods."""
     nodes: Mapping[str, Object] = field(default_factory=dict)
     """By name, those that a pod may have lost."""
-    workload: Object = field(default_factory=dict)
-    """Kueue's, {} for none."""
+    workloads: Sequence[Object] = ()
+    """Kueue's of the job; where it says nothing of that, then those of other jobs."""
     metrics: Sequence[Object] = ()
     """What its pods use, of metrics.k8s.io."""
 
@@ -87,25 +89,55 @@ class Around:
 
     def away(self, node: str) -> str:
         """Return what is known of a node that does not answer; "" for one that does."""
-        conditions = (self.nodes.get(node, {}).get("status") or {}).get("conditions") or []
-        ready: Object = next((item for item in conditions if item["type"] == "Ready"), {})
+        ready = _conditions(self.nodes.get(node, {})).get("Ready", {})
         return "" if ready.get("status", "True") == "True" else str(ready.get("message", ""))
 
     def queue(self) -> str:
-        """Return why Kueue has not admitted the job: for want of quota, else by a check."""
-        status = self.workload.get("status") or {}
-        conditions = {item["type"]: item for item in status.get("conditions") or ()}
-        words = [
-            conditions[kind]["message"]
-            for kind, waits in (("QuotaReserved", "False"), ("Evicted", "True"))
-            if conditions.get(kind, {}).get("status") == waits
-        ]
-        checks = (each for each in status.get("admissionChecks") or () if each["state"] != "Ready")
-        words += [f"{each['name']}: {each['message']}" for each in checks if each.get("message")]
-        return "; ".join(filter(None, words))
+        """Return why Kueue has not admitted the job. Of those that ask for the same it looks at
+        one, and says nothing of the others (SchedulingEquivalenceHashing, from 0.18 on)."""
+        own, *others = self.workloads or [{}]
+        if said := _not_admitted(own):
+            return said
+        for each in others:
+            quota = _conditions(each).get("QuotaReserved", {})
+            if quota.get("status") == "False" and _asked(each) == _asked(own):
+                return f"as another job: {quota['message']}"
+        return ""
 
     def _about(self, name: str) -> Iterator[Object]:
         return (event for event in self.events if event["involvedObject"].get("name") == name)
+
+
+def _not_admitted(workload: Object) -> str:
+    """Return why Kueue has not admitted a Workload: for want of quota, after it took its place
+    away, or by a check. "" where it says nothing."""
+    conditions = _conditions(workload)
+    quota, evicted = (conditions.get(kind, {}) for kind in ("QuotaReserved", "Evicted"))
+    words = [quota["message"]] if quota.get("status") == "False" else []
+    words.append(evicted.get("message", ""))
+    for each in (workload.get("status") or {}).get("admissionChecks") or ():
+        message = each.get("message", "")
+        if message and each["state"] != "Ready" and not message.startswith(_RESET):
+            words.append(f"{each['name']}: {message}")
+    return "; ".join(filter(None, dict.fromkeys(words)))
+
+
+def looked_at(workload: Object) -> bool:
+    """Return whether Kueue has looked for a place for a Workload."""
+    return "QuotaReserved" in _conditions(workload)
+
+
+def _conditions(obj: Object) -> dict[str, Object]:
+    return {item["type"]: item for item in (obj.get("status") or {}).get("conditions") or ()}
+
+
+def _asked(workload: Object) -> object:
+    """Return what a Workload asks for, and where: what is the same of jobs that are alike."""
+    spec = workload.get("spec") or {}
+    sets = spec.get("podSets") or ()
+    pods = [[one["name"], one.get("count"), one["template"]["spec"]["containers"]] for one in sets]
+    sizes = [[*rest, [each.get("resources") for each in own]] for *rest, own in pods]
+    return spec.get("queueName"), spec.get("priority"), sizes
 
 
 def why_forbidden(message: str) -> str:
