@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -76,6 +78,24 @@ class Task:
         self._capsys.readouterr()
         code = task.main([str(one) for one in (*QUICK, "--job-dir", self._job, *arguments)])
         return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
+
+
+def done(job: Path, *options: object) -> list[dict]:
+    """The event lines of a run in this process, for the job that several tests look at."""
+    from trainer import task
+
+    given = [str(one) for one in (*QUICK, "--job-dir", job, *options)]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert task.main(given) == 0, said.getvalue()
+    return [json.loads(text) for text in said.getvalue().splitlines()]
+
+
+def copied(job: Path, to: Path) -> Path:
+    """A job's folder as it would be there; its config.json names the folders in it."""
+    shutil.copytree(job, to, dirs_exist_ok=True)
+    config = to / "config.json"
+    config.write_text(config.read_text().replace(str(job), str(to)))
+    return to
 
 
 @functools.cache

@@ -48,6 +48,7 @@ def test_graph_histograms_and_images_are_there_if_they_are_asked_for(
     assert [event.step for event in shown.Images("training/image/0")] == [0]
     picture = tf.io.decode_png(shown.Images("training/image/0")[0].encoded_image_string)
     assert picture.shape == (8, 8, 3)
+    assert [event.step for event in shown.Images("mistakes/image/0")] == [4, 8]
     found = scalars(tmp_path / "logs/train")
     shares = {tag: values for tag, values in found.items() if tag.startswith(("zeros/", "dead/"))}
     assert shares
