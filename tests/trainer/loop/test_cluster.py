@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import ROOT
 from tests.trainer.runs import SMOKE, cluster, scalars
 from trainer import config, run
 from trainer.config import UsageError
@@ -30,7 +29,7 @@ from trainer.observe import page
 if os.environ.get("NAME") == "worker0":
     page.worst = None
 """
-"""A sitecustomize.py with which an observer fails, on the chief alone."""
+"""With it an observer fails, on the chief alone."""
 EXACT, TOLERANCE = 10, 0.15
 """Two workers add up their gradients in another order than one process. This differs by rounding,
 which grows from step to step: the first EXACT losses are equal to 0.2 %, all within TOLERANCE."""
@@ -41,9 +40,8 @@ def test_two_workers_learn_as_one_does_though_an_observer_fails_on_the_chief(
     start, tmp_path: Path
 ) -> None:
     """They see the same batches together. All observers are on."""
-    (tmp_path / "sitecustomize.py").write_text(FAULT)
     ranks = [
-        start(tmp_path / "job", *OPTIONS, PYTHONPATH=f"{tmp_path}:{ROOT}", **environment)
+        start(tmp_path / "job", *OPTIONS, BEFORE=FAULT, **environment)
         for environment in cluster("worker", "worker")
     ]
     assert [rank.end(300) for rank in ranks] == [0, 0], ranks[1].stderr()
