@@ -291,7 +291,7 @@ RECIPE = (
     *("--batch-size", 4, "--export", "none", "--schedule", "constant"),
     *("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2, "--class-weights", "balanced"),
     *("--sampling", "balanced", "--optimizer", "adamw", "--weight-decay", 0.01),
-    *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1, "--rand-augment", 2, "--crop", 0.5),
+    *("--mixup", 0.2, "--cutmix", 1, "--label-smoothing", 0.1, "--rand-augment", 1, "--crop", 0.5),
 )
 
 

@@ -32,7 +32,7 @@ def batches(records: Path, config: Config, **where: bool) -> list[tuple[np.ndarr
     "how",
     [
         {"cut": True, "flip": "horizontal", "color_jitter": (0.4, 0.3, 0.5, 0.1), **MIXED},
-        {"crop": 0.5, "turn": True, "rand_augment": 2, "erase": 0.2},
+        {"crop": 0.5, "turn": True, "rand_augment": 1, "erase": 0.2},
         {"trivial_augment": True},
     ],
 )
