@@ -214,7 +214,6 @@ REFUSED = [
             "tensorflow==2.20.0": "move tensorflow 2.21.0 to 2.20.0",
             "tensorflow-text<2.20": "move tensorflow 2.21.0 to 2.19.",
             "nvidia-cudnn-cu12==9.28.0.42": "move nvidia-cudnn-cu12 9.10.2.21 to 9.28.0.42",
-            "keras<3": ".* to 2.15.0",
             "protobuf<5": "move .*protobuf",
         }.items()
     ),
@@ -238,7 +237,6 @@ def test_requirements_that_cannot_be_met(
 @pytest.mark.parametrize(
     ("name", "requirements", "fix"),
     [
-        ("cpu", "opencv-python, opencv-python-headless", '"opencv-python"; opencv-python-headless'),
         (
             "cpu",
             "opencv-python==4.13.0.92, albumentations",

@@ -28,8 +28,7 @@ def start() -> Iterator[type[Process]]:
 
     yield Tracked
     for one in started:
-        one.process.kill()
-        one.process.communicate()
+        one.close()
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+import io
 import json
 import os
+import shutil
 import signal
-import subprocess
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +16,60 @@ import pytest
 
 from tests import ROOT
 from tests.campaign import cluster as cluster
+from tests.trainer import forked
 
 SMOKE = ROOT / "builder/prove/records"
 QUICK = ("--records", SMOKE, "--image-size", 8)
 """Of each run, unless it is given another value."""
+SECONDS = 300
+"""What a run may take to end, on a busy machine."""
 
 
 class Process:
-    """`python -m trainer.task` in a process of its own, whose lines are read one by one."""
+    """A run in a process of its own, whose lines are read one by one."""
 
     def __init__(self, job: Path, *options: object, **environment: str) -> None:
         job.mkdir(parents=True, exist_ok=True)
-        self._errors = (job / f"stderr-{environment.get('NAME', '')}").open("w+")
-        command = (sys.executable, "-m", "trainer.task", *QUICK, "--job-dir", job, *options)
-        self.process = subprocess.Popen(
-            [str(part) for part in command],
-            cwd=ROOT,
-            env={**os.environ, "HOME": "/nonexistent", **environment},
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        self._errors = job / f"stderr-{environment.get('NAME', '')}"
+        words = [str(one) for one in (*QUICK, "--job-dir", job, *options)]
+        variables = {**os.environ, "HOME": "/nonexistent", **environment}
+        self.process, self._out = forked.start(words, variables, str(self._errors))
         self.lines: list[dict] = []
 
     def until(self, event: str, step: int = 0) -> dict:
         """Read on to the first line of this event at or after a step."""
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
+        for text in self._out:
             self.lines.append(json.loads(text))
             if self.lines[-1]["event"] == event and self.lines[-1].get("step", 0) >= step:
                 return self.lines[-1]
         pytest.fail(f"ended without {event!r}: {self.lines[-3:]}\n{self.stderr()[-2000:]}")
 
     def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        assert self.process.pid
+        os.kill(self.process.pid, number)
 
     def end(self) -> int:
         """Read the remaining lines and wait. Returns the exit code."""
-        text, _ = self.process.communicate(timeout=300)
-        self.lines += map(json.loads, text.splitlines())
-        return self.process.returncode
+        limit = threading.Timer(SECONDS, self.process.kill)
+        limit.start()
+        self.lines += map(json.loads, self._out)
+        self.process.join()
+        assert limit.is_alive(), f"not over after {SECONDS} s: {self.lines[-3:]}"
+        limit.cancel()
+        assert self.process.exitcode is not None
+        return self.process.exitcode
+
+    def close(self) -> None:
+        """End it, however far it is."""
+        self.process.kill()
+        self.process.join()
+        self._out.close()
 
     def events(self, name: str) -> list[dict]:
         return [line for line in self.lines if line["event"] == name]
 
     def stderr(self) -> str:
-        self._errors.seek(0)
-        return self._errors.read()
+        return self._errors.read_text()
 
 
 class Task:
@@ -76,6 +84,24 @@ class Task:
         self._capsys.readouterr()
         code = task.main([str(one) for one in (*QUICK, "--job-dir", self._job, *arguments)])
         return code, [json.loads(text) for text in self._capsys.readouterr().out.splitlines()]
+
+
+def done(job: Path, *options: object) -> list[dict]:
+    """The event lines of a run in this process, for the job that several tests look at."""
+    from trainer import task
+
+    given = [str(one) for one in (*QUICK, "--job-dir", job, *options)]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert task.main(given) == 0, said.getvalue()
+    return [json.loads(text) for text in said.getvalue().splitlines()]
+
+
+def copied(job: Path, to: Path) -> Path:
+    """A job's folder as it would be there; its config.json names the folders in it."""
+    shutil.copytree(job, to, dirs_exist_ok=True)
+    config = to / "config.json"
+    config.write_text(config.read_text().replace(str(job), str(to)))
+    return to
 
 
 @functools.cache

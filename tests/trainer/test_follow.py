@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.trainer.runs import SMOKE, Task, cluster, scalars
+from tests.trainer.runs import SMOKE, cluster, copied, done, scalars
 from trainer import evaluate
 
 pytestmark = pytest.mark.tensorflow
@@ -49,12 +49,18 @@ def test_an_evaluator_waits_for_a_job_and_is_stopped_at_once(start, tmp_path: Pa
     assert beside.end() == 143
 
 
-@pytest.fixture
-def finished(tmp_path: Path, task: Task) -> Path:
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A job with checkpoints of the steps 10, 20, 30 and 40."""
+    folder = tmp_path_factory.mktemp("job")
     given = ("--steps", 40, "--checkpoint-every", 10, "--keep-checkpoints", 9, "--export", "none")
-    assert task(*given)[0] == 0
-    return tmp_path
+    done(folder, *given)
+    return folder
+
+
+@pytest.fixture
+def finished(job: Path, tmp_path: Path) -> Path:
+    return copied(job, tmp_path)
 
 
 def test_following_goes_on_where_it_was_and_skips_what_comes_too_soon(

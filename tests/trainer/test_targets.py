@@ -71,11 +71,13 @@ def test_records_say_what_is_predicted(records: Path) -> None:
 
 def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task) -> None:
     common = ("--records", records, *QUICK, "--job-dir", tmp_path, "--predictions")
-    mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if records.name == "labels" else ()
-    for steps, exported in ((50, "none"), (120, "final")):
-        code, lines = task(*common, "--steps", steps, "--export", exported, *mixed)
-        assert code == 0, lines[-1]
-    assert [line["step"] for line in lines if line["event"] == "resumed"] == [50]
+    of_labels = records.name == "labels"
+    mixed = ("--mixup", 0.2, "--label-smoothing", 0.1) if of_labels else ()
+    if not of_labels:  # whose units are learned before the first step
+        assert task(*common, "--steps", 50, "--export", "none")[0] == 0
+    code, lines = task(*common, "--steps", 120, "--export", "final", *mixed)
+    assert code == 0, lines[-1]
+    assert [line["step"] for line in lines if line["event"] == "resumed"] == [50][of_labels:]
     job = tmp_path
     measured = json.loads((job / "evaluation.json").read_text())["metrics"]
     rows = list(csv.reader((job / "predictions.csv").open()))
@@ -90,7 +92,7 @@ def test_a_run_learns_resumes_and_is_served(records: Path, tmp_path: Path, task)
     served = tf.saved_model.load(str(job / "model")).signatures["serving_default"]
     answers = served(image_bytes=tf.stack([one["image/encoded"] for one in encoded]))
     page = (job / "report.html").read_text()
-    if records.name == "labels":
+    if of_labels:
         said = answers["probabilities"].numpy()
         assert measured["exact_match"] > 0.9
         assert measured["exact_match"] == pytest.approx(
@@ -154,6 +156,6 @@ def test_a_list_that_cannot_be_right_is_one_line(
         Image.new("L", (8, 8)).save(tmp_path / f"{number}.png")
         rows.append(f"{number}.png,{cell}")
     (tmp_path / "list.csv").write_text("\n".join(rows))
-    assert command.main([str(tmp_path / "list.csv"), str(tmp_path / "out")]) == 2
+    assert command.main([str(tmp_path / "list.csv"), str(tmp_path / "out"), "--workers", "1"]) == 2
     said = capsys.readouterr().err
     assert message in said and said.startswith("error: ") and said.count("\n") <= 2

@@ -40,6 +40,7 @@ def of_the_store(kind: type = tf.errors.UnavailableError, path: str = RECORD) ->
         (PermissionError(13, "Permission denied", RECORD), 3, "cannot go on: [Errno 13]"),
         (tf.errors.DataLossError(None, None, "truncated record at 9"), 143, "a record could not"),
         (of_the_store(tf.errors.InternalError, "gs://b/model"), 1, "InternalError: "),
+        (KeyError("a fault"), 1, "KeyError: 'a fault'"),
     ],
 )
 def test_what_ended_a_run_has_one_code_and_line(error: Exception, code: int, line: str) -> None:

@@ -147,6 +147,7 @@ def labels(shards: tuple[Shard, ...], outputs: int) -> dict[str, np.ndarray]:
     layout = shards[0].layout
     feature = targets.wanted(layout, outputs)
 
+    @tf.autograph.experimental.do_not_convert
     def several(records: tf.Tensor) -> tf.Tensor:
         return targets.read(tf.io.parse_example(records, feature), layout, outputs)
 

@@ -82,5 +82,6 @@ def labels(
 ) -> list[int]:
     """The first `count` labels that a worker trains on."""
     config, place = options(image_size=8, seed=seed), context(worker, workers)
-    dataset = data.training(files, place, config, 10**6, batch_size=1, consumed=consumed)
-    return [int(label) for _, batch in dataset.take(count) for label in batch]
+    dataset = data.training(files, place, config, 10**6, batch_size=count, consumed=consumed)
+    found: list[int] = next(iter(dataset))[1].numpy().tolist()
+    return found

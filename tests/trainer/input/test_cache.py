@@ -38,8 +38,14 @@ def batches(shards: tuple[Shard, ...], keep: str, count: int = 12) -> list[Any]:
     return [(images.numpy(), labels.numpy()) for images, labels in dataset.take(count)]
 
 
+@pytest.fixture(scope="module")
+def expected(shards: tuple[Shard, ...]) -> list[Any]:
+    """The batches without a cache."""
+    return batches(shards, "none")
+
+
 def test_kept_pictures_give_the_same_batches_and_each_is_decoded_once(
-    shards: tuple[Shard, ...], monkeypatch: pytest.MonkeyPatch
+    shards: tuple[Shard, ...], expected: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[bytes] = []
     pixels = pictures.pixels
@@ -48,7 +54,6 @@ def test_kept_pictures_give_the_same_batches_and_each_is_decoded_once(
         decoded.append(content)
         return pixels(content, *options)
 
-    expected = batches(shards, "none")
     monkeypatch.setattr(pictures, "pixels", counted)
     for _ in range(2):  # the second time by another pipeline
         np.testing.assert_equal(batches(shards, "memory"), expected)
@@ -77,9 +82,11 @@ def test_a_picture_of_any_format_is_decoded_once(
 
 
 def test_what_does_not_fit_is_decoded_each_time(
-    shards: tuple[Shard, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shards: tuple[Shard, ...],
+    expected: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    expected = batches(shards, "none")
     monkeypatch.setattr(cache, "free", lambda: 100_000)
     np.testing.assert_equal(batches(shards, "memory"), expected)
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines() if "{" in line]

@@ -75,14 +75,14 @@ def test_a_change_is_pillow_s(paper: str, name: str, sign: float, strength: floa
 
 
 def test_all_changes_occur_and_the_numbers_alone_decide() -> None:
-    draws = np.random.default_rng(1).uniform(size=(300, 3)).astype(np.float32)
+    draws = np.random.default_rng(1).uniform(size=(120, 3)).astype(np.float32)
     image = tf.constant(PICTURE, tf.float32)[None]
     change = tf.function(changes.trivial)
-    made = [change(image, tf.constant(draw[None])).numpy()[0] for draw in draws]
+    made = change(tf.repeat(image, 120, axis=0), tf.constant(draws)).numpy()
     assert {int(one * len(changes.NAMES)) for one in draws[:, 0]} == set(range(14))
-    assert len({one.tobytes() for one in made}) > 150
-    together = change(tf.repeat(image, 40, axis=0), tf.constant(draws[:40])).numpy()
-    np.testing.assert_allclose(together, made[:40], atol=0.01)
+    assert len({one.tobytes() for one in made}) > 60
+    alone = [change(image, tf.constant(draw[None])).numpy()[0] for draw in draws[:40]]
+    np.testing.assert_allclose(alone, made[:40], atol=0.01)
 
 
 def test_rand_augment_makes_its_changes_one_after_the_other_with_one_strength() -> None:
@@ -90,7 +90,7 @@ def test_rand_augment_makes_its_changes_one_after_the_other_with_one_strength() 
     image, change = tf.constant(PICTURE, tf.float32)[None], tf.function(changes.several)
     random = np.random.default_rng(2)
     kinds = []
-    for draws in random.uniform(size=(40, 2, 2)).astype(np.float32):
+    for draws in random.uniform(size=(20, 2, 2)).astype(np.float32):
         expected = image
         for kind, way in draws:
             name, sign = changes.NAMES[int(kind * 14)], tf.constant([-1.0 if way < 0.5 else 1.0])

@@ -55,7 +55,10 @@ def test_a_file_that_was_cut_short_is_named(tmp_path: Path) -> None:
         splits.count_records(str(path))
 
 
-def damaged(folder: Path, damage: str) -> Path:
+DAMAGES = ("no image", "label", "feature", "checksum")
+
+
+def damaged(folder: Path, damage: str, number: int = 0) -> Path:
     """Three records, of which the second is damaged."""
     record = serialise(PIXEL, 1)
     broken = {
@@ -64,7 +67,7 @@ def damaged(folder: Path, damage: str) -> Path:
         "feature": tf.train.Example().SerializeToString(),
         "checksum": record,
     }[damage]
-    path = folder / "train-00000.tfrecord"
+    path = folder / f"train-{number:05d}.tfrecord"
     with tf.io.TFRecordWriter(str(path)) as writer:
         for content in (record, broken, record):
             writer.write(content)
@@ -124,18 +127,14 @@ def test_dataset_json_spares_counting_and_is_not_believed_blindly(
     assert counted == [str(first)]
 
 
-@pytest.mark.parametrize("damage", ["no image", "label", "feature", "checksum"])
-def test_a_corrupt_record_is_skipped_counted_and_named_if_asked(
-    tmp_path: Path, damage: str
-) -> None:
-    path = damaged(tmp_path, damage)
-    config = options(records=str(tmp_path), image_size=8)
+def test_corrupt_records_are_skipped_counted_and_named_if_asked(tmp_path: Path) -> None:
+    paths = [damaged(tmp_path, damage, number) for number, damage in enumerate(DAMAGES)]
     files, problems = splits.usable(str(tmp_path), "train", 8, 2)
-    assert [shard.records for shard in files] == [2]
-    [problem] = problems
-    assert problem.startswith(f"{path}: record 1 is corrupt: ")
-    assert splits.find_corrupt(config) == problem
-    assert labels(files, 4) == [1, 1, 1, 1]
+    assert [shard.records for shard in files] == [2] * 4
+    for path, problem in zip(paths, problems, strict=True):
+        assert problem.startswith(f"{path}: record 1 is corrupt: ")
+    assert splits.find_corrupt(options(records=str(tmp_path), image_size=8)) == problems[0]
+    assert labels(files, 16) == [1] * 16
 
 
 def test_operations_are_made_by_one_thread_at_a_time(
@@ -317,4 +316,6 @@ def test_other_records_are_refused_unless_they_are_accepted(tmp_path: Path, task
     code, lines = task(*given, 4, "--accept-changed-records")
     assert code == 0
     assert [line["step"] for line in lines if line["event"] == "resumed"] == [2]
-    assert task(*given, 6)[0] == 0, "the accepted ones are now the job's"
+    state = json.loads((tmp_path / "checkpoints/step-00000004.json").read_text())["state"]
+    names = {f"train-{number:05d}-of-00004.tfrecord" for number in range(3)}
+    assert {name for name in state["records"]["files"] if "train" in name} == names, "now the job's"

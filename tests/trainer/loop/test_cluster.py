@@ -1,5 +1,6 @@
 """Real clusters on loopback: two workers learn what one does. tests/campaign.py interrupts them."""
 
+import contextlib
 import json
 import re
 import shutil
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests import ROOT
 from tests.trainer.runs import SMOKE, cluster, scalars
-from trainer import config
+from trainer import config, run
+from trainer.config import UsageError
 from trainer.input import data, splits
 from trainer.loop import inner
 from trainer.records import tfrecord
@@ -28,7 +29,7 @@ from trainer.observe import page
 if os.environ.get("NAME") == "worker0":
     page.worst = None
 """
-"""A sitecustomize.py with which an observer fails, on the chief alone."""
+"""With it an observer fails, on the chief alone."""
 EXACT, TOLERANCE = 10, 0.15
 """Two workers add up their gradients in another order than one process. This differs by rounding,
 which grows from step to step: the first EXACT losses are equal to 0.2 %, all within TOLERANCE."""
@@ -39,12 +40,11 @@ def test_two_workers_learn_as_one_does_though_an_observer_fails_on_the_chief(
     start, tmp_path: Path
 ) -> None:
     """They see the same batches together. All observers are on."""
-    (tmp_path / "sitecustomize.py").write_text(FAULT)
     ranks = [
-        start(tmp_path / "job", *OPTIONS, PYTHONPATH=f"{tmp_path}:{ROOT}", **environment)
+        start(tmp_path / "job", *OPTIONS, BEFORE=FAULT, **environment)
         for environment in cluster("worker", "worker")
     ]
-    assert [run.end() for run in ranks] == [0, 0], ranks[1].stderr()
+    assert [rank.end() for rank in ranks] == [0, 0], ranks[1].stderr()
     check_losses(tmp_path / "job")
     check_summaries(tmp_path / "job", ranks[0].process.pid)
     [left_out] = ranks[0].events("observer")
@@ -53,35 +53,56 @@ def test_two_workers_learn_as_one_does_though_an_observer_fails_on_the_chief(
     assert ranks[1].events("observer") == []
 
 
-@pytest.mark.parametrize(
-    ("change", "options", "differ"),
-    [
-        ("labels", (), "labels.txt"),
-        ("validation", (), "validation records"),
-        ("", ("--crop", 0.5), "options"),
-    ],
-)
-def test_workers_with_other_records_or_options_all_end_before_the_first_step(
-    change: str, options: tuple, differ: str, start, tmp_path: Path
+def test_workers_with_other_records_and_options_all_end_before_the_first_step(
+    start, tmp_path: Path
 ) -> None:
     records = shutil.copytree(SMOKE, tmp_path / "records")
-    if change == "labels":
-        names = (records / "labels.txt").read_text().split()
-        (records / "labels.txt").write_text("\n".join(reversed(names)) + "\n")
-    if change == "validation":
-        [path] = records.glob("validation-*")
-        some = tf.data.TFRecordDataset(str(path)).take(150).as_numpy_iterator()
-        path.write_bytes(b"".join(map(tfrecord.frame, some)))
+    names = (records / "labels.txt").read_text().split()
+    (records / "labels.txt").write_text("\n".join(reversed(names)) + "\n")
+    [path] = records.glob("validation-*")
+    some = tf.data.TFRecordDataset(str(path)).take(150).as_numpy_iterator()
+    path.write_bytes(b"".join(map(tfrecord.frame, some)))
     first, second = cluster("worker", "worker")
     ranks = [
         start(tmp_path / "job", "--steps", 4, **first),
-        start(tmp_path / "job", "--steps", 4, "--records", records, *options, **second),
+        start(tmp_path / "job", "--steps", 4, "--records", records, "--crop", 0.5, **second),
     ]
-    assert [run.end() for run in ranks] == [2, 2], ranks[1].stderr()
-    for run in ranks:
-        assert run.events("step") == []
-        assert f"the workers differ in their {differ}; here: " in run.lines[-1]["message"]
+    assert [rank.end() for rank in ranks] == [2, 2], ranks[1].stderr()
+    for rank in ranks:
+        assert rank.events("step") == []
+        differ = "the workers differ in their labels.txt, validation records, options; here: "
+        assert differ in rank.lines[-1]["message"]
     assert str(records) in ranks[1].lines[-1]["message"]
+
+
+FILES = {"train-0": {"records": 3}, "validation-0": {"records": 2}}
+
+
+@pytest.mark.parametrize(
+    ("classes", "files", "options", "differ"),
+    [
+        (("dog", "cat"), {}, (), "labels.txt"),
+        (("cat", "dog"), {"train-0": {"records": 2}}, (), "train records"),
+        (("cat", "dog"), {"validation-0": {"records": 1}}, (), "validation records"),
+        (("cat", "dog"), {}, ("--crop", "0.5"), "options"),
+        (("cat", "dog"), {}, ("--accelerator", "none"), ""),
+    ],
+)
+def test_what_differs_is_named(
+    classes: tuple[str, ...], files: dict, options: tuple[str, ...], differ: str
+) -> None:
+    sent: list[tf.Tensor] = []
+
+    def send(numbers: tf.Tensor) -> tf.Tensor:
+        sent.append(numbers)
+        return tf.add_n(sent)
+
+    given = ["--records", "r", "--job-dir", "j"]
+    run._compare(config.parse(given, {}), {"classes": ("cat", "dog"), "files": FILES}, send, 1)
+    found = {"classes": classes, "files": FILES | files}
+    told = pytest.raises(UsageError, match=f"the workers differ in their {differ}; here: r has ")
+    with told if differ else contextlib.nullcontext():
+        run._compare(config.parse([*given, *options], {}), found, send, 2)
 
 
 def check_summaries(job: Path, chief: int) -> None:

@@ -96,8 +96,14 @@ def test_what_a_step_reports_and_clips_is_the_gradient_of_the_whole_batch(
     assert found[0][2][0] > 0.01, "there was something to clip"
 
 
-@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, mirrored])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize(
+    ("policy", "strategy"),
+    [
+        ("float32", tf.distribute.get_strategy),
+        ("float32", mirrored),
+        ("mixed_float16", tf.distribute.get_strategy),
+    ],
+)
 def test_the_average_is_that_of_the_last_steps_and_the_model_has_it_while_it_is_evaluated(
     policy: str, strategy: Callable[[], tf.distribute.Strategy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

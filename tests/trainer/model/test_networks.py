@@ -9,14 +9,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.trainer.runs import same_weights
 from trainer.config import Config, UsageError, parse
 from trainer.job.checkpoints import Checkpoints, Position
 from trainer.model import backbones, networks, optimization
 
 pytestmark = pytest.mark.tensorflow
 
-MOBILENET = ("--model", "mobilenetv2")
+MOBILENET = ("--model", "mobilenet")
+
+
+@pytest.fixture(autouse=True)
+def shallow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EfficientNets have the first three of their seven kinds of blocks: each layer costs time."""
+    known = keras.src.applications.efficientnet
+    monkeypatch.setattr(known, "DEFAULT_BLOCKS_ARGS", known.DEFAULT_BLOCKS_ARGS[:3])
 
 
 def config(*options: object) -> Config:
@@ -55,7 +61,7 @@ def test_preprocessing_is_what_the_weights_were_trained_with(
     np.testing.assert_allclose(network(pixels(8)), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", ["small_cnn", "MobileNetV2", "EfficientNetB0"])
+@pytest.mark.parametrize("name", ["small_cnn", "MobileNet", "EfficientNetB0"])
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
 def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, policy: str) -> None:
     network = networks.build(config("--model", name), 3, policy)
@@ -70,22 +76,22 @@ def test_bytes_in_and_float32_logits_out_whatever_it_computes_in(name: str, poli
 @pytest.mark.parametrize(
     ("options", "trained", "frozen"),
     [
-        ((), 52, 0),
-        (("--batch-norm", "frozen"), 52, 52),
-        (("--fine-tune-layers", 0), 0, 52),
-        (("--fine-tune-layers", 30), 30, 22),
+        ((), 27, 0),
+        (("--batch-norm", "frozen"), 27, 27),
+        (("--fine-tune-layers", 0), 0, 27),
+        (("--fine-tune-layers", 10), 10, 17),
     ],
 )
 def test_the_last_layers_are_trained_and_batch_norm_is_frozen_with_its_statistics(
     options: tuple[object, ...], trained: int, frozen: int
 ) -> None:
-    """MobileNetV2 has 52 convolutions, each with a BatchNorm, and one dense layer, the head."""
+    """MobileNet has 27 convolutions, each with a BatchNorm, and one dense layer, the head."""
     network = networks.build(config(*MOBILENET, *options), 3, "float32")
     depth = networks.depth(network)
-    assert (depth["trained_layers"], depth["backbone_layers"]) == (trained, 52)
+    assert (depth["trained_layers"], depth["backbone_layers"]) == (trained, 27)
     kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D
     convolutions = [layer.trainable for layer in network.layers if isinstance(layer, kinds)]
-    assert convolutions == [False] * (52 - trained) + [True] * trained
+    assert convolutions == [False] * (27 - trained) + [True] * trained
     if not trained:
         paths = [variable.path for variable in network.trainable_variables]
         assert paths == ["head_logits/kernel", "head_logits/bias"]
@@ -93,7 +99,7 @@ def test_the_last_layers_are_trained_and_batch_norm_is_frozen_with_its_statistic
     before = values(network)
     network(pixels(), training=True)
     moved = {path for path, value in values(network).items() if (value != before[path]).any()}
-    assert len({path for path in moved if "moving_mean" in path}) == 52 - frozen
+    assert len({path for path in moved if "moving_mean" in path}) == 27 - frozen
 
 
 def numbered(network: keras.Model) -> dict[str, np.ndarray]:
@@ -127,16 +133,13 @@ def test_a_weights_file_is_loaded_and_one_of_another_model_is_refused(tmp_path: 
     backbone = keras.applications.MobileNet(
         include_top=False, weights=None, input_shape=(32, 32, 3)
     )
+    backbone.get_layer("conv1").kernel.assign(kernel := np.full((3, 3, 3, 32), 0.25))
     path = tmp_path / "mobilenet.weights.h5"
     backbone.save_weights(path)
-    options = ("--model", "mobilenet", "--weights", path)
-    network = values(networks.build(config(*options), 3, "float32"))
-    fresh = values(networks.build(config(*options[:2]), 3, "float32"))
-    kernel = backbone.get_layer("conv1").kernel.numpy()
+    network = values(networks.build(config(*MOBILENET, "--weights", path), 3, "float32"))
     np.testing.assert_array_equal(network["conv1/kernel"], kernel)
-    assert not (fresh["conv1/kernel"] == kernel).all()
-    with pytest.raises(UsageError, match="not those of mobilenetv2 without its top"):
-        networks.build(config("--model", "mobilenetv2", *options[2:]), 3, "float32")
+    with pytest.raises(UsageError, match="not those of efficientnetb0 without its top"):
+        networks.build(config("--model", "efficientnetb0", "--weights", path), 3, "float32")
 
 
 @pytest.fixture
@@ -185,17 +188,17 @@ def test_weights_that_keras_cannot_get_are_one_line(monkeypatch: pytest.MonkeyPa
         raise OSError("URL fetch failure: [Errno -2]\nName or service not known")
 
     monkeypatch.setattr(keras.src.utils.file_utils, "get_file", offline)
-    with pytest.raises(UsageError, match="those of mobilenetv2 are not available here") as error:
-        networks.build(config("--model", "mobilenetv2", "--weights", "imagenet"), 3, "float32")
+    with pytest.raises(UsageError, match="those of mobilenet are not available here") as error:
+        networks.build(config(*MOBILENET, "--weights", "imagenet"), 3, "float32")
     assert "\n" not in str(error.value)
 
 
 def test_a_whole_keras_model_gives_its_backbone(tmp_path: Path) -> None:
-    first = networks.build(config("--model", "mobilenetv2"), 9, "float32")
+    first = networks.build(config(*MOBILENET), 9, "float32")
     first.save(tmp_path / "mine.keras")
-    chosen = config("--model", "mobilenetv2", "--weights", tmp_path / "mine.keras")
+    chosen = config(*MOBILENET, "--weights", tmp_path / "mine.keras")
     second = values(networks.build(chosen, 4, "float32"))
-    assert (second["Conv1/kernel"] == values(first)["Conv1/kernel"]).all()
+    assert (second["conv1/kernel"] == values(first)["conv1/kernel"]).all()
     assert second["head_logits/kernel"].shape[-1] == 4
 
 
@@ -232,8 +235,14 @@ def test_schedules() -> None:
     np.testing.assert_allclose(stepped[[49, 50, 74, 75]], [1, 0.1, 0.1, 0.01], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "lamb", "lion"])
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        *((name, "float32") for name in ("adam", "adamw", "sgd", "rmsprop", "lamb", "lion")),
+        ("adam", "mixed_float16"),
+        ("lamb", "mixed_float16"),
+    ],
+)
 def test_each_optimizer_learns_and_has_stable_names(name: str, policy: str) -> None:
     chosen = config("--optimizer", name, "--learning-rate", 0.001, "--weight-decay", 0.01)
     paths = []
@@ -326,8 +335,7 @@ def test_of_a_mixed_picture_each_class_counts_by_its_own_weight(smoothing: float
 def test_drop_path_drops_more_of_later_blocks_and_only_in_networks_that_have_it() -> None:
     network = networks.build(config("--model", "efficientnetb0", "--drop-path", 0.3), 3, "float32")
     rates = [layer.rate for layer in network.layers if layer.name.endswith("_drop")]
-    assert rates == sorted(rates)
-    assert (len(rates), rates[-1]) == (9, pytest.approx(0.3))
+    assert rates == pytest.approx([0.15, 0.3])
     with pytest.raises(UsageError, match=r"--drop-path 0\.3: small_cnn has no blocks"):
         networks.build(config("--drop-path", 0.3), 3, "float32")
 
@@ -374,20 +382,17 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("program")
 def test_a_model_of_the_user_s_own_is_trained_resumed_and_served(tmp_path: Path, task) -> None:
     common = ("--model", "my_models:tiny", "--learning-rate", 0.002, "--schedule", "constant")
-    for job, steps, exported in (
-        ("parts", 15, "none"),
-        ("parts", 40, "none"),
-        ("whole", 40, "final"),
-    ):
-        given = ("--job-dir", tmp_path / job, "--steps", steps, "--export", exported)
-        code, lines = task(*common, *given)
+    losses = []
+    for steps, exported in ((15, "none"), (40, "final")):
+        code, lines = task(*common, "--steps", steps, "--export", exported)
         assert code == 0, lines[-1]
-    same_weights(tmp_path / "whole", tmp_path / "parts", 40)
-    assert json.loads((tmp_path / "whole/summary.json").read_text())["model"]["name"] == "tiny"
+        losses.append([line["loss"] for line in lines if line["event"] == "step"])
+    assert losses[1][0] < losses[0][-1] < losses[0][0]
+    assert json.loads((tmp_path / "summary.json").read_text())["model"]["name"] == "tiny"
     found = next(line for line in lines if line["event"] == "model")
     assert found["parameters"] - found["trained_parameters"] == 3 * 3 * 3 * 8 + 8 + 16
     assert lines[-1]["accuracy"] > 0.5
-    served = tf.saved_model.load(str(tmp_path / "whole/model")).signatures["tensors"]
+    served = tf.saved_model.load(str(tmp_path / "model")).signatures["tensors"]
     images = tf.constant(np.random.default_rng(0).integers(0, 255, (2, 8, 8, 3)), tf.uint8)
     assert served(images=images)["probabilities"].shape == (2, 10)
 

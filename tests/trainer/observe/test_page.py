@@ -45,17 +45,15 @@ def test_a_run_that_was_restarted_has_one_page_with_all_of_it(tmp_path: Path, ta
     assert "--evaluate-every" in words and "--grace" not in words
 
 
-@pytest.mark.parametrize(("options", "times"), [((), 1), (("--summaries", "images"), 3)])
-def test_mistakes_are_looked_for_where_they_are_shown(
-    options: tuple, times: int, task, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_are_looked_for_once(task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end, also of a run that stops early. With --summaries images: test_views.py."""
     looked = Mock(side_effect=page.worst)
     monkeypatch.setattr(page, "worst", looked)
     given = ("--early-stopping", 1, "--learning-rate", 1e-12, "--evaluate-every", 2, "--steps", 90)
-    code, lines = task("--export", "none", *given, *options)
+    code, lines = task("--export", "none", *given)
     evaluated = [line["step"] for line in lines if line["event"] == "evaluated"]
     assert code == 0, lines[-1]
-    assert (code, evaluated, looked.call_count) == (0, [2, 4, 4], times)
+    assert (code, evaluated, looked.call_count) == (0, [2, 4, 4], 1)
 
 
 def test_a_long_curve_is_thinned_and_steps_made_again_replace_the_earlier_ones() -> None:

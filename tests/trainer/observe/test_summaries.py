@@ -1,7 +1,5 @@
 """What TensorBoard shows of a run and of its attempts, and samples of the machine."""
 
-import contextlib
-import io
 import json
 import os
 import sys
@@ -14,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.trainer.runs import SMOKE, scalars
-from trainer import task
+from tests.trainer.runs import done, scalars
 from trainer.config import METRICS, parse
 from trainer.loop.distribution import Cluster
 from trainer.observe import summaries, utilization
@@ -30,17 +27,12 @@ PARTS = ("input", "compute", "checkpoint", "evaluation", "summaries", "other")
 def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict]]:
     """A job's folder, and its event lines."""
     folder = tmp_path_factory.mktemp("job")
-    arguments = ["--records", str(SMOKE), "--job-dir", str(folder), "--learning-rate", "0.002"]
-    arguments += ["--steps", str(STEPS), "--batch", "16", "--profile-steps", "11,15"]
-    arguments += ["--schedule", "constant"]
-    for option in ("evaluate", "checkpoint"):
-        arguments += [f"--{option}-every", str(EVERY)]
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output), pytest.MonkeyPatch.context() as patch:
+    options = ("--learning-rate", 0.002, "--schedule", "constant", "--profile-steps", "11,15")
+    options += ("--steps", STEPS, "--batch", 16, "--evaluate-every", EVERY)
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(utilization, "SECONDS", 0.05)
         patch.setitem(sys.modules, "pynvml", None)
-        assert task.main(arguments) == 0
-    return folder, [json.loads(line) for line in output.getvalue().splitlines()]
+        return folder, done(folder, *options, "--checkpoint-every", EVERY)
 
 
 def test_training_and_evaluation_are_on_the_same_chart(job: tuple[Path, list[dict]]) -> None:

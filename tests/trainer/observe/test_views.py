@@ -2,6 +2,7 @@
 in the image."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ pytestmark = pytest.mark.tensorflow
 GIVEN = ("--steps", 8, "--evaluate-every", 4, "--batch", 16, "--export", "none")
 
 
-@pytest.fixture(autouse=True)
-def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def no_tensorboard() -> Iterator[None]:
     """As in the images: what tf.summary takes from TensorBoard is not there."""
-    monkeypatch.setitem(sys.modules, "tensorboard.summary.v2", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "tensorboard.summary.v2", None)
+        yield
 
 
 def events(folder: Path) -> Any:
@@ -45,12 +48,22 @@ def test_graph_histograms_and_images_are_there_if_they_are_asked_for(
     assert [event.step for event in shown.Images("training/image/0")] == [0]
     picture = tf.io.decode_png(shown.Images("training/image/0")[0].encoded_image_string)
     assert picture.shape == (8, 8, 3)
+    assert [event.step for event in shown.Images("mistakes/image/0")] == [4, 8]
+    found = scalars(tmp_path / "logs/train")
+    shares = {tag: values for tag, values in found.items() if tag.startswith(("zeros/", "dead/"))}
+    assert shares
+    for values in shares.values():
+        assert list(values) == [4, 8] and all(0 <= share <= 1 for share in values.values())
 
 
-def test_without_the_option_there_is_none(task: Task, tmp_path: Path) -> None:
+def test_without_the_option_there_is_none_and_an_evaluator_writes_its_metrics(
+    task: Task, tmp_path: Path
+) -> None:
     assert task(*GIVEN)[0] == 0
     found = events(tmp_path / "logs/train").Tags()
     assert (found["graph"], found["histograms"], found["images"]) == (False, [], [])
+    assert evaluate.main(["--job-dir", str(tmp_path), "--follow"]) == 0
+    assert list(scalars(tmp_path / "logs/evaluator")["accuracy"]) == [8]
 
 
 def test_dead_units_and_zeros_of_each_layer_that_rectifies() -> None:
@@ -64,18 +77,3 @@ def test_dead_units_and_zeros_of_each_layer_that_rectifies() -> None:
     [(name, values)] = views.activations(network, pictures).items()
     assert name == "hidden"
     assert (views.zeros(values), views.dead(values)) == (0.75, 0.5)
-
-
-def test_the_shares_of_a_run_are_scalars(task: Task, tmp_path: Path) -> None:
-    assert task(*GIVEN, "--summaries", "histograms")[0] == 0
-    found = scalars(tmp_path / "logs/train")
-    shares = {tag: values for tag, values in found.items() if tag.startswith(("zeros/", "dead/"))}
-    assert shares
-    for values in shares.values():
-        assert list(values) == [4, 8] and all(0 <= share <= 1 for share in values.values())
-
-
-def test_an_evaluator_writes_its_metrics_without_tensorboard(task: Task, tmp_path: Path) -> None:
-    assert task(*GIVEN)[0] == 0
-    assert evaluate.main(["--job-dir", str(tmp_path), "--follow"]) == 0
-    assert list(scalars(tmp_path / "logs/evaluator")["accuracy"]) == [8]
