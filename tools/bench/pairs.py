@@ -60,7 +60,7 @@ class Pair:
     """GiB of a card that is not in the table."""
     peak: float = 0.0
     """GiB that they measured, 0 where they did not."""
-    of: Literal["allocated", "program", "device", ""] = ""
+    of: Literal["allocated", "first", "program", "device", ""] = ""
     beside: float = 0.0
     """GiB of it that a program takes which does nothing, where they measured that."""
     release: str = ""
@@ -85,13 +85,15 @@ class Said:
     """None: it does not know."""
     needs: float = 0.0
     allocated: float = 0.0
+    first: float = 0.0
+    """What tensors hold before a second step, with which the optimizer's state is there."""
     words: str = ""
     seconds: float = 0.0
 
     def peak(self, pair: Pair) -> float:
         """Return the number that they measured, as the check says it."""
-        if pair.of == "allocated":
-            return self.allocated
+        if pair.of in ("allocated", "first"):
+            return self.first if pair.of == "first" else self.allocated
         return self.needs + (pair.beside or pair.on.taken / GIB if pair.of == "device" else 0.0)
 
     def error(self, pair: Pair) -> float | None:
@@ -199,8 +201,8 @@ def ask(pair: Pair, python: Python) -> Said:
         return Said(None, words=str(error) + "".join(run.tail[-3:]), seconds=run.seconds)
     needs = seen.get("needs", 0) / GIB
     words = defects[0].message if defects else seen["note"]
-    allocated = seen.get("allocated", 0) / GIB
-    return Said(not defects, needs, allocated, words, run.seconds)
+    allocated, first = (seen.get(name, 0) / GIB for name in ("allocated", "first"))
+    return Said(not defects, needs, allocated, first, words, run.seconds)
 
 
 def shown(value: float | None, form: str) -> str:
@@ -247,7 +249,8 @@ def main(only: str, folder: Path) -> int:
     rows = [
         {
             **{"framework": pair.framework, "name": pair.name, "fits": pair.fits},
-            **{"said": said.fits, "needs": said.needs, "allocated": said.allocated},
+            **{"said": said.fits, "needs": said.needs},
+            **{"allocated": said.allocated, "first": said.first},
             **{"peak": pair.peak, "error": said.error(pair), "words": said.words},
             **{"seconds": round(said.seconds, 1), "source": pair.source},
         }

@@ -35,7 +35,8 @@ BATCH: Final = 48
 """Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
 network has anywhere else."""
 BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt", "builder.frameworks.cudnn")
-"""The modules that hooks import; PyTorch's imports those beside it, too."""
+OWN: Final = ("allocator", "gpu_ways", "kernels", "processes")
+"""The modules that hooks import, and those beside PyTorch's."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -111,7 +112,7 @@ class CompileTarget:
             "plugin": PART,
             "compiler": f"{part.package} {part.version}" if part else "",
         }
-        own = (hook(self.framework, name) for name in ("kernels", "gpu_ways", "processes"))
+        own = (hook(self.framework, name) for name in OWN)
         beside = (*BESIDE, *filter(None, own))
         try:
             return sandbox.start_with(

@@ -1,4 +1,4 @@
-"""The memory of a step with PyTorch: the model of its allocator, and a step inside of the image."""
+"""The memory of a step with PyTorch, inside of the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from builder.engine import Engine
 from builder.facts import devices
 from builder.frameworks.cudnn import Tensor
 from builder.frameworks.torch.probes import compile as asking
-from builder.frameworks.torch.probes.compile import MIB, Allocator, rounded, workspace
+from builder.frameworks.torch.probes.allocator import MIB
+from builder.frameworks.torch.probes.compile import workspace
 from builder.prove import smoke
 from builder.prove.checks import compile as compiling
 from builder.prove.session import Sandbox
@@ -24,6 +25,7 @@ PROBES = "builder.frameworks.torch.probes"
 PROGRAM, HOOK = "tests.frameworks.torch.convolutions", f"{PROBES}.compile"
 BESIDE = (
     HOOK,
+    f"{PROBES}.allocator",
     f"{PROBES}.gpu_ways",
     f"{PROBES}.kernels",
     f"{PROBES}.processes",
@@ -45,61 +47,10 @@ V100 = {
 Compile = Callable[[str, str], tuple[list[str], str]]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "reserved"),
-    [
-        ([1], 2 * MIB),
-        ([512, 600, MIB], 2 * MIB),  # a small segment is cut
-        ([MIB, MIB, 1], 4 * MIB),
-        ([MIB + 1], 20 * MIB),
-        ([9 * MIB, 9 * MIB], 20 * MIB),
-        ([9 * MIB, 9 * MIB, 9 * MIB], 40 * MIB),
-        ([10 * MIB], 10 * MIB),
-        ([10 * MIB + 1, 1], 14 * MIB),
-        ([MIB, 18 * MIB + 1, MIB], 22 * MIB),
-    ],
-)
-def test_segments_are_those_of_the_source(sizes: list[int], reserved: int) -> None:
-    """c10/cuda/CUDACachingAllocator.cpp: kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer,
-    kMinLargeAlloc, kRoundLarge."""
-    allocator = Allocator(2**40)
-    for size in sizes:
-        assert allocator.take(size).size >= size
-    assert allocator.reserved == allocator.peak == reserved
-
-
-def test_what_was_given_back_is_joined_and_taken_again() -> None:
-    allocator = Allocator(2**40)
-    pieces = [allocator.take(5 * MIB) for _ in range(4)]
-    for at in (1, 3, 0, 2):
-        allocator.give(pieces[at])
-    whole = allocator.take(rounded(19 * MIB, 512))
-    assert allocator.reserved == 20 * MIB and whole.before is None
-    assert not allocator.free, "a rest of at most 1 MiB is not cut off"
-    assert (allocator.used, allocator.most) == (20 * MIB, 20 * MIB)
-    allocator.give(whole)
-    assert (allocator.used, allocator.most) == (0, 20 * MIB)
-
-
 def test_cublas_has_a_workspace_from_the_first_product_on() -> None:
     """aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", 32 MiB from Hopper on."""
     assert workspace("7.5") == workspace("8.9") == 8519680
     assert workspace("9.0") == workspace("10.0") == 32 * MIB
-
-
-def test_fragments_count_and_whole_segments_go_back_where_there_is_no_more() -> None:
-    allocator = Allocator(100 * MIB)
-    first, second = allocator.take(40 * MIB), allocator.take(40 * MIB)
-    allocator.give(first)
-    allocator.take(20 * MIB)  # of the first: 20 MiB of it are left
-    allocator.take(30 * MIB)
-    assert allocator.peak == 110 * MIB, "what is left of the first is too small"
-    allocator = Allocator(100 * MIB)
-    allocator.give(allocator.take(40 * MIB))
-    second = allocator.take(60 * MIB)
-    allocator.give(second)
-    allocator.take(90 * MIB)
-    assert allocator.peak == 100 * MIB and allocator.reserved == 90 * MIB
 
 
 class Fake:
@@ -258,7 +209,17 @@ def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(sandbox: San
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("step", "allocated", "types"),
-    [("dropout", 64 + 64 + 16, []), ("autocast", 64 + 8.2, ["float16"]), ("attention", 132, [])],
+    [
+        ("dropout", 64 + 64 + 16, []),
+        ("autocast", 64 + 8.2, ["float16"]),
+        ("attention", 132, []),
+        # the input and its gradient, and three tensors of 1 MiB
+        ("multihead", 64 + 64 + 3 + 8.2, ["float32"]),
+        # products of 64 MiB: of softmax, of dropout with a mask of 16, and a gradient
+        ("weights", 64 + 3 * 64 + 16 + 8 + 8.2, ["float32"]),
+        # three products, in float32
+        ("bfloat16", 64 + 3 * 64 + 3.5 + 8.2, ["float32"]),
+    ],
 )
 def test_a_step_goes_the_way_of_a_gpu(
     sandbox: Sandbox, step: str, allocated: float, types: list[str]
@@ -268,6 +229,26 @@ def test_a_step_goes_the_way_of_a_gpu(
     found = run.answer["compile"]
     assert found["types"] == types
     assert found["allocated"] / MIB == pytest.approx(allocated, rel=0.01)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "step", ["twice", "kept", "ordered", "gathered", "checkpoints", "reentrant"]
+)
+def test_a_step_takes_what_pytorchs_profiler_sees_of_the_real_one(
+    sandbox: Sandbox, step: str
+) -> None:
+    """It is watched, and autograd works in another way while it is: see gpu_ways.InPlace."""
+    asked = {**V100, "named": step}
+    counted, real = (
+        sandbox.probe(ON_A_GPU, {**asked, "real": real}, imports=BESIDE) for real in (False, True)
+    )
+    assert counted.answer is not None and real.answer is not None, (counted.tail, real.tail)
+    found = counted.answer["compile"]
+    taken = found["allocated"] - found["arguments"] - workspace("7.0") * bool(found["types"])
+    assert taken / MIB == pytest.approx(real.answer["compile"]["seen"] / MIB, rel=0.005)
 
 
 @pytest.mark.engine

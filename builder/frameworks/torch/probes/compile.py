@@ -21,109 +21,19 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
 from builder.frameworks import cudnn, hook
 from builder.frameworks.torch.probes import gpu_ways, kernels, processes
+from builder.frameworks.torch.probes.allocator import MIB, Allocator, Block, grows
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
 TRIES, MOST = 4, 2**16
 """So many batches are tried to find the largest that fits, and none with more examples."""
 SECONDS, BEGAN = 105.0, time.monotonic()
 """Until so many seconds after its begin, the answer waits for the kernels."""
-
-MIB = 2**20
-
-
-@dataclass(eq=False)
-class Block:
-    """A piece of a segment: its bytes, and the pieces beside it."""
-
-    size: int
-    small: bool
-    used: bool = False
-    before: Block | None = None
-    after: Block | None = None
-
-
-class Allocator:
-    """PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp), without the GPU.
-
-    It rounds to 512 bytes. Up to 1 MiB is cut from segments of 2 MiB, what is below 10 MiB from
-    segments of 20 MiB, and a larger one has a segment of its own, rounded to 2 MiB. It takes the
-    smallest free piece that is large enough. Where the device has no more, it gives back segments
-    that are free as a whole.
-
-    room: bytes of the device. reserved: bytes of segments now; peak: at the most. used: bytes of
-    pieces now; most: at the most, as torch.cuda.max_memory_allocated says it. workspace: bytes that
-    cuBLAS still has to get.
-    """
-
-    def __init__(self, room: int, workspace: int = 0) -> None:
-        self.room, self.reserved, self.peak, self.used, self.most = room, 0, 0, 0, 0
-        self.workspace = workspace
-        self.free: list[Block] = []
-
-    def multiply(self) -> None:
-        """Give cuBLAS its workspace with the first product of matrices; it keeps that."""
-        if self.workspace:
-            self.take(self.workspace)
-            self.workspace = 0
-
-    def take(self, size: int) -> Block:
-        """Return a piece for so many bytes."""
-        size = max(rounded(size, 512), 512)
-        small = size <= MIB
-        fit = [each for each in self.free if each.small == small and each.size >= size]
-        block = min(fit, key=lambda each: each.size) if fit else self.segment(size, small)
-        self.free.remove(block)
-        block.used = True
-        if block.size - size >= 512 if small else block.size - size > MIB:
-            rest = Block(block.size - size, small, before=block, after=block.after)
-            if rest.after:
-                rest.after.before = rest
-            block.size, block.after = size, rest
-            self.free.append(rest)
-        self.used += block.size
-        self.most = max(self.most, self.used)
-        return block
-
-    def segment(self, size: int, small: bool) -> Block:
-        """Return a new segment, which is free."""
-        large = 20 * MIB if size < 10 * MIB else rounded(size, 2 * MIB)
-        block = Block(2 * MIB if small else large, small)
-        if self.reserved + block.size > self.room:
-            for each in [each for each in self.free if not each.before and not each.after]:
-                self.free.remove(each)
-                self.reserved -= each.size
-        self.reserved += block.size
-        self.peak = max(self.peak, self.reserved)
-        self.free.append(block)
-        return block
-
-    def give(self, block: Block) -> None:
-        """Take a piece back, and join it with free ones beside it."""
-        block.used = False
-        self.used -= block.size
-        if block.after and not block.after.used:
-            self.free.remove(block.after)
-            block.size, block.after = block.size + block.after.size, block.after.after
-        if block.before and not block.before.used:
-            self.free.remove(block.before)
-            block.size, block.before = block.size + block.before.size, block.before.before
-        if block.after:
-            block.after.before = block
-        if block.before:
-            block.before.after = block
-        self.free.append(block)
-
-
-def rounded(size: int, to: int) -> int:
-    """Return the next multiple."""
-    return -(-size // to) * to
 
 
 class Work:
@@ -202,35 +112,33 @@ class Work:
     def measured(self, function: Any, examples: Any, batch: int) -> dict[str, Any]:
         """Return what a step needs. arguments: bytes that are there between two steps, of weights,
         gradients, the optimizer and the examples. temporaries: what the allocator takes beside
-        them, its rounding and its cut segments with it. allocated: what tensors hold at the most.
-        flops, types: of products.
+        them, its rounding and its cut segments with it. allocated: what tensors hold at the most;
+        first: before the second step. flops, types: of products.
         """
         began = time.monotonic()
         torch: Any = import_module("torch")
-        counter: Any = import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
         gpu_ways.prepare()
-        mode, allocator = self.mode, Allocator(self.room, self.workspace)
+        mode, allocator = self.mode, Allocator(self.room, self.workspace, grows(os.environ))
         storages = Storages(allocator)
         watch = watching(torch, mode, storages, self.convolved)
-        with mode, gpu_ways.taken(torch, watch.calls):
+        with mode, gpu_ways.taken(torch, self.request["capability"], watch.calls):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
             with watch, processes.counted(torch, storages.resized):
+                watch.in_place.begin()
                 function(*given)
                 between = sum(block.size for block in storages.live.values())
-                with counter:
-                    function(*given)
+                first, before = allocator.most, watch.counter.get_total_flops()
+                function(*given)
         return {
-            "room": self.room,
+            **{"room": self.room, "more": ""},
             "smaller": f"take a smaller batch, {RECOMPUTE}",
-            "more": "",
             **{"outputs": 0, "aliased": 0, "code": 0, "calls": watch.calls},
             "arguments": between,
             "temporaries": allocator.peak - between,
-            "allocated": allocator.most,
-            "flops": counter.get_total_flops(),
-            "types": sorted(watch.types),
+            **{"allocated": allocator.most, "first": first},
+            **{"flops": watch.counter.get_total_flops() - before, "types": sorted(watch.types)},
             "seconds": round(time.monotonic() - began, 2),
         }
 
@@ -277,6 +185,16 @@ class Storages:
             self.live[key] = self.allocator.take(size)
             weakref.finalize(storage, self.release, key)
 
+    def replace(self, old: Any, new: Any) -> None:
+        """Give the piece of a tensor's storage to that of another one, where it has the same size.
+        old: None for none."""
+        if old is None or old.untyped_storage().nbytes() != new.untyped_storage().nbytes():
+            return
+        key, storage = old.untyped_storage()._cdata, new.untyped_storage()
+        if key in self.live:
+            self.live[storage._cdata] = self.live.pop(key)
+            weakref.finalize(storage, self.release, storage._cdata)
+
     def release(self, key: int) -> None:
         """Give the piece back, where there is one."""
         if block := self.live.pop(key, None):
@@ -306,14 +224,14 @@ def watching(
             self.types: set[str] = set()
             self.calls: dict[str, dict[str, int]] = {}
             self.kept: dict[int, Any] = {}
+            self.in_place = gpu_ways.InPlace(torch)
+            self.counter = flop_counter()
 
         def __torch_dispatch__(
             self, function: Any, kinds: Any, arguments: Any = (), named: Any = None
         ) -> Any:
             if function is torch.ops.aten._local_scalar_dense.default:
-                return {torch.bool: True}.get(
-                    arguments[0].dtype, 1.0 if arguments[0].is_floating_point() else 1
-                )
+                return one(torch, arguments[0])
             if processes.is_wrapped(kinds):
                 return NotImplemented
             given = tree.tree_map_only(torch.Tensor, self.faked, (arguments, named or {}))
@@ -331,6 +249,8 @@ def watching(
                 self.calls[name] = {"float8": self.calls.get(name, {}).get("float8", 0) + 1}
             for each in convolutions(torch, name, given[0], made):
                 convolved.setdefault(each, frames())
+            self.counter._count_flops(function.overloadpacket, made, *given)
+            storages.replace(self.in_place.taken(name, given[0], made), made)
             tree.tree_map_only(torch.Tensor, storages.hold, made)
             return made
 
@@ -346,6 +266,17 @@ def watching(
             return tensor
 
     return Watch()
+
+
+def flop_counter() -> Any:
+    """Return PyTorch's, to be called and not to be entered: then it keeps what a checkpoint
+    computes again (ModuleTracker holds hooks on the tensors that go into modules)."""
+    return import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+
+
+def one(torch: Any, tensor: Any) -> Any:
+    """Return the value that is taken for any in a tensor without content."""
+    return {torch.bool: True}.get(tensor.dtype, 1.0 if tensor.is_floating_point() else 1)
 
 
 def convolutions(torch: Any, name: str, given: Any, made: Any) -> Iterator[cudnn.Convolution]:

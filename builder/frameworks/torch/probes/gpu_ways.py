@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 SDPA, DROPOUT = "query key value attn_mask dropout_p is_causal", "input p training inplace"
 """Arguments by their place."""
+ENGINE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
+"""Where Python begins it."""
+WRITES = ("index_add", "index_put", "scatter", "scatter_add")
 FLOAT32 = (
     "acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss cosine_similarity"
     " cross_entropy cumprod cumsum dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div"
@@ -30,14 +36,52 @@ def prepare() -> None:
         optimizer._get_foreach_kernels_supported_devices = lambda: [*known(), "cpu"]
 
 
+class InPlace:
+    """Tells where autograd's engine writes into a tensor that nobody else holds.
+
+    It makes another one while a mode watches it (`isTensorSubclassLike`), as it adds a gradient to
+    the one before (torch/csrc/autograd/input_buffer.cpp, `accumulate`), and as it writes one into
+    zeros: gather, index, max, sort (torch/csrc/autograd/FunctionsManual.cpp).
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.alone: tuple[int, ...] = ()
+        """The references to a gradient that the engine alone holds, as the first sum has it."""
+        self.zeros = 0
+        """The storage of zeros, where the engine's last operation has made them."""
+
+    def begin(self) -> None:
+        """Let the engine add up once, while it is watched."""
+        with self.torch.enable_grad():
+            one = self.torch.ones(1, requires_grad=True)
+            (one * one).backward()
+
+    def taken(self, name: str, given: Any, made: Any) -> Any:
+        """Return the tensor that the engine writes an operation's result into, else None."""
+        if not sys._getframe(2).f_code.co_filename.endswith(ENGINE):
+            return None
+        before, self.zeros = self.zeros, 0
+        if name in ("zeros", "new_zeros"):
+            self.zeros = made.untyped_storage()._cdata
+        elif name in WRITES and given[0].untyped_storage()._cdata == before:
+            return given[0]
+        elif name == "add" and not self.torch.is_grad_enabled():
+            use = self.torch._C._storage_Use_Count(given[0].untyped_storage()._cdata)
+            found = (given[0]._use_count(), sys.getrefcount(given[0]), use)
+            self.alone = self.alone or found
+            return given[0] if found == self.alone else None
+        return None
+
+
 @contextlib.contextmanager
-def taken(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
+def taken(torch: Any, capability: str, calls: dict[str, dict[str, int]]) -> Iterator[None]:
     """Let autocast, dropout and attention take the ways that they take on a GPU.
 
     autocast: there is no GPU, so PyTorch would leave "cuda" out. dropout: a GPU keeps a mask of
     bytes, the CPU one of the input's type (aten/src/ATen/native/Dropout.cpp, `dropout`). attention:
-    the CPU's fused one has no dropout, which takes no memory on a GPU; one that has to be cuDNN's
-    is noted in `calls`.
+    the CPU's fused one stands for a GPU's, where that has one (`is_fused`). It has no dropout,
+    which takes no memory on a GPU; one that has to be cuDNN's is noted in `calls`.
     """
     begin, function = torch.autocast.__init__, torch.nn.functional
     modes: Any = import_module("torch.overrides")
@@ -60,8 +104,8 @@ def taken(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
         ) -> Any:
             named, name = named or {}, getattr(called, "__name__", "")
             if called is function.scaled_dot_product_attention:
-                told = {**of(given, SDPA), **named, "dropout_p": 0.0}
-                with as_cudnn(torch, str(told["query"].dtype)[6:], calls):
+                told = {"attn_mask": None, "is_causal": False, **of(given, SDPA), **named}
+                with as_there(torch, tuple(map(int, capability.split("."))), told, calls):
                     return called(**told)
             if called is function.dropout:
                 told = {"p": 0.5, "training": True, "inplace": False, **of(given, DROPOUT), **named}
@@ -69,6 +113,9 @@ def taken(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
                     return torch.native_dropout(told["input"], told["p"], True)[0]
             if torch.is_autocast_enabled("cpu") and name in FLOAT32.split():
                 given, named = torch.utils._pytree.tree_map_only(torch.Tensor, wide, (given, named))
+            if getattr(called, "__globals__", None) is vars(function):
+                with self:  # what it calls goes these ways, too: multi_head_attention_forward
+                    return within(torch, called)(*given, **named)
             return called(*given, **named)
 
     def of(given: Any, names: str) -> dict[str, Any]:
@@ -85,18 +132,63 @@ def taken(torch: Any, calls: dict[str, dict[str, int]]) -> Iterator[None]:
         torch.autocast.__init__ = begin
 
 
+@cache
+def within(torch: Any, called: Any) -> Any:
+    """Return a function of torch.nn.functional that does not ask a mode again for itself."""
+    known = vars(torch.nn.functional)
+    never = {name: lambda *_: False for name in known if name.startswith("has_torch_function")}
+    made = FunctionType(called.__code__, {**known, **never}, None, called.__defaults__)
+    made.__kwdefaults__ = called.__kwdefaults__
+    return made
+
+
 @contextlib.contextmanager
-def as_cudnn(torch: Any, kind: str, calls: dict[str, dict[str, int]]) -> Iterator[None]:
-    """Let a fused attention of the CPU stand for cuDNN's, where the program lets PyTorch take no
-    other, and note it. kind: its type."""
+def as_there(
+    torch: Any, capability: tuple[int, ...], told: dict[str, Any], calls: dict[str, dict[str, int]]
+) -> Iterator[None]:
+    """Let attention be a fused one of the CPU or the products themselves, as a GPU's is.
+
+    told: its arguments; a fused one gets no dropout. calls: notes it where the program lets PyTorch
+    take no other than cuDNN's.
+    """
     allowed = torch.backends.cuda
-    others = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled")
-    only = getattr(allowed, "cudnn_sdp_enabled", lambda: False)()  # from PyTorch 2.5 on
-    if not only or any(getattr(allowed, each)() for each in others):
+    if not hasattr(allowed, "flash_sdp_enabled"):
         yield
         return
-    kinds = calls.setdefault("_scaled_dot_product_cudnn_attention", {})
-    kinds[kind] = kinds.get(kind, 0) + 1
-    backend = import_module("torch.nn.attention").SDPBackend
-    with import_module("torch.nn.attention").sdpa_kernel([backend.FLASH_ATTENTION, backend.MATH]):
+    ways = {
+        name: getattr(allowed, f"{name}_sdp_enabled", lambda: False)()
+        for name in ("flash", "mem_efficient", "cudnn", "math")
+    }
+    kind = str(told["query"].dtype)[6:]
+    only = ways["cudnn"] and sum(ways.values()) == 1
+    if only:
+        kinds = calls.setdefault("_scaled_dot_product_cudnn_attention", {})
+        kinds[kind] = kinds.get(kind, 0) + 1
+    nn: Any = import_module("torch.nn.attention")
+    backends = [nn.SDPBackend.MATH]
+    if only or is_fused(capability, kind, told, ways):
+        backends.append(nn.SDPBackend.FLASH_ATTENTION)
+        told["dropout_p"] = 0.0
+    with nn.sdpa_kernel(backends):
         yield
+
+
+def is_fused(
+    capability: tuple[int, ...], kind: str, told: dict[str, Any], ways: dict[str, bool]
+) -> bool:
+    """Tell whether a GPU has a fused attention for arguments, which keeps no products
+    (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, `can_use_flash_attention` and
+    `can_use_mem_efficient_attention`). ways: those that the program allows."""
+    query, key, value = (told[name] for name in ("query", "key", "value"))
+    size, half = query.shape[-1], kind in ("float16", "bfloat16")
+    modern = capability >= (8, 0)
+    if query.dim() != 4 or size != key.shape[-1]:
+        return False
+    square = not told["is_causal"] or query.shape[-2] == key.shape[-2]
+    plain = told["attn_mask"] is None and square and size == value.shape[-1] <= 256
+    if ways["flash"] and modern and half and plain:
+        return True
+    types = ("float32", "float16", "bfloat16") if modern else ("float32", "float16")
+    multiple = 8 if half else 4 if modern else 1
+    aligned = size % multiple == 0 and value.shape[-1] % multiple == 0
+    return ways["mem_efficient"] and kind in types and aligned
