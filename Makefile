@@ -61,7 +61,7 @@ check: $(VENV)/.test  ## run the quick checks: format, lint, types, imports, loc
 	@$(BUILDER) lock --check
 	@$(BUILDER) render --check
 	@$(BUILDER) --quiet cloud validate --strict cloudbuild.yaml
-	@$(PYTHON) -m pytest --quiet --no-header tests/test_house.py tests/test_docs.py tests/test_words.py tests/test_contract.py tests/prove/test_versions.py
+	@$(PYTHON) -m pytest --quiet --no-header tests/test_house.py tests/test_docs.py tests/test_words.py tests/test_contract.py tests/prove/test_versions.py tests/frameworks/test_neutral.py
 	@echo "make check: all passed"
 
 format: $(VENV)/.test  ## format the code and apply automatic fixes

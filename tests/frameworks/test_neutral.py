@@ -25,6 +25,7 @@ EXCEPT = {
     "devicecode/pruning/prune.py": "its text is part of the key of pruned layers",
     "facts/frameworks.py": "the list of ours",
     "image/dockerfile.py": "the names of Google's published images",
+    "jobs/convert.py": "an operator's kind of job is called so",
     "jobs/step.py": "variables, each of which one framework reads",
     "jobs/tensorboard.py": "TensorBoard asks for it by name",
     "prove/checks/loader.py": "how compiled modules are called, of which some are jaxlib's",
