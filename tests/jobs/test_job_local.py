@@ -69,7 +69,9 @@ def test_replicas_reach_each_other_and_the_job_ends_with_its_chief(
         'if [ "$role" = worker ]; then echo hello | nc -l -p 2222; '
         "while :; do sleep 0.1; done; fi; "
         'host=$(echo "$TF_CONFIG" | sed "s/.*\\"worker\\": \\[\\"//; s/:.*//"); '
-        'for i in 1 2 3 4 5 6 7 8 9; do nc -w 5 "$host" 2222 && exit 0; sleep 0.3; done; exit 1'
+        "mkfifo /tmp/open; "  # what nc reads: it ends the other one where that ends
+        'for i in 1 2 3 4 5 6 7 8 9; do nc -w 5 "$host" 2222 <>/tmp/open && exit 0; sleep 0.3; '
+        "done; exit 1"
     )
     outcome, printed = run(engine, job(script, pools=BOTH))
     assert (outcome.state, outcome.exit_code) == ("succeeded", 0)
