@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from builder.core import files, yamlfile
 from builder.core.errors import InputError
 from builder.init import installers
-from builder.init.statements import SourceStatement
+from builder.init.statements import Kind, SourceStatement
 
 ADD: Final = "add what a job needs of it"
 BUILDS: Final = "builds the package; an image has no compiler"
@@ -270,7 +270,7 @@ def _listed(
     if isinstance(value, dict):
         for key, inner in value.items():
             if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
-                entry = f"{key}{bounds(str(_version(inner)))}"
+                entry = f"{key}{installers.bounds(str(_version(inner)))}"
                 yield _of(table, path, key, entry, groups)
             else:
                 yield from _listed(table, (*path, key), inner, groups)
@@ -303,26 +303,15 @@ def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
     extras, version, where = _strings(options.get("extras")), options.get("version"), ""
     where = table.where(name, key=True)
     if name == "python":
-        return SourceStatement(where, str(version), "python", (bounds(str(version)),))
+        return SourceStatement(where, str(version), "python", (installers.bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
         text = f"{name} {json.dumps(value, default=str)}"
-        entry = f"{name}{bounds(version)}" if isinstance(version, str) else name
+        entry = f"{name}{installers.bounds(version)}" if isinstance(version, str) else name
         why = "write it as a requirement"
         return SourceStatement(where, text, "requirement", (entry,), why)
     extra = f"[{','.join(extras)}]" if extras else ""
-    entry = f"{name}{extra}{bounds(version)}"
+    entry = f"{name}{extra}{installers.bounds(version)}"
     return SourceStatement(where, entry, "requirement", (entry,))
-
-
-def bounds(version: str) -> str:
-    """Return poetry's or conda's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
-    version = version.strip()
-    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\w.]*", version):
-        return f">={version[1:]},=={match[1] or match[2]}.*"
-    if re.fullmatch(r"=?\d[\w.*]*", version):  # conda's =1.2 is any 1.2
-        any_of = version.startswith("=") and not version.endswith("*")
-        return f"=={version.removeprefix('=')}{'.*' if any_of else ''}"
-    return version.removeprefix("*")
 
 
 def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
@@ -343,27 +332,36 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
     table = _table(text, file, tomllib.loads)
     for name, value in _mapping(table.value.get("dependencies")).items():
-        yield _conda(f"{name}{bounds(_version(value))}", table.where(name, key=True))
+        yield _conda(f"{name}{installers.bounds(_version(value))}", table.where(name, key=True))
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
         yield _poetry(table, name, value)
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
     yield from _listed(table, (), rest)
 
 
-def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of a lock, which count for what other files ask for; a version behind
-    markers with them."""
-    for package in _mappings(_table(text, file, tomllib.loads).value.get("package")):
-        pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
+def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatement]:
+    """Yield the versions of a lock, also of a pylock.toml, which count for what other files ask
+    for; a version behind markers with them. kind: "requirement" for a lock that is installed."""
+    value = _table(text, file, tomllib.loads).value
+    for package in _mappings(value.get("package")) + _mappings(value.get("packages")):
+        version = str(package.get("version", "")).partition("+")[0]
+        pin = f"{package.get('name')}{version and '=='}{version}"
         source = _mapping(package.get("source"))
         url = source.get("registry") or (source.get("url") if "reference" in source else "")
+        url = package.get("index") or url
         if url and "type" not in source:
             why = _index({"url": url})
         else:
-            why = f"{file} has it from elsewhere" if source else ""
+            made = _mappings(package.get("wheels")) + _mappings([package.get("sdist")])
+            urls = (str(each.get("url", "")) for each in made)
+            there = all(installers.is_pypi(installers.host(url)) for url in urls)
+            own = not source and not {"vcs", "directory", "archive"} & {*package}
+            why = "" if there and own else f"{file} has it from elsewhere"
         forks = package.get("resolution-markers") or [package.get("markers", package.get("marker"))]
         words = (pin, *_strings(forks))
-        yield SourceStatement(file, pin, "locked", words).from_elsewhere(why)
+        if kind == "requirement":
+            words = ("; ".join(filter(None, (pin, package.get("marker")))),)
+        yield SourceStatement(file, pin, kind, words).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -404,8 +402,8 @@ def setup_cfg(
 
 
 def conda(text: str, file: str) -> Iterator[SourceStatement]:
-    document = yamlfile.parse(text, file)
-    content = document.value if isinstance(document.value, dict) else {}
+    document = _document(text, file)
+    content = _mapping(document.value)
     for key in content:
         if key != "dependencies":
             what = textwrap.shorten(f"{key}: {json.dumps(content[key])}", 200, placeholder=" ...")
@@ -438,13 +436,13 @@ def _conda(entry: str, where: str) -> SourceStatement:
     match = re.fullmatch(r"([\w.-]+)\s*((?:[=<>!~]=?[^=,\s]*(?:,[=<>!~]=?[^=,\s]*)*)?).*", name)
     if match and match[1] in {"pip", "python"}:
         return SourceStatement(where, entry, why="every image has it")
-    version = bounds(match[2] if match else "")
+    version = installers.bounds(match[2] if match else "")
     words = (f"{match[1]}{version}",) if match else (name,)
     return SourceStatement(where, entry, "conda", words, _CONDA)
 
 
 def cog(text: str, file: str) -> Iterator[SourceStatement]:
-    document = yamlfile.parse(text, file)
+    document = _document(text, file)
     content = _mapping(document.value)
     build = _mapping(content.get("build"))
     for key, value in build.items():
@@ -465,6 +463,14 @@ def cog(text: str, file: str) -> Iterator[SourceStatement]:
     for key in content.keys() - {"build"}:
         what = f"{key}: {json.dumps(content[key])}"
         yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to cog")
+
+
+def _document(text: str, file: str) -> yamlfile.Document:
+    """Return a YAML file's content. Raises InputError, also for a key that stands twice."""
+    document = yamlfile.parse(text, file)
+    for problem in document.problems:
+        raise InputError(f"{file}:{problem.line}: {problem}", problem.fix)
+    return document
 
 
 def _mapping(value: Any) -> dict[str, Any]:
