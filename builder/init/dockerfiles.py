@@ -31,7 +31,9 @@ _NO_FIELD: Final = {
 }
 """Why an instruction is not taken over."""
 _CONFIGURES: Final = re.compile(
-    r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|pdm|conda) config\b"
+    r"pip\.conf|uv\.toml|pypirc|netrc|/\.config/(?:pip|uv)\b|(?:^|[/ ])\.pip\b"
+    r"|\b(?:pdm|conda) config\b|\bpip[\d.]* config\b"
+    r"(?! set \w+\.(?:break-system|no-cache|cache-dir|disable-pip|root-user|timeout))"
     r"|\bpoetry (?:config (?!virtualenvs|installer|cache|keyring)|source)\b"
 )
 """What may name an index for all that is installed below."""
@@ -246,7 +248,7 @@ def _copies(instruction: Instruction, stage: _Stage) -> None:
         return
     for source in sources:
         stage.copied = ((stage.within(to), source), *stage.copied)
-        if _CONFIGURES.search(source):
+        if _CONFIGURES.search(f"{source} {to}"):
             stage.elsewhere = f"{source} may name another index: PyPI may have another package"
 
 

@@ -232,8 +232,10 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
         text = f"uninstall {' '.join(install.packages)}"
         yield SourceStatement(where, text, "removed", install.packages)
         return
-    for option in install.options:
-        elsewhere = elsewhere or foreign(option)
+    reasons = (foreign(option) for option in install.options)
+    variable = next((each for each in install.packages if each.startswith("$")), "")
+    given = f"{variable} may name another index: PyPI may have another package of this name"
+    elsewhere = next(filter(None, (elsewhere, *reasons, variable and given)), "")
     unknown = f"{install.unknown} is no known option, and may take it as its value"
     for option in install.options:
         if option.name in _REQUIREMENTS | _CONSTRAINTS:
@@ -246,7 +248,7 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
             said = SourceStatement(where, str(option), "note", (elsewhere,), why)
             yield replace(said, foreign=bool(elsewhere))
         elif option.name not in _QUIET:
-            yield SourceStatement(where, str(option), why=_OF_OWN.get(option.name, MACHINE))
+            yield named_option(option, where)
     if install.unknown:
         yield SourceStatement(where, install.unknown, why="the factory knows no such option")
     for package in install.packages:
@@ -254,6 +256,13 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
         if said.kind == "note":  # it may be the repository itself
             said = replace(said, words=(elsewhere,))
         yield replace(said, why=unknown, foreign=True) if install.unknown else said
+
+
+def named_option(option: Option, where: str) -> SourceStatement:
+    """Return what an option says that is not taken; of one that names an index, from where it
+    installs."""
+    why, elsewhere = _OF_OWN.get(option.name, MACHINE), foreign(option)
+    return SourceStatement(where, str(option), "index" if elsewhere else "note", (elsewhere,), why)
 
 
 def argument(package: str, where: str) -> SourceStatement:

@@ -23,11 +23,17 @@ ADD: Final = "add what a job needs of it"
 BUILDS: Final = "builds the package; an image has no compiler"
 _CONDA: Final = "a conda package: name it as a Python or Debian one"
 PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
-_WITH_SOURCES: Final = ("poetry", "pdm")
+_INSTALLERS: Final = ("uv", "poetry", "pdm", "rye", "pixi")
+_INDEX: Final = re.compile(
+    r"(?:python-)?(index-url$|find-links|no-index|(?=extra-index|index|sources?$)).*"
+)
+"""The keys that name an index, in any tool's table."""
 _DEPENDENCIES: Final = re.compile(
     r"(?:.*[-_])?dependencies|dependency-groups|dev-packages|requires"
 )
 """The keys of tables and lists that hold dependencies, in any tool's table."""
+_ELSEWHERE: Final = {"vcs", "directory", "archive", "git", "hg", "svn", "bzr", "path", "url"}
+"""The keys of a lock's package that no index has."""
 _VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
 
 
@@ -67,7 +73,7 @@ def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceS
     for each in options:
         for option in _options(each).options:
             elsewhere = elsewhere or installers.foreign(option)
-            yield SourceStatement(where, str(option), why=installers.MACHINE)
+            yield installers.named_option(option, where)
     yield installers.argument(name, where).from_elsewhere(elsewhere)
 
 
@@ -162,7 +168,7 @@ def pyproject(
     table = _table(text, file, tomllib.loads)
     project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
     uv = _mapping(tool.get("uv"))
-    every, elsewhere = indexes(tool), _sources(uv)
+    every, elsewhere = indexes({"tool": tool}), _sources(uv)
     if wanted := str(project.get("requires-python") or ""):
         yield SourceStatement(table.where("requires-python"), wanted, "python", (wanted,))
 
@@ -219,18 +225,23 @@ def _included(
     return frozenset(found)
 
 
-def indexes(tool: Mapping[str, Any]) -> str:
-    """Return why packages that name no source come from elsewhere than PyPI, as the tables of uv,
-    poetry and pdm say it; "" where they do not."""
-    uv = _mapping(tool.get("uv"))
-    for name in ("index-url", "extra-index-url", "find-links", "no-index"):
-        for value in _strings(uv.get(name)) or _strings([uv.get(name, "")]):
-            if value and (why := installers.foreign(installers.Option(f"--{name}", value))):
-                return why
-    sources = [uv.get("index"), *(_mapping(tool.get(each)).get("source") for each in _WITH_SOURCES)]
-    for index in [each for group in sources for each in _mappings(group)]:
-        named = index.get("explicit") or index.get("priority") == "explicit"
-        if not named and (why := _index(index)):
+def indexes(table: Mapping[str, Any]) -> str:
+    """Return why packages that name no source come from elsewhere than PyPI, as a tool's table and
+    those in it say it; "" where they do not."""
+    for key, value in table.items():
+        if key == "tool":
+            value = {name: value[name] for name in _INSTALLERS if name in _mapping(value)}
+        named = _INDEX.fullmatch(key.replace("_", "-"))
+        if named and not isinstance(value, dict):
+            for each in value if isinstance(value, list) else [value]:
+                index = _mapping(each)
+                url = str(index.get("url") or index.get("path") or (PYPI_URL if index else each))
+                explicit = index.get("explicit") or index.get("priority") == "explicit"
+                why = installers.foreign(installers.Option(f"--{named[1] or 'index'}", url))
+                if why and not explicit:
+                    return why
+        inner = {} if named or _DEPENDENCIES.fullmatch(key) else _mapping(value)
+        if why := indexes(inner):
             return why
     return ""
 
@@ -334,7 +345,7 @@ def pixi(text: str, file: str) -> Iterator[SourceStatement]:
     for name, value in _mapping(table.value.get("dependencies")).items():
         yield _conda(f"{name}{installers.bounds(_version(value))}", table.where(name, key=True))
     for name, value in _mapping(table.value.get("pypi-dependencies")).items():
-        yield _poetry(table, name, value)
+        yield _poetry(table, name, value).from_elsewhere(indexes(table.value))
     rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
     yield from _listed(table, (), rest)
 
@@ -355,7 +366,7 @@ def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatemen
             made = _mappings(package.get("wheels")) + _mappings([package.get("sdist")])
             urls = (str(each.get("url", "")) for each in made)
             there = all(installers.is_pypi(installers.host(url)) for url in urls)
-            own = not source and not {"vcs", "directory", "archive"} & {*package}
+            own = not source and not _ELSEWHERE & {*package}
             why = "" if there and own else f"{file} has it from elsewhere"
         forks = package.get("resolution-markers") or [package.get("markers", package.get("marker"))]
         words = (pin, *_strings(forks))
@@ -445,13 +456,16 @@ def cog(text: str, file: str) -> Iterator[SourceStatement]:
     document = _document(text, file)
     content = _mapping(document.value)
     build = _mapping(content.get("build"))
+    elsewhere = indexes(build)
     for key, value in build.items():
         where = f"{file}:{document.line('build', key)}"
         if key == "python_version":
             yield SourceStatement(where, f"Python {value}", "python", (str(value),))
         elif key == "python_packages":
-            for number, entry in enumerate(_strings(value)):
-                yield from requirement(entry, f"{file}:{document.line('build', key, number)}")
+            lines = enumerate(_strings(value))
+            written = [(f"{file}:{document.line('build', key, n)}", line) for n, line in lines]
+            for said in _entries(written, file):
+                yield said.from_elsewhere(elsewhere) if said.kind == "requirement" else said
         elif key == "python_requirements":
             yield SourceStatement(where, str(value), "requirements", (str(value),))
         elif key == "system_packages":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -48,6 +49,8 @@ _DEEPER: Final = re.compile(
     r"|pyproject\.toml|Pipfile|pixi\.toml"
 )
 """Names of such files in other folders."""
+_LISTS: Final = {"requirements", "constraints"}
+_INSTALLED: Final = {"requirement", *_LISTS}
 _UNREAD: Final = (
     *("*.sh", "*.ipynb", "Makefile", ".devcontainer/*.json", ".devcontainer/*.sh"),
     *("pylock.*.toml", "pixi.lock", "conda-lock.yml", "Pipfile.lock"),
@@ -129,7 +132,7 @@ def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
 class _Reading:
     """The files of a repository, each read once. elsewhere: why a file, or "" for all of them, is
     installed from another index than PyPI. own: the names of its own package. removed: where the
-    Dockerfile uninstalls what, by name."""
+    Dockerfile uninstalls what, by name. plain: the lists that name no index."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -137,13 +140,14 @@ class _Reading:
         self.readers = _readers(frozenset())
         self.elsewhere = dict[str, str]()
         self.removed = dict[str, str]()
+        self.plain = {""}
         names = ("pyproject.toml", "setup.cfg", "setup.py")
         self.own = manifests.own_names(*(self.text(name) or "" for name in names))
 
     def statements(self) -> Iterator[SourceStatement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
-        if why := manifests.indexes({"uv": manifests.tables(self.text("uv.toml") or "")}):
+        if why := manifests.indexes(manifests.tables(self.text("uv.toml") or "")):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
@@ -151,7 +155,7 @@ class _Reading:
         main = project.DOCKERFILE if project.DOCKERFILE in made else only
         first, asks = list[SourceStatement](), False
         if main:
-            said = list(self._said(main, dockerfiles.read))
+            said = self._of_commands(list(self._said(main, dockerfiles.read)), main)
             self.readers = _readers(dockerfiles.groups(said))
             for each in said:
                 if each.foreign and each.kind == "note":
@@ -254,25 +258,59 @@ class _Reading:
             yield SourceStatement(name, "the file", why="is no text: save it as UTF-8")
             return
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
+        if reader in {manifests.requirements, manifests.constraints}:
+            why = why or self._elsewhere(name)
         for said in reader(text, name):
             each = self._unless_removed(said)
             if each.kind == "requirement" and _name(each.words[0]) in self.own:
                 yield each.from_elsewhere("is this repository's own package, and no requirement")
             else:
-                yield each.from_elsewhere(why) if each.kind == "requirement" else each
+                yield each.from_elsewhere(why) if each.kind in _INSTALLED else each
+
+    def _elsewhere(self, name: str) -> str:
+        """Return why a list of requirements installs from elsewhere than PyPI: the options of each
+        list that it names count for all of them."""
+        waiting, seen = [name], set[str]()
+        while waiting:
+            if (name := waiting.pop()) in seen | self.plain:
+                continue
+            seen.add(name)
+            for each in manifests.requirements(self.text(name) or "", name):
+                if each.kind == "index":
+                    return each.words[0]
+                waiting += (
+                    [self._there(each)] if each.kind in {"requirements", "constraints"} else []
+                )
+        self.plain |= seen
+        return ""
+
+    def _of_commands(self, said: list[SourceStatement], file: str) -> list[SourceStatement]:
+        """Return a Dockerfile's statements; an index in a list counts for its whole instruction."""
+        begins = [each.line for each in dockerfiles.instructions(self.text(file) or "")]
+        lines = (re.sub(r"^.*:|^\D.*$", "", each.where) for each in said)
+        of = [bisect_right(begins, int(line or 0)) for line in lines]
+        lists = [n for n, each in enumerate(said) if each.kind in _LISTS]
+        whys = {of[n]: why for n in lists if (why := self._elsewhere(self._there(said[n])))}
+        return [
+            each.from_elsewhere(whys.get(of[n], "")) if each.kind in _INSTALLED else each
+            for n, each in enumerate(said)
+        ]
+
+    def _there(self, said: SourceStatement) -> str:
+        """Return where the file lies that a statement names; "" for none."""
+        names = (name for name in said.words if "\0" not in name and said.kind in _LISTS)
+        return next((name for name in names if (self.root / name).is_file()), "")
 
     def _followed(
         self, said: Iterable[SourceStatement], depth: int = 0
     ) -> Iterator[SourceStatement]:
         """Yield statements; one that names a file gives way to what that file says."""
         for each in said:
-            if each.kind not in {"requirements", "constraints"} or each.beside:
+            if each.kind not in _LISTS or each.beside:
                 yield each
                 continue
-            names = [name for name in each.words if "\0" not in name]
-            there = next((name for name in names if (self.root / name).is_file()), "")
-            why, reader = "", None
-            if not self._inside(there or next(iter(names), "")):
+            there, why, reader = self._there(each), "", None
+            if not self._inside(there or each.words[0].replace("\0", "")):
                 why = "it lies outside of the repository"
             elif not there:
                 why = "there is no such file"

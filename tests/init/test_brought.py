@@ -469,6 +469,44 @@ def test_what_people_bring_in(name: str, tmp_path: Path) -> None:
     assert default is (name == "nothing")
 
 
+URL = "https://ours.example.org/simple"
+PROJECT = '[project]\ndependencies = ["torch==2.9.1", "ours"]\n'
+PIXI = '[dependencies]\npytorch = "2.9.1"\n[pypi-dependencies]\nours = "*"\n[pypi-options]\n'
+LISTS = {"a.txt": "torch==2.9.1\nours\n", "b.txt": f"--find-links {URL}\n"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"Dockerfile": "FROM a\nARG ARGS\nRUN pip install $ARGS torch==2.9.1 ours\n"},
+        {"Dockerfile": f"FROM a\nARG A='-i {URL}'\nRUN pip install $A torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY x/pip /root/.config/pip\nRUN pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY .pip /root/.pip\nRUN pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": f"FROM a\nRUN env PIP_INDEX_URL={URL} pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY . .\nRUN pip install -r a.txt -r b.txt ours\n", **LISTS},
+        {"requirements.txt": "-r a.txt\n-r c.txt\n", "c.txt": "-c b.txt\n", **LISTS},
+        {"requirements.txt": f"torch==2.9.1\nours --index-url {URL}\n"},
+        {"pixi.toml": f'{PIXI}index-url = "{URL}"\n'},
+        {"pixi.toml": f'{PIXI}extra-index-urls = ["{URL}"]\n'},
+        {"pixi.toml": f'{PIXI}find-links = [{{path = "wheels"}}]\n'},
+        {"pyproject.toml": f'{PROJECT}[tool.uv.pip]\nextra-index-url = ["{URL}"]\n'},
+        {"pyproject.toml": f'{PROJECT}[[tool.rye.sources]]\nname = "own"\nurl = "{URL}"\n'},
+        {"pyproject.toml": PROJECT, "uv.toml": f'[pip]\nindex-url = "{URL}"\n'},
+        {"pyproject.toml": PROJECT, "pdm.lock": f'[[package]]\nname = "ours"\ngit = "{URL}"\n'},
+        {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours, --index-url {URL}]}}\n"},
+        {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours], find_links: ['{URL}']}}\n"},
+    ],
+)
+def test_what_may_come_from_another_index_is_never_taken(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+    proposal = init.propose(tmp_path, "t4")
+    assert proposal.values["torch"] == "2.9.1" and "requirements" not in proposal.values
+    assert any(": ours" in line or ", ours" in line for line in proposal.findings.left)
+
+
 def lines(path: str, text: str) -> list[range]:
     """The lines of a file that say something; those of one instruction together."""
     numbered = list(enumerate(text.splitlines(), 1))
