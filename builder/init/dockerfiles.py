@@ -160,8 +160,6 @@ def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    if re.match(r"\s*(#.*\n)*#\s*escape\s*=\s*`", text):
-        text = re.sub(r"`(?=[ \t]*$)", r"\\", text, flags=re.MULTILINE)
     lines = text.splitlines()
     number = 0
     while number < len(lines):

@@ -34,12 +34,9 @@ TOOLS: Final = {
     "uv pip sync": _options("uv pip", "uv"),
     "uv add": _options("uv add", "uv"),
     "poetry add": _options("poetry"),
-    "pdm add": _options("pdm"),
     "pip uninstall": _options("pip"),
     "uv pip uninstall": _options("uv pip", "uv"),
     "uv remove": _options("uv add", "uv"),
-    "poetry remove": _options("poetry"),
-    "pdm remove": _options("pdm"),
 }
 """The commands that install or remove, each with its options that take a value, and those that take
 none."""

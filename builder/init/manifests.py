@@ -325,29 +325,21 @@ def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
     return SourceStatement(where, entry, "requirement", (entry,))
 
 
-def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
+def by_name(text: str, file: str) -> Iterator[SourceStatement]:
+    """Yield what Pipfile or pixi.toml says: PyPI's packages and conda's of the default
+    environment."""
     table = _table(text, file, tomllib.loads)
-    urls = [str(source.get("url")) for source in _mappings(table.value.get("source"))]
-    reasons = (installers.foreign(installers.Option("--index-url", url)) for url in urls)
-    elsewhere = next(filter(None, reasons), "")
-    if version := _mapping(table.value.get("requires")).get("python_version"):
-        yield SourceStatement(
-            table.where("python_version"), str(version), "python", (str(version),)
-        )
-    for name, value in _mapping(table.value.get("packages")).items():
-        yield _poetry(table, name, value).from_elsewhere(elsewhere)
-    yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
-
-
-def pixi(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
-    table = _table(text, file, tomllib.loads)
-    for name, value in _mapping(table.value.get("dependencies")).items():
+    own = {name: table.value.pop(name, None) for name in ("packages", "pypi-dependencies")}
+    conda = _mapping(table.value.pop("dependencies", None))
+    if version := _mapping(table.value.pop("requires", None)).get("python_version"):
+        where = table.where("python_version")
+        yield SourceStatement(where, str(version), "python", (str(version),))
+    for name, value in conda.items():
         yield _conda(f"{name}{installers.bounds(_version(value))}", table.where(name, key=True))
-    for name, value in _mapping(table.value.get("pypi-dependencies")).items():
-        yield _poetry(table, name, value).from_elsewhere(indexes(table.value))
-    rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
-    yield from _listed(table, (), rest)
+    elsewhere = indexes(table.value)
+    for name, value in (pair for each in own.values() for pair in _mapping(each).items()):
+        yield _poetry(table, name, value).from_elsewhere(elsewhere)
+    yield from _listed(table, (), table.value)
 
 
 def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatement]:

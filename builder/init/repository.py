@@ -80,8 +80,8 @@ def _readers(groups: frozenset[str]) -> dict[str, Reader]:
         "pyproject.toml": partial(manifests.pyproject, groups=groups),
         "setup.py": partial(setup_py.read, groups=groups),
         "setup.cfg": partial(manifests.setup_cfg, groups=groups),
-        "Pipfile": manifests.pipfile,
-        "pixi.toml": manifests.pixi,
+        "Pipfile": manifests.by_name,
+        "pixi.toml": manifests.by_name,
         "environment.yml": manifests.conda,
         "environment.yaml": manifests.conda,
         "cog.yaml": manifests.cog,
@@ -265,7 +265,7 @@ class _Reading:
             if each.kind == "requirement" and _name(each.words[0]) in self.own:
                 yield each.from_elsewhere("is this repository's own package, and no requirement")
             else:
-                yield each.from_elsewhere(why) if each.kind in _INSTALLED else each
+                yield each.from_elsewhere(why if each.kind in _INSTALLED else "")
 
     def _elsewhere(self, name: str) -> str:
         """Return why a list of requirements installs from elsewhere than PyPI: the options of each
@@ -278,9 +278,7 @@ class _Reading:
             for each in manifests.requirements(self.text(name) or "", name):
                 if each.kind == "index":
                     return each.words[0]
-                waiting += (
-                    [self._there(each)] if each.kind in {"requirements", "constraints"} else []
-                )
+                waiting.append(self._there(each))
         self.plain |= seen
         return ""
 
@@ -288,12 +286,13 @@ class _Reading:
         """Return a Dockerfile's statements; an index in a list counts for its whole instruction."""
         begins = [each.line for each in dockerfiles.instructions(self.text(file) or "")]
         lines = (re.sub(r"^.*:|^\D.*$", "", each.where) for each in said)
-        of = [bisect_right(begins, int(line or 0)) for line in lines]
-        lists = [n for n, each in enumerate(said) if each.kind in _LISTS]
-        whys = {of[n]: why for n in lists if (why := self._elsewhere(self._there(said[n])))}
+        of = [
+            (bisect_right(begins, int(n or 0)), each) for n, each in zip(lines, said, strict=True)
+        ]
+        whys = {number: why for number, each in of if (why := self._elsewhere(self._there(each)))}
         return [
-            each.from_elsewhere(whys.get(of[n], "")) if each.kind in _INSTALLED else each
-            for n, each in enumerate(said)
+            each.from_elsewhere(whys.get(number, "") if each.kind in _INSTALLED else "")
+            for number, each in of
         ]
 
     def _there(self, said: SourceStatement) -> str:

@@ -22,8 +22,6 @@ _ASKS: Final = re.compile(
     r"(?:.*/)?(?:command|which|type|hash|[ef]?grep|dpkg|nvidia-smi|cmp|diff|id|ls|read|\(\(.*)"
 )
 """Commands whose failure is an answer, and no fault of the build."""
-_MOST: Final = 500
-"""How often what loops do is written out at most."""
 _DEEPEST: Final = 50
 """How many quotations and substitutions may stand in each other."""
 _REDIRECTION: Final = re.compile(r"\d*(&?>>?|<)(&\d|-)?")
@@ -67,8 +65,8 @@ class _Reader:
     variables: Mapping[str, str]
     loops: dict[str, str] = field(default_factory=dict)
     """The values of the variables of loops."""
-    times: int = 1
-    """How often what a loop does is yielded, with the loops around it."""
+    times: int = 500
+    """How often what a loop does is yielded at most."""
     position: int = 0
     depth: int = 0
     end: str = ""
@@ -126,18 +124,16 @@ class _Reader:
             result = yield from self.commands(never, "}" if token == "{" else ")")
         else:
             words = self._split(self._words()) if token == "for" else ()
-            literal = words[2:] and not set("".join(words[2:])) & set("$`*?")
+            literal = len(words) < self.times and not set("".join(words[2:])) & set("$`*?")
+            values = words[2:] if literal else ()
             yield from self.commands(never, "do")
-            begins, loops, times = self.position, self.loops, self.times * len(words)
-            literal = literal and times < _MOST
-            self.times = times if literal else self.times
-            for value in words[2:] if literal else ():
-                self.position, self.loops = begins, {**loops, words[0]: value}
+            begins, loops, times = self.position, self.loops, self.times
+            self.times //= len(values) or 1
+            for value in values or [""]:
+                self.position = begins
+                self.loops = {**loops, words[0]: value} if value else loops
                 yield from self.commands(never, "done")
-            if literal:
-                self.times, self.loops = self.times // len(words), loops
-            else:
-                yield from self.commands(never, "done")
+            self.times, self.loops = times, loops
         self.depth -= 1
         self.end = ""
         return result
@@ -275,29 +271,20 @@ def _tokens(text: str, line: int) -> Iterator[tuple[str, int]]:
 
 def _quoted(text: str, start: int, depth: int = 0) -> tuple[str, int]:
     """Return what a quotation or a substitution that begins at `start` says, and where it ends."""
-    opening = text[start]
-    if opening == "$":
-        opened, position = 0, start + 1
-        while position < len(text):
-            if text[position] in "'\"" and depth < _DEEPEST:
-                _, position = _quoted(text, position, depth + 1)
-                continue
-            opened += {"(": 1, ")": -1}.get(text[position], 0)
-            position += 1
-            if not opened:
-                break
-        return text[start:position], position
-    inner, position = "", start + 1
-    while position < len(text) and text[position] != opening:
-        if opening == '"' and text.startswith("$(", position) and depth < _DEEPEST:
-            nested, position = _quoted(text, position, depth + 1)
-            inner += nested
-            continue
-        if opening == '"' and text[position] == "\\" and text[position + 1 : position + 2]:
-            position += 1
-            if text[position] not in '"\\$`\n':
-                inner += "\\"
-        inner += text[position]
+    opening, inner, opened = text[start], "", 1
+    position = start + 1 + (opening == "$")
+    while position < len(text):
+        character, at = text[position], position
+        opened += {"(": 1, ")": -1}.get(character, 0) if opening == "$" else 0
         position += 1
-    kept = f"`{inner}`" if opening == "`" else inner
-    return kept, position + 1
+        if not opened or character == opening != "$":
+            break
+        quotes = character in "'\"" if opening == "$" else opening == '"'
+        if quotes and (opening == "$" or text.startswith("$(", at)) and depth < _DEEPEST:
+            _, position = _quoted(text, at, depth + 1)
+        elif opening == '"' and character == "\\" and position < len(text):
+            at += text[position] in '"\\$`\n'
+            position += 1
+        inner += text[at:position]
+    whole = {"$": text[start:position], "`": f"`{inner}`"}
+    return whole.get(opening, inner), position
