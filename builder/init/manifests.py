@@ -34,6 +34,11 @@ _DEPENDENCIES: Final = re.compile(
 """The keys of tables and lists that hold dependencies, in any tool's table."""
 _ELSEWHERE: Final = {"vcs", "directory", "archive", "git", "hg", "svn", "bzr", "path", "url"}
 """The keys of a lock's package that no index has."""
+_TAKEN: Final = {
+    *(("project", "dependencies"), ("tool", "poetry", "dependencies")),
+    *(("packages",), ("pypi-dependencies",), ("dependencies",)),
+}
+"""Where pyproject.toml, Pipfile and pixi.toml have what an image gets."""
 _VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
 
 
@@ -176,13 +181,9 @@ def pyproject(
         asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
         return said.from_elsewhere(elsewhere.get(asked, every))
 
-    for entry in _strings(project.get("dependencies")):
-        yield of_its_index(SourceStatement(table.where(entry), entry, "requirement", (entry,)))
     for name in _mapping(project.get("scripts")):
         yield table.said(name, f"the script {name}", "name its module as `program`")
     poetry = _mapping(tool.get("poetry"))
-    for name, value in _mapping(poetry.get("dependencies")).items():
-        yield _poetry(table, name, value).from_elsewhere(every)
     for name in ("scripts", "extras"):
         if name in poetry:
             yield table.said(f"tool.poetry.{name}", f"tool.poetry.{name}", ADD)
@@ -200,12 +201,9 @@ def pyproject(
                 )
             if not files:
                 yield table.said("dynamic", f"dynamic {entry}", ADD)
-    rest = {**table.value, "project": {**project, "dependencies": []}}
-    if poetry:
-        rest["tool"] = {**tool, "poetry": {**poetry, "dependencies": {}}}
     groups = _included(groups, project, _mapping(table.value.get("dependency-groups")))
-    for said in _listed(table, (), rest, groups):
-        yield said if said.beside else of_its_index(said)
+    for said in _listed(table, (), table.value, groups):
+        yield said if said.beside or said.kind == "python" else of_its_index(said)
 
 
 def _included(
@@ -277,42 +275,41 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
 def _listed(
     table: _Table, path: tuple[str, ...], value: Any, groups: frozenset[str] = frozenset()
 ) -> Iterator[SourceStatement]:
-    inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
-                entry = f"{key}{installers.bounds(str(_version(inner)))}"
-                yield _of(table, path, key, entry, groups)
-            else:
-                yield from _listed(table, (*path, key), inner, groups)
-    elif inside and isinstance(value, list):
-        for entry in value:
-            if isinstance(entry, str):
-                yield _of(table, path, entry, entry, groups)
-
-
-def _of(
-    table: _Table, path: tuple[str, ...], key: str, entry: str, groups: frozenset[str]
-) -> SourceStatement:
-    extra = path[:2] == ("project", "optional-dependencies")
-    named = f"the extra {path[-1]}" if extra else ".".join(path)
-    why = f"belongs to {named}: {ADD}"
-    if path[0] == "build-system":
-        why = BUILDS
-    elif groups & {"*", path[-2] if path[-1] == "dependencies" else path[-1]}:
-        why = ""
-    where = table.where(key, key=key != entry)
-    return SourceStatement(where, entry, "requirement", (entry,), why, bool(why))
+    """Yield what all tables and lists of dependencies ask for; an image gets those of _TAKEN and of
+    `groups`."""
+    inside = any(_DEPENDENCIES.fullmatch(key) for key in path) or path in _TAKEN
+    entries = (
+        [(each, None) for each in value] if isinstance(value, list) else _mapping(value).items()
+    )
+    for name, inner in entries:
+        if not isinstance(name, str):
+            continue
+        if inside and inner is None:
+            said = installers.argument(name, table.where(name))
+        elif path in _TAKEN or (
+            inside and (isinstance(inner, str) or _VERSION & {*_mapping(inner)})
+        ):
+            said = _poetry(table, name, inner, conda=path == ("dependencies",))
+        else:
+            yield from _listed(table, (*path, name), inner, groups)
+            continue
+        extra = path[:2] == ("project", "optional-dependencies")
+        of = f"the extra {path[-1]}" if extra else ".".join(path)
+        left = BUILDS if path[0] == "build-system" else f"belongs to {of}: {ADD}"
+        group = path[-2:][0] if path[-1] == "dependencies" else path[-1]
+        yield said if path in _TAKEN or groups & {"*", group} else said.aside(left)
 
 
 def _version(value: Any) -> str:
     return str(value.get("version") or "") if isinstance(value, dict) else str(value)
 
 
-def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
+def _poetry(table: _Table, name: str, value: Any, conda: bool = False) -> SourceStatement:
     options = value if isinstance(value, dict) else {"version": value}
-    extras, version, where = _strings(options.get("extras")), options.get("version"), ""
+    extras, version = _strings(options.get("extras")), options.get("version")
     where = table.where(name, key=True)
+    if conda:
+        return _conda(f"{name}{installers.bounds(_version(value))}", where)
     if name == "python":
         return SourceStatement(where, str(version), "python", (installers.bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
@@ -329,17 +326,12 @@ def by_name(text: str, file: str) -> Iterator[SourceStatement]:
     """Yield what Pipfile or pixi.toml says: PyPI's packages and conda's of the default
     environment."""
     table = _table(text, file, tomllib.loads)
-    own = {name: table.value.pop(name, None) for name in ("packages", "pypi-dependencies")}
-    conda = _mapping(table.value.pop("dependencies", None))
     if version := _mapping(table.value.pop("requires", None)).get("python_version"):
         where = table.where("python_version")
         yield SourceStatement(where, str(version), "python", (str(version),))
-    for name, value in conda.items():
-        yield _conda(f"{name}{installers.bounds(_version(value))}", table.where(name, key=True))
     elsewhere = indexes(table.value)
-    for name, value in (pair for each in own.values() for pair in _mapping(each).items()):
-        yield _poetry(table, name, value).from_elsewhere(elsewhere)
-    yield from _listed(table, (), table.value)
+    for said in _listed(table, (), table.value):
+        yield said.from_elsewhere(elsewhere if said.kind == "requirement" else "")
 
 
 def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatement]:
@@ -391,14 +383,13 @@ def setup_cfg(
             where = table.where("install_requires")
             yield SourceStatement(where, f"install_requires of {name}", "requirements", (name,))
         listed = ""
-    for entry in filter(None, map(str.strip, listed.splitlines())):
-        yield from requirement(entry, table.where(entry))
-    extras = "options.extras_require"
-    for extra, listed in parser[extras].items() if parser.has_section(extras) else ():
-        for entry in filter(None, map(str.strip, listed.splitlines())):
-            for said in requirement(entry, table.where(entry)):
-                left = f"belongs to the extra {extra}: {ADD}"
-                yield said if groups & {extra, "*"} else said.aside(left)
+    extras = dict(parser["options.extras_require"]) if "options.extras_require" in parser else {}
+    lists = {
+        name: [*filter(None, map(str.strip, each.split("\n")))] for name, each in extras.items()
+    }
+    own = [*filter(None, map(str.strip, listed.split("\n")))]
+    project = {"dependencies": own, "optional-dependencies": lists}
+    yield from _listed(table, (), {"project": project}, groups)
 
 
 # --- conda and cog --------------------------------------------------------------------------------
