@@ -32,11 +32,14 @@ _NO_FIELD: Final = {
 """Why an instruction is not taken over."""
 _CONFIGURES: Final = re.compile(
     r"pip\.conf|uv\.toml|pypirc|netrc|/\.config/(?:pip|uv)\b|(?:^|[/ ])\.pip\b"
-    r"|\b(?:pdm|conda) config\b|\bpip[\d.]* config\b"
-    r"(?! set \w+\.(?:break-system|no-cache|cache-dir|disable-pip|root-user|timeout))"
-    r"|\bpoetry (?:config (?!virtualenvs|installer|cache|keyring)|source)\b"
+    r"|\b(?:pdm|conda) config\b|\bpoetry source\b"
+    r"|\bpoetry config (?!virtualenvs|installer|cache|keyring)"
 )
 """What may name an index for all that is installed below."""
+_SETS: Final = re.compile(
+    r"(?:\S*python[\d.]* -m )?\S*pip[\d.]* config (?:-\S+ )*set \w+\.(\S+) (.*)"
+)
+"""pip's own command that sets an option for all that is installed below."""
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
@@ -244,7 +247,7 @@ def _copies(instruction: Instruction, stage: _Stage) -> None:
     if origin := next((each[7:] for each in words if each.startswith("--from=")), ""):
         stage.brings |= {(origin.lower(), path) for path in (*sources, to)}
         return
-    for source in sources:
+    for source in (posixpath.normpath(f"/{each}")[1:] or "." for each in sources):
         stage.copied = ((stage.within(to), source), *stage.copied)
         if _CONFIGURES.search(f"{source} {to}"):
             stage.elsewhere = f"{source} may name another index: PyPI may have another package"
@@ -316,6 +319,8 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
                 yield said.aside(never) if never else said
         return
     text = " ".join(words)
+    if setting := _SETS.fullmatch(text):
+        stage.variables[f"PIP_{setting[1].upper().replace('-', '_')}"] = setting[2]
     install = installers.parse(words)
     if install is not None:
         options = (*stage.options(), *installers.of_environment(assigned))

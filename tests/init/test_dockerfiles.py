@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.init import dockerfiles, proposal, shell
+from builder.init.manifests import PYPI_URL
 
 
 def said(text: str) -> dict[str, tuple[str, str, bool]]:
@@ -148,6 +149,19 @@ def test_an_index_that_a_line_before_names_counts(line: str) -> None:
     assert "ours" in taken(text.replace(line, "RUN true"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"RUN python -m pip config set global.index-url {PYPI_URL}",
+        "RUN pip config --user set global.break-system-packages true",
+        "RUN poetry config virtualenvs.create false",
+        "ENV PIP_NO_CACHE_DIR=1",
+    ],
+)
+def test_a_setting_that_names_no_other_index_changes_nothing(line: str) -> None:
+    assert taken(f"FROM a\n{line}\nRUN pip install rich\n")[-1] == "rich"
+
+
 def test_a_secret_of_the_build_may_name_an_index() -> None:
     text = "FROM a\nRUN --mount=type=secret,id=pip,target=/etc/pip.conf pip install ours\n"
     assert "ours" not in taken(text)
@@ -170,6 +184,7 @@ RUN --mount=type=bind,source=deps/all.txt,target=/tmp/r.txt pip install -r /tmp/
 @pytest.mark.parametrize(
     ("lines", "file"),
     [
+        ("COPY ../list.txt /\nRUN pip install -r list.txt", "list.txt"),
         ("COPY . /app\nWORKDIR /app/docker\nRUN pip install -r list.txt", "docker/list.txt"),
         ("COPY . /app\nRUN cd /app/docker && pip install -r list.txt", "docker/list.txt"),
         ("COPY docker/*.txt /tmp/\nRUN pip install -r /tmp/list.txt", "docker/list.txt"),
