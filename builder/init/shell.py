@@ -22,6 +22,11 @@ _ASKS: Final = re.compile(
     r"(?:.*/)?(?:command|which|type|hash|[ef]?grep|dpkg|nvidia-smi|cmp|diff|id|ls|read|\(\(.*)"
 )
 """Commands whose failure is an answer, and no fault of the build."""
+_TOKEN: Final = re.compile(
+    r"(?P<ends>[ \t\r]+|&&|\|\||;;|[;&|()\n])|(?P<opens>['\"`]|\$\()"
+    r"|\\.?|[^ \t\r\n;&|()'\"`$\\]+|\$",
+    re.DOTALL,
+)
 _DEEPEST: Final = 50
 """How many quotations and substitutions may stand in each other."""
 _REDIRECTION: Final = re.compile(r"\d*(&?>>?|<)(&\d|-)?")
@@ -238,33 +243,22 @@ def _tokens(text: str, line: int) -> Iterator[tuple[str, int]]:
     """Yield the words, and an _Operator where a command ends, each with its line."""
     word: str | None = None
     position = 0
-    while position < len(text):
-        character, at = text[position], position
-        position += 1
-        if text.startswith("\\\n", at):
-            position, line = at + 2, line + 1
-        elif character == "\\":
-            word = (word or "") + text[position : position + 1]
-            position += 1
-        elif character in "'\"`" or text.startswith("$(", at):
-            inner, position = _quoted(text, at)
-            word = (word or "") + inner
-            line += text.count("\n", at, position)
-        elif character == "#" and word is None:
-            position = text.find("\n", at) % (len(text) + 1)
-        elif character in "&" and word is not None and word.endswith((">", "<")):
-            word += character
-        elif character in " \t\r" or character in "\n;&|()":
+    while match := _TOKEN.match(text, position):
+        begins, position = match.span()
+        if match["ends"] and not (match["ends"] == "&" and word and word.endswith((">", "<"))):
             if word is not None:
                 yield word, line
+            if match["ends"].strip(" \t\r"):
+                yield _Operator(match["ends"]), line
             word = None
-            if character not in " \t\r":
-                twice = character in "&|;" and text[position : position + 1] == character
-                position += twice
-                yield _Operator(character * (1 + twice)), line
-            line += character == "\n"
-        else:
-            word = (word or "") + character
+        elif match[0].startswith("#") and word is None:
+            position = text.find("\n", begins) % (len(text) + 1)
+        elif match["opens"]:
+            inner, position = _quoted(text, begins)
+            word = (word or "") + inner
+        elif match[0] != "\\\n":
+            word = (word or "") + match[0].removeprefix("\\")
+        line += text.count("\n", begins, position)
     if word is not None:
         yield word, line
 
