@@ -56,6 +56,7 @@ _GROUPS: Final = re.compile(
 
 
 _ROOT: Final = PurePosixPath("/")
+_MOST: Final = 100
 _PACKAGES: Final = re.compile(
     r".*(?:(?:site|dist)-packages|venv|virtualenv|conda|/\.local)(?:/.*)?|/usr/local(?:/lib.*)?/?"
 )
@@ -95,7 +96,7 @@ class _Stage:
     folder: PurePosixPath = _ROOT
     """The one in which its commands run."""
     copied: tuple[tuple[PurePosixPath, str], ...] = ()
-    """Where it copies files to, and from where in the repository, the last first."""
+    """Where it copies files to, and from where in the repository, the last first: _MOST of them."""
     brings: frozenset[tuple[str, str]] = frozenset()
     """What it copies of other stages: the stage, by name or number, and a path there or here."""
     said: list[SourceStatement] = field(default_factory=list)
@@ -105,7 +106,10 @@ class _Stage:
 
     def chain(self) -> list[_Stage]:
         """Return the stage and those that it builds on."""
-        return [self, *(self.parent.chain() if self.parent else ())]
+        found = [self]
+        while parent := found[-1].parent:
+            found.append(parent)
+        return found
 
     def brings_packages_of(self, other: _Stage, number: int) -> bool:
         own = any(_INTO_OWN.match(said.text) for said in other.said)
@@ -131,12 +135,14 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
             stages = stages or [_Stage("", None)]
             stages[-1].said += _said(instruction, file, stages[-1], shared)
     yield from before
-    chain = [each for stage in stages[-1:] for each in stage.chain()]
-    brought = list(chain)
-    for stage in brought:  # it grows
-        for number, other in enumerate(stages):
+    chain = {each for stage in stages[-1:] for each in stage.chain()}
+    brought, waiting = set(chain), list(chain)
+    while waiting:
+        stage = waiting.pop()
+        for number, other in enumerate(stages if stage.brings else ()):
             if other not in brought and stage.brings_packages_of(other, number):
-                brought += other.chain()
+                waiting += {*other.chain()} - brought
+                brought |= {*other.chain()}
     for stage in stages:
         beside = f"the last stage does not build on {stage.name or 'this stage'}"
         for said in stage.said:
@@ -248,7 +254,7 @@ def _copies(instruction: Instruction, stage: _Stage) -> None:
         stage.brings |= {(origin.lower(), path) for path in (*sources, to)}
         return
     for source in (posixpath.normpath(f"/{each}")[1:] or "." for each in sources):
-        stage.copied = ((stage.within(to), source), *stage.copied)
+        stage.copied = ((stage.within(to), source), *stage.copied[:_MOST])
         if _CONFIGURES.search(f"{source} {to}"):
             stage.elsewhere = f"{source} may name another index: PyPI may have another package"
 

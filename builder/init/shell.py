@@ -27,6 +27,7 @@ _TOKEN: Final = re.compile(
     r"|\\.?|[^ \t\r\n;&|()'\"`$\\]+|\$",
     re.DOTALL,
 )
+_LONGEST: Final = 10_000
 _DEEPEST: Final = 50
 """How many quotations and substitutions may stand in each other."""
 _REDIRECTION: Final = re.compile(r"\d*(&?>>?|<)(&\d|-)?")
@@ -53,7 +54,8 @@ def script(text: str, first: int, variables: Mapping[str, str]) -> _Commands:
 
 
 def expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with the values of the variables that are known; the others stay."""
+    """Return a text with the values of the variables that are known; the others stay, as all do
+    where it would be longer than _LONGEST."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1] or match[3], match[2]
@@ -61,7 +63,8 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
             variables.get(name, match[0]) if default is None else default
         )
 
-    return re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
+    now = re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
+    return now if len(now) < max(_LONGEST, 2 * len(text)) else text
 
 
 @dataclass

@@ -162,6 +162,13 @@ def test_a_setting_that_names_no_other_index_changes_nothing(line: str) -> None:
     assert taken(f"FROM a\n{line}\nRUN pip install rich\n")[-1] == "rich"
 
 
+def test_a_file_that_doubles_or_builds_on_itself_is_read_in_no_time() -> None:
+    doubles = "ENV A0=xxxxxxxxxx\n" + "".join(f"ENV A{n + 1}=$A{n}$A{n}\n" for n in range(60))
+    assert len(list(dockerfiles.read(f"FROM a\n{doubles}RUN pip install $A60\n", "f"))) == 63
+    stages = "".join(f"FROM s{n} AS s{n + 1}\nRUN pip install a{n}\n" for n in range(1_500))
+    assert len(taken(f"FROM a AS s0\n{stages}")) == 1_500
+
+
 def test_a_secret_of_the_build_may_name_an_index() -> None:
     text = "FROM a\nRUN --mount=type=secret,id=pip,target=/etc/pip.conf pip install ours\n"
     assert "ours" not in taken(text)
