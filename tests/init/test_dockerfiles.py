@@ -287,6 +287,7 @@ def test_a_branch_that_is_never_taken_installs_nothing(condition: str, branches:
         ('[ "$GPU" = 1 ] && (cd x && pip install a)\npip install b', "b"),
         ('! [ "$GPU" = 1 ] &&\n pip install a', "a"),
         ('[ "$GPU" = 1 ] && pip install a | tee log\npip install b', "b"),
+        ('[ "$GPU" = 1 ] && echo y | pip install a\npip install b', "b"),
         ("for p in a b; do pip install $p ${p}c; done", "a ac b bc"),
         ("for p in $(cat list); do pip install $p; done; pip install b", "b"),
         ("while read p; do pip install $p; done < list; pip install b", "b"),

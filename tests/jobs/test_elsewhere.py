@@ -217,7 +217,8 @@ TRAINER = (
     "{name: t, image: a/b:1, command: [python, t.py], resources: {limits: {nvidia.com/gpu: 2}}}"
 )
 PROXY = "{name: proxy, image: c/d:1, command: [proxy], env: [{name: A, value: b}]}"
-POD = f"template: {{spec: {{nodeSelector: {LABEL}, containers: [{PROXY}, {TRAINER}]}}}}"
+POD = f"template: {{spec: {{priorityClassName: high, nodeSelector: {LABEL}, containers: [{PROXY}, "
+POD += f"{TRAINER}]}}}}"
 
 
 def of_kind(folder: Path, kind: str, spec: str) -> Converted:
@@ -259,6 +260,7 @@ def test_the_container_with_the_accelerators_is_the_program_s(
     assert (now.image, now.command, now.accelerators) == ("a/b:1", ("python", "t.py"), "2 x L4")
     assert counts(result) == replicas and now.environment == {}
     assert any("containers.0.image: not known" in line for line in result.left_out)
+    assert not any("priorityClassName" in line for line in result.left_out), "roles are alike"
 
 
 def test_of_containers_without_devices_the_operator_s_name_tells_the_program_s(
