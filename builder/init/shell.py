@@ -191,7 +191,8 @@ class _Reader:
         found = list[str]()
         for word in words:
             now = expanded(word, self._values())
-            found += now.split() if re.fullmatch(r"\$\{?\w+\}?", word) else [now]
+            alone = re.fullmatch(r"\$\{?\w+\}?", word) and "$(" not in now
+            found += now.split() if alone else [now]
         return tuple(found)
 
 

@@ -479,6 +479,7 @@ LISTS = {"a.txt": "torch==2.9.1\nours\n", "b.txt": f"--find-links {URL}\n"}
     "files",
     [
         {"Dockerfile": "FROM a\nARG ARGS\nRUN pip install $ARGS torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nRUN I=$(cat /run/secrets/i) && pip install $I torch==2.9.1 ours\n"},
         {"Dockerfile": f"FROM a\nARG A='-i {URL}'\nRUN pip install $A torch==2.9.1 ours\n"},
         {"Dockerfile": "FROM a\nCOPY x/pip /root/.config/pip\nRUN pip install torch==2.9.1 ours\n"},
         {"Dockerfile": "FROM a\nCOPY .pip /root/.pip\nRUN pip install torch==2.9.1 ours\n"},
