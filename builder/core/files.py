@@ -138,7 +138,7 @@ def parsed(parse: Callable[[T], V], data: T) -> V:
 
 
 def text_of(path: Path) -> str | None:
-    """Return the text of a person's file, None where there is none. PowerShell writes UTF-16.
+    """Return the text of a person's file, None where there is none; as pip reads it, by its mark.
 
     Raises InputError for more than LARGEST bytes.
     """
@@ -148,8 +148,10 @@ def text_of(path: Path) -> str | None:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise InputError(f"{path}: more than {LARGEST >> 20} MiB of text", "write a smaller file")
-    wide = data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}
-    text = data.decode("utf-16" if wide else "utf-8-sig", errors="replace")
+    marks = dict.fromkeys((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE), "utf-32")  # PowerShell's
+    marks |= dict.fromkeys((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE), "utf-16")
+    encoding = next((marks[mark] for mark in marks if data.startswith(mark)), "utf-8-sig")
+    text = data.decode(encoding, errors="replace")
     return text.replace("\r\n", "\n").replace("\r", "\n")  # as Python reads text
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 
@@ -17,7 +19,8 @@ from builder.init.statements import SourceStatement
 _DEBIAN: Final = re.compile(r"apt(-get)?|aptitude")
 _NEEDLESS: Final = re.compile(
     r"(apt(-get)? (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b|rm -\w+ |set |"
-    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|conda clean\b)"
+    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|"
+    r"conda clean\b)"
 )
 """What an image of locked packages has no use for."""
 _NO_FIELD: Final = {
@@ -27,16 +30,41 @@ _NO_FIELD: Final = {
     "ARG": "its default is put in where the file uses it",
 }
 """Why an instruction is not taken over."""
-_CONFIGURES: Final = re.compile(r"pip\.conf|uv\.toml|pypirc|netrc|\b(pip[\d.]*|poetry) config\b")
+_CONFIGURES: Final = re.compile(
+    r"pip\.conf|uv\.toml|pypirc|netrc|/\.config/(?:pip|uv)\b|(?:^|[/ ])\.pip\b"
+    r"|\b(?:pdm|conda) config\b|\bpoetry source\b"
+    r"|\bpoetry config (?!virtualenvs|installer|cache|keyring)"
+)
 """What may name an index for all that is installed below."""
+_SETS: Final = re.compile(
+    r"(?:\S*python[\d.]* -m )?\S*pip[\d.]* config (?:-\S+ )*set \w+\.(\S+) (.*)"
+)
+"""pip's own command that sets an option for all that is installed below."""
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
 _PROJECT: Final = re.compile(r"RUN (?:uv sync|uv run(?= -)|poetry install|pdm (?:install|sync))\b")
 """Commands that install what the repository's own files ask for."""
+_ENVIRONMENT: Final = re.compile(
+    r"(?:conda|(?:micro)?mamba) (?:(?:env )?(?:create|update)|install)\b.* (?:-f|--file)[ =]?"
+    r"(\S+\.ya?ml)\b.*"
+)
+"""A command that installs what conda's file of an environment says."""
 _GROUPS: Final = re.compile(
     r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--all-(?:extras|groups)\b"
 )
+
+
+_ROOT: Final = PurePosixPath("/")
+_MOST: Final = 100
+_PACKAGES: Final = re.compile(
+    r".*(?:(?:site|dist)-packages|venv|virtualenv|conda|/\.local)(?:/.*)?|/usr/local(?:/lib.*)?/?"
+)
+"""The folders that packages are installed into."""
+_INTO_OWN: Final = re.compile(
+    r"RUN (uv (sync|venv)|poetry install|pdm (install|sync)|\S+ -m venv)\b"
+)
+"""Commands that make an environment in the folder in which they run."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +85,7 @@ class Instruction:
         return f"{self.name} {self.joined}"
 
 
-@dataclass
+@dataclass(eq=False)
 class _Stage:
     name: str
     parent: _Stage | None
@@ -65,12 +93,32 @@ class _Stage:
     """The values of ARG and ENV."""
     elsewhere: str = ""
     """Why its packages come from another index, "" where they do not."""
-    copied: dict[str, list[str]] = field(default_factory=dict)
-    """The files that it copies, by their names there."""
+    folder: PurePosixPath = _ROOT
+    """The one in which its commands run."""
+    copied: tuple[tuple[PurePosixPath, str], ...] = ()
+    """Where it copies files to, and from where in the repository, the last first: _MOST of them."""
+    brings: frozenset[tuple[str, str]] = frozenset()
+    """What it copies of other stages: the stage, by name or number, and a path there or here."""
     said: list[SourceStatement] = field(default_factory=list)
 
     def options(self) -> tuple[installers.Option, ...]:
         return installers.of_environment(self.variables)
+
+    def chain(self) -> list[_Stage]:
+        """Return the stage and those that it builds on."""
+        found = [self]
+        while parent := found[-1].parent:
+            found.append(parent)
+        return found
+
+    def brings_packages_of(self, other: _Stage, number: int) -> bool:
+        own = any(_INTO_OWN.match(said.text) for said in other.said)
+        folders = (other.folder, *other.folder.parents) if own else ()
+        paths = [path for of, path in self.brings if of in {other.name.lower(), str(number)}]
+        return any(_PACKAGES.fullmatch(each) or PurePosixPath(each) in folders for each in paths)
+
+    def within(self, path: str) -> PurePosixPath:
+        return PurePosixPath(posixpath.normpath(self.folder / path))
 
 
 def read(text: str, file: str) -> Iterator[SourceStatement]:
@@ -86,18 +134,21 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
         else:
             stages = stages or [_Stage("", None)]
             stages[-1].said += _said(instruction, file, stages[-1], shared)
-    last = stages[-1] if stages else None
-    chain = []
-    while last:
-        chain.append(last)
-        last = last.parent
     yield from before
+    chain = {each for stage in stages[-1:] for each in stage.chain()}
+    brought, waiting = set(chain), list(chain)
+    while waiting:
+        stage = waiting.pop()
+        for number, other in enumerate(stages if stage.brings else ()):
+            if other not in brought and stage.brings_packages_of(other, number):
+                waiting += {*other.chain()} - brought
+                brought |= {*other.chain()}
     for stage in stages:
-        if stage in chain:
-            yield from stage.said
-        else:
-            why = f"the last stage does not build on {stage.name or 'this stage'}"
-            yield from (statement.aside(why) for statement in stage.said)
+        beside = f"the last stage does not build on {stage.name or 'this stage'}"
+        for said in stage.said:
+            installs = said.kind in {"requirement", "requirements", "constraints", "removed"}
+            inside = stage in chain or (installs and stage in brought)
+            yield said if inside else said.aside(beside)
 
 
 def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
@@ -152,15 +203,14 @@ def _stage(
     instruction: Instruction, where: str, stages: Sequence[_Stage], shared: dict[str, str]
 ) -> _Stage:
     words = [word for word in instruction.joined.split() if not word.startswith("--")]
-    base = _expanded(words[0] if words else "", shared)
+    base = shell.expanded(words[0] if words else "", shared)
     name = words[2] if len(words) > 2 else ""
     parent = next((each for each in stages if each.name.lower() == base.lower() and base), None)
     why = f"builds on the stage {base}" if parent else _NO_FIELD["FROM"]
     said = SourceStatement(where, str(instruction), "note" if parent else "image", (base,), why)
     if parent is None:
         return _Stage(name, None, said=[said])
-    inherited = (dict(parent.variables), parent.elsewhere, dict(parent.copied))
-    return _Stage(name, parent, *inherited, [said])
+    return replace(parent, name=name, parent=parent, variables={**parent.variables}, said=[said])
 
 
 def _said(
@@ -175,7 +225,7 @@ def _said(
         pairs = _words(text) if "=" in text.partition(" ")[0] else [text.replace(" ", "=", 1)]
         for pair in pairs:
             variable, _, value = pair.partition("=")
-            value = _expanded(value, stage.variables)
+            value = shell.expanded(value, stage.variables)
             stage.variables[variable] = value
             said = SourceStatement(where, f"{variable}={value}", "variable", (variable, value))
             yield replace(said, why=installers.MACHINE) if variable.startswith(_OF_PIP) else said
@@ -188,6 +238,8 @@ def _said(
     else:
         if name in {"COPY", "ADD"}:
             _copies(instruction, stage)
+        elif name == "WORKDIR":
+            stage.folder = stage.within(shell.expanded(instruction.joined, stage.variables))
         yield _unread(instruction, where)
         for line, text in instruction.heredocs:
             yield from _each_line(text, file, line, _NO_FIELD["COPY"])
@@ -196,13 +248,14 @@ def _said(
 def _copies(instruction: Instruction, stage: _Stage) -> None:
     """Note where the files that a COPY names come from."""
     words = _strings(instruction.joined) or tuple(instruction.joined.split())
-    words = tuple(_expanded(word, stage.variables) for word in words if not word.startswith("--"))
-    if "--from=" in instruction.text:
+    words = tuple(shell.expanded(each, stage.variables) for each in words)
+    *sources, to = [each for each in words if not each.startswith("--")] or [""]
+    if origin := next((each[7:] for each in words if each.startswith("--from=")), ""):
+        stage.brings |= {(origin.lower(), path) for path in (*sources, to)}
         return
-    for source in words[:-1]:
-        stage.copied.setdefault(PurePosixPath(source).name, []).append(source)
-        stage.copied.setdefault(PurePosixPath(words[-1]).name, []).append(source)
-        if _CONFIGURES.search(source):
+    for source in (posixpath.normpath(f"/{each}")[1:] or "." for each in sources):
+        stage.copied = ((stage.within(to), source), *stage.copied[:_MOST])
+        if _CONFIGURES.search(f"{source} {to}"):
             stage.elsewhere = f"{source} may name another index: PyPI may have another package"
 
 
@@ -212,9 +265,9 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
     for mount in mounts:  # lines stay, so that each command has its own
         text = text.replace(mount, "", 1)
         given = dict(part.split("=", 1) for part in mount.split(",") if "=" in part)
-        if "source" in given and "target" in given and "from" not in given:
-            name = PurePosixPath(given["target"]).name
-            stage.copied.setdefault(name, []).append(given["source"])
+        if "target" in given and "from" not in given and "type=bind" in mount:
+            there = stage.within(given["target"])
+            stage.copied = ((there, given.get("source", ".")), *stage.copied)
     hidden = any(re.search(r"type=secret.*(PIP_|UV_)", mount) for mount in mounts)
     documents = instruction.heredocs
     if hidden or any(map(_CONFIGURES.search, (instruction.text, *dict(documents).values()))):
@@ -232,14 +285,14 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
         for begins, document in documents:
             for said in _each_line(document, file, begins, _NO_STEP):
                 yield replace(said, beside=True)
+    folder = stage.folder
     for begins, script in scripts:
-        script = _expanded(script, stage.variables)
-        branches = shell.Branches()
-        for number, command in shell.commands(script, begins):
-            never = branches.follow(command)
+        lines = shell.expanded(script, stage.variables).split("\n")
+        for number, command, never in shell.script(script, begins, stage.variables):
             for said in _command(command, f"{file}:{number}", stage):
-                said = _at_its_line(said, file, number, script.split("\n")[number - begins :])
+                said = _at_its_line(said, file, number, lines[number - begins :])
                 yield said.aside(never) if never else said
+    stage.folder = folder
 
 
 def _each_line(text: str, file: str, first: int, why: str) -> Iterator[SourceStatement]:
@@ -260,19 +313,20 @@ def _at_its_line(
 
 
 def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[SourceStatement]:
-    while words and (words[0] in {"sudo", "then", "do", "else", "!", "{"}):
-        words = words[1:]
-    if len(words) > 2 and _SHELLS.fullmatch(words[0]) and re.fullmatch(r"-\w*c", words[1]):
-        for _, inner in shell.commands(words[2], 1):
-            yield from _command(inner, where, stage)
-        return
     assigned = dict(word.split("=", 1) for word in words if re.match(r"\w+=", word))
     if words[:1] == ("export",) or len(assigned) == len(words):
         stage.variables |= assigned
-    while words and re.match(r"\w+=", words[0]):
-        words = words[1:]
-    words = _behind(words, "conda", "run")
+    words = installers.unwrapped(words)
+    if words[:1] == ("cd",) and len(words) == 2:
+        stage.folder = stage.within(words[1])
+    if len(words) > 2 and _SHELLS.fullmatch(words[0]) and re.fullmatch(r"-\w*c", words[1]):
+        for _, inner, never in shell.script(words[2], 1, stage.variables):
+            for said in _command(inner, where, stage):
+                yield said.aside(never) if never else said
+        return
     text = " ".join(words)
+    if setting := _SETS.fullmatch(text):
+        stage.variables[f"PIP_{setting[1].upper().replace('-', '_')}"] = setting[2]
     install = installers.parse(words)
     if install is not None:
         options = (*stage.options(), *installers.of_environment(assigned))
@@ -283,8 +337,13 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
                 install = replace(install, options=(*install.options, option))
         for said in installers.statements(install, where, elsewhere):
             yield _placed(said, stage)
+    elif file := _ENVIRONMENT.fullmatch(text):
+        said = SourceStatement(where, text, "requirements", (file[1],))
+        yield _placed(said, stage)
     elif words and _DEBIAN.fullmatch(words[0]) and "install" in words:
         yield from _debian(words, where)
+    elif words and words[0] in {"[", "[[", "test"}:
+        yield SourceStatement(where, text, why="decides which commands are run")
     elif _NEEDLESS.match(text):
         yield SourceStatement(where, text, why="an image of locked packages has no use for it")
     elif text:  # it may install what pyproject.toml asks for
@@ -295,26 +354,21 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
         yield replace(said, foreign=bool(why), words=(why,))
 
 
-def _behind(words: tuple[str, ...], *start: str) -> tuple[str, ...]:
-    """Return the command that `conda run -n NAME` starts; else the words."""
-    if words[: len(start)] != start:
-        return words
-    rest = list(words[len(start) :])
-    while rest and rest[0].startswith("-"):
-        takes = rest[0] in {"-n", "--name", "-p", "--prefix", "--cwd"}
-        rest = rest[2:] if takes else rest[1:]
-    return tuple(rest)
-
-
 def _placed(said: SourceStatement, stage: _Stage) -> SourceStatement:
     """Return the same, with the places where a file that it names may lie in the repository."""
     if said.kind not in {"requirements", "constraints"}:
         return said
-    path = PurePosixPath(said.words[0].removeprefix("./").removeprefix("/app/"))
-    copies = stage.copied.get(path.name, ())
-    below = [f"{copy.rstrip('/')}/{path.name}" for each in stage.copied.values() for copy in each]
-    own = () if path.is_absolute() else (str(path),)
-    return replace(said, words=tuple(dict.fromkeys((*own, *copies, path.name, *below))))
+    path, places = stage.within(said.words[0]), list[str]()
+    for there, source in stage.copied:
+        if path == there:
+            places.append(source)
+        elif path.is_relative_to(there):  # into a folder: what it is called, or what is in it
+            rest, known = path.relative_to(there), PurePosixPath(source)
+            places += [str(known.parent / rest)] if fnmatchcase(rest.parts[0], known.name) else []
+            places.append(str(known / rest))
+    own = () if said.words[0].startswith("/") else (said.words[0].removeprefix("./"),)
+    named = [f"{source.rstrip('/')}/{path.name}" for _, source in stage.copied]
+    return replace(said, words=tuple(dict.fromkeys((*places, *own, path.name, *named))))
 
 
 def _debian(words: tuple[str, ...], where: str) -> Iterator[SourceStatement]:
@@ -341,24 +395,12 @@ def _argument(
     for word in _words(instruction.joined):
         name, equals, value = word.partition("=")
         if equals:
-            found[name] = _expanded(value, {**variables, **found})
+            found[name] = shell.expanded(value, {**variables, **found})
         elif name in shared:
             found[name] = shared[name]
         elif installers.of_environment({name: ""}):  # whoever builds it gives it
             found[name] = f"${name}"
     return found
-
-
-def _expanded(text: str, variables: dict[str, str]) -> str:
-    """Return a text with the values of the variables that are known; the others stay."""
-
-    def value(match: re.Match[str]) -> str:
-        name, default = match[1] or match[3], match[2]
-        return variables.get(name) or (
-            variables.get(name, match[0]) if default is None else default
-        )
-
-    return re.sub(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))", value, text)
 
 
 def _strings(text: str) -> tuple[str, ...]:

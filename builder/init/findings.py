@@ -203,15 +203,20 @@ class Findings:
         asked = [wish.rank for wish in self.frameworks.get(framework, [])]
         if parsed is None:
             return
-        if asked:
+        if asked and parsed.specifier:
             wish = Wish(said.where, said.text, parsed.specifier, min(asked) == GOT, min(asked))
             self.frameworks[framework].append(wish)
         elif said.foreign and name in self.requirements:
             del self.requirements[name]
             self.leave(said.where, said.text, f"{said.why}; it is not taken")
-        elif re.fullmatch(r"[\w.-]+ *([<>~!][^;]*)?", self.requirements.get(name, "")):
-            self.requirements[name] = said.text
-            self.taken.append(f"{said.where}: {said.text}")
+        elif name in self.requirements and parsed.specifier:
+            wanted = parsed_of(self.requirements[name])[0]
+            assert wanted
+            exact = (each.operator == "==" and "*" not in each.version for each in wanted.specifier)
+            if not any(exact):
+                wanted.specifier = parsed.specifier
+                self.requirements[name] = str(wanted)
+                self.taken.append(f"{said.where}: {wanted}")
 
     def _holds(self, marker: str) -> bool:
         from packaging.markers import InvalidMarker, Marker
@@ -361,7 +366,7 @@ def folded(lines: Sequence[str]) -> Iterator[str]:
 def _started(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return a command without the shell and the launchers before the program."""
     if len(words) == 3 and words[1] == "-c" and re.fullmatch(r"(.*/)?\w*sh", words[0]):
-        words = ([()] + [inner for _, inner in shell.commands(words[2], 1)])[-1]
+        words = ([()] + [inner for _, inner, _ in shell.script(words[2], 1, {})])[-1]
     launched = False
     while words and (_LAUNCHER.fullmatch(words[0]) or (launched and words[0].startswith("--"))):
         launched = launched or bool(_WITH_VALUES.fullmatch(words[0]))

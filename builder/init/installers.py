@@ -33,8 +33,13 @@ TOOLS: Final = {
     "uv pip install": _options("uv pip", "uv"),
     "uv pip sync": _options("uv pip", "uv"),
     "uv add": _options("uv add", "uv"),
+    "poetry add": _options("poetry"),
+    "pip uninstall": _options("pip"),
+    "uv pip uninstall": _options("uv pip", "uv"),
+    "uv remove": _options("uv add", "uv"),
 }
-"""The commands that install, each with its options that take a value, and those that take none."""
+"""The commands that install or remove, each with its options that take a value, and those that take
+none."""
 
 _REQUIREMENTS: Final = {"-r", "--requirement", "--requirements"}
 _CONSTRAINTS: Final = {"-c", "--constraint", "--constraints", "--override", "--overrides"}
@@ -42,12 +47,20 @@ _QUIET: Final = frozenset(
     ("--no-cache-dir", "--no-cache", "-n", "-q", "--quiet", "-v", "--verbose", "-U", "--upgrade")
 ) | {"--system", "--break-system-packages", "--user", "--no-input", "--no-color", "--no-progress"}
 """Flags that say nothing of what is installed."""
-PYPI: Final = (("pypi", "org"), ("pypi", "python", "org"))
-"""The names of PyPI's hosts, by their labels."""
+PYPI: Final = (("pypi", "org"), ("pypi", "python", "org"), ("files", "pythonhosted", "org"))
+"""The names of PyPI's hosts, by their labels; the last one has its files."""
 OWN: Final = (
     "what this repository's own files ask for is read there; of another folder make a wheel"
 )
 LOCAL: Final = "names a URL or a file, which cannot be locked: make a wheel of it"
+_WRAPPERS: Final = re.compile(
+    r"((sudo|exec|env|time|nice)( -\S+)* |\w+=\S* "
+    r"|(conda|(micro)?mamba) run( (-n|--name|-p|--prefix|--cwd) \S+| -\S+)* )+"
+)
+_FILE: Final = re.compile(
+    r"[^;\[@]*\.(whl|gz|bz2|xz|tgz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)\s*([;\[]|$)"
+)
+"""An argument that is a file, perhaps with extras or a marker."""
 _OF_OWN: Final = dict.fromkeys(("--extra", "--all-extras", "--group", "--all-groups"), OWN)
 MACHINE: Final = "an index or an option belongs to the machine that locks"
 
@@ -69,49 +82,59 @@ class Install:
     """Its arguments that are no option."""
     unknown: str = ""
     """An option that the tool does not have, "" for none."""
+    removes: bool = False
 
 
 def parse(words: Sequence[str]) -> Install | None:
-    """Return what a command installs; None for a command that is no installation of pip or uv."""
+    """Return what a command installs; None for a command that is no installation."""
     rest = list(words)
-    while rest and (re.fullmatch(r"\w+=.*", rest[0]) or rest[0] in {"sudo", "exec", "env", "time"}):
-        rest.pop(0)
     if rest and re.fullmatch(r"(?:.*/)?python[\d.]*", rest[0]):
         flags = next((n for n, word in enumerate(rest[1:], 1) if not word.startswith("-")), 0)
         if "-m" not in rest[1:flags] or len(rest) <= flags:
             return None
         rest = rest[flags:]
-    tool, before = _tool(rest)
-    if tool is None:
-        return None
-    install = _install(before, TOOLS[tool])
-    if tool == "uv pip sync":  # its arguments are files
-        files = tuple(Option("-r", name) for name in install.packages)
-        return replace(install, options=(*install.options, *files), packages=())
-    return install
-
-
-def _tool(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return which of TOOLS a command is, and its other words."""
-    if not words:
-        return None, []
-    name = re.sub(r"^.*/|[\d.]+$", "", words[0])
-    for tool in TOOLS if name in {"pip", "uv"} else ():
-        steps, others = tool.split()[1:], list[str]()
-        if not tool.startswith(f"{name} "):
+    name = re.sub(r"^.*/|[\d.]+$", "", rest[0]) if rest else ""
+    for tool, table in TOOLS.items():
+        program, *steps = tool.split()
+        if name != program:
             continue
-        valued, waits = TOOLS[tool][0], False
-        for word in words[1:]:
-            if steps and word == steps[0] and not waits:
-                steps.pop(0)
-            elif steps and not word.startswith("-") and not waits:
-                break  # another command
-            else:
-                others.append(word)
-            waits = not waits and word in valued
-        if not steps:
-            return tool, others
-    return None, []
+        install = _install(rest[1:], table)
+        if [*install.packages[: len(steps)]] != steps:
+            continue
+        install = replace(install, packages=install.packages[len(steps) :])
+        if tool == "uv pip sync":  # its arguments are files
+            files = tuple(Option("-r", name) for name in install.packages)
+            return replace(install, options=(*install.options, *files), packages=())
+        if program == "poetry":
+            named = {"--source": "--index"}
+            options = tuple(replace(o, name=named.get(o.name, o.name)) for o in install.options)
+            packages = tuple(map(_poetry, install.packages))
+            install = replace(install, options=options, packages=packages)
+        return replace(install, removes=steps[-1] in {"uninstall", "remove"})
+    return None
+
+
+def unwrapped(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command that `sudo`, `conda run -n NAME` or assignments stand before."""
+    before = _WRAPPERS.match(" ".join(words) + " ")
+    return words[before[0].count(" ") :] if before else words
+
+
+def _poetry(package: str) -> str:
+    """Return poetry's `einops@^0.8` as a requirement."""
+    match = re.fullmatch(r"([\w.-]+(?:\[.*\])?)@(latest|[\^~]?[\d*][\w.*]*)", package)
+    return f"{match[1]}{bounds(match[2].removeprefix('latest'))}" if match else package
+
+
+def bounds(version: str) -> str:
+    """Return poetry's or conda's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
+    version = version.strip()
+    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\w.]*", version):
+        return f">={version[1:]},=={match[1] or match[2]}.*"
+    if re.fullmatch(r"=?\d[\w.*]*", version):  # conda's =1.2 is any 1.2
+        any_of = version.startswith("=") and not version.endswith("*")
+        return f"=={version.removeprefix('=')}{'.*' if any_of else ''}"
+    return version.removeprefix("*")
 
 
 def _install(words: Sequence[str], table: tuple[frozenset[str], frozenset[str]]) -> Install:
@@ -168,7 +191,7 @@ def foreign(option: Option) -> str:
     PyPI."""
     name, value = option.name, (option.value or "").partition("=")
     url = value[2] if value[1] and "//" not in value[0] else option.value or ""
-    host = _host(url)
+    at = host(url)
     of_frameworks = any(
         re.match(rf"{re.escape(index)}(/|$)", url)
         for framework in frameworks.every()
@@ -178,10 +201,10 @@ def foreign(option: Option) -> str:
         on = (option.value or "1").lower() not in {"0", "false", "no", "off"}
         what = "it is installed with --no-index, from a folder" if on else ""
     elif name in {"-i", "--index-url", "--pypi-url", "--default-index"}:
-        what = "" if is_pypi(host) else f"it is installed from {host or url}"
+        what = "" if is_pypi(at) else f"it is installed from {at or url}"
     elif name in {"-f", "--find-links", "--extra-index-url", "--index"}:
-        there = is_pypi(host) or of_frameworks
-        what = "" if there else f"it may be installed from {host or url}"
+        there = is_pypi(at) or of_frameworks
+        what = "" if there else f"it may be installed from {at or url}"
     elif name == "--config-file":
         what = f"{url} may name another index"
     else:
@@ -189,7 +212,7 @@ def foreign(option: Option) -> str:
     return f"{what}: PyPI may have another package of this name" if what else ""
 
 
-def _host(url: str) -> str:
+def host(url: str) -> str:
     try:
         return urlsplit(url if "://" in url else "").hostname or ""
     except ValueError:
@@ -202,8 +225,14 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
     elsewhere: why its packages come from elsewhere than PyPI, "" where they do not; the command's
     own options may say so, too.
     """
-    for option in install.options:
-        elsewhere = elsewhere or foreign(option)
+    if install.removes:
+        text = f"uninstall {' '.join(install.packages)}"
+        yield SourceStatement(where, text, "removed", install.packages)
+        return
+    reasons = (foreign(option) for option in install.options)
+    variable = next((each for each in install.packages if each.startswith("$")), "")
+    given = f"{variable} may name another index: PyPI may have another package of this name"
+    elsewhere = next(filter(None, (elsewhere, *reasons, variable and given)), "")
     unknown = f"{install.unknown} is no known option, and may take it as its value"
     for option in install.options:
         if option.name in _REQUIREMENTS | _CONSTRAINTS:
@@ -216,7 +245,7 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
             said = SourceStatement(where, str(option), "note", (elsewhere,), why)
             yield replace(said, foreign=bool(elsewhere))
         elif option.name not in _QUIET:
-            yield SourceStatement(where, str(option), why=_OF_OWN.get(option.name, MACHINE))
+            yield named_option(option, where)
     if install.unknown:
         yield SourceStatement(where, install.unknown, why="the factory knows no such option")
     for package in install.packages:
@@ -226,11 +255,22 @@ def statements(install: Install, where: str, elsewhere: str = "") -> Iterator[So
         yield replace(said, why=unknown, foreign=True) if install.unknown else said
 
 
+def named_option(option: Option, where: str) -> SourceStatement:
+    """Return what an option says that is not taken; of one that names an index, from where it
+    installs."""
+    why, elsewhere = _OF_OWN.get(option.name, MACHINE), foreign(option)
+    return SourceStatement(where, str(option), "index" if elsewhere else "note", (elsewhere,), why)
+
+
 def argument(package: str, where: str) -> SourceStatement:
     """Return what one argument says: a requirement, or a file or an address."""
     named = re.match(r"[\w.-]+(\[[^]]*\])?\s*(@\s*\S|[^@:/\\]*(;|$))", package)
-    file = re.search(r"\.(whl|gz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)$", package)
-    if package.startswith((".", "-")) or not named or (file and "@" not in package):
+    file = re.match(
+        r"[^;\[@]*\.(whl|gz|bz2|xz|tgz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)\s*([;\[]|$)", package
+    )
+    if "$" in re.split(r"[=<>~!@/]", package)[0]:
+        return SourceStatement(where, package, why="what a variable says is not known here")
+    if package.startswith((".", "-")) or not named or file:
         return SourceStatement(where, package, why=_why_local(package))
     return SourceStatement(where, package, "requirement", (package,))
 

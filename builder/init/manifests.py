@@ -17,17 +17,28 @@ from packaging.utils import canonicalize_name
 from builder.core import files, yamlfile
 from builder.core.errors import InputError
 from builder.init import installers
-from builder.init.statements import SourceStatement
+from builder.init.statements import Kind, SourceStatement
 
 ADD: Final = "add what a job needs of it"
 BUILDS: Final = "builds the package; an image has no compiler"
 _CONDA: Final = "a conda package: name it as a Python or Debian one"
 PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
-_WITH_SOURCES: Final = ("poetry", "pdm")
+_INSTALLERS: Final = ("uv", "poetry", "pdm", "rye", "pixi")
+_INDEX: Final = re.compile(
+    r"(?:python-)?(index-url$|find-links|no-index|(?=extra-index|index|sources?$)).*"
+)
+"""The keys that name an index, in any tool's table."""
 _DEPENDENCIES: Final = re.compile(
     r"(?:.*[-_])?dependencies|dependency-groups|dev-packages|requires"
 )
 """The keys of tables and lists that hold dependencies, in any tool's table."""
+_ELSEWHERE: Final = {"vcs", "directory", "archive", "git", "hg", "svn", "bzr", "path", "url"}
+"""The keys of a lock's package that no index has."""
+_TAKEN: Final = {
+    *(("project", "dependencies"), ("tool", "poetry", "dependencies")),
+    *(("packages",), ("pypi-dependencies",), ("dependencies",)),
+}
+"""Where pyproject.toml, Pipfile and pixi.toml have what an image gets."""
 _VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
 
 
@@ -67,7 +78,7 @@ def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceS
     for each in options:
         for option in _options(each).options:
             elsewhere = elsewhere or installers.foreign(option)
-            yield SourceStatement(where, str(option), why=installers.MACHINE)
+            yield installers.named_option(option, where)
     yield installers.argument(name, where).from_elsewhere(elsewhere)
 
 
@@ -162,7 +173,7 @@ def pyproject(
     table = _table(text, file, tomllib.loads)
     project, tool = _mapping(table.value.get("project")), _mapping(table.value.get("tool"))
     uv = _mapping(tool.get("uv"))
-    every, elsewhere = indexes(tool), _sources(uv)
+    every, elsewhere = indexes({"tool": tool}), _sources(uv)
     if wanted := str(project.get("requires-python") or ""):
         yield SourceStatement(table.where("requires-python"), wanted, "python", (wanted,))
 
@@ -170,13 +181,9 @@ def pyproject(
         asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
         return said.from_elsewhere(elsewhere.get(asked, every))
 
-    for entry in _strings(project.get("dependencies")):
-        yield of_its_index(SourceStatement(table.where(entry), entry, "requirement", (entry,)))
     for name in _mapping(project.get("scripts")):
         yield table.said(name, f"the script {name}", "name its module as `program`")
     poetry = _mapping(tool.get("poetry"))
-    for name, value in _mapping(poetry.get("dependencies")).items():
-        yield _poetry(table, name, value).from_elsewhere(every)
     for name in ("scripts", "extras"):
         if name in poetry:
             yield table.said(f"tool.poetry.{name}", f"tool.poetry.{name}", ADD)
@@ -194,12 +201,9 @@ def pyproject(
                 )
             if not files:
                 yield table.said("dynamic", f"dynamic {entry}", ADD)
-    rest = {**table.value, "project": {**project, "dependencies": []}}
-    if poetry:
-        rest["tool"] = {**tool, "poetry": {**poetry, "dependencies": {}}}
     groups = _included(groups, project, _mapping(table.value.get("dependency-groups")))
-    for said in _listed(table, (), rest, groups):
-        yield said if said.beside else of_its_index(said)
+    for said in _listed(table, (), table.value, groups):
+        yield said if said.beside or said.kind == "python" else of_its_index(said)
 
 
 def _included(
@@ -219,18 +223,23 @@ def _included(
     return frozenset(found)
 
 
-def indexes(tool: Mapping[str, Any]) -> str:
-    """Return why packages that name no source come from elsewhere than PyPI, as the tables of uv,
-    poetry and pdm say it; "" where they do not."""
-    uv = _mapping(tool.get("uv"))
-    for name in ("index-url", "extra-index-url", "find-links", "no-index"):
-        for value in _strings(uv.get(name)) or _strings([uv.get(name, "")]):
-            if value and (why := installers.foreign(installers.Option(f"--{name}", value))):
-                return why
-    sources = [uv.get("index"), *(_mapping(tool.get(each)).get("source") for each in _WITH_SOURCES)]
-    for index in [each for group in sources for each in _mappings(group)]:
-        named = index.get("explicit") or index.get("priority") == "explicit"
-        if not named and (why := _index(index)):
+def indexes(table: Mapping[str, Any]) -> str:
+    """Return why packages that name no source come from elsewhere than PyPI, as a tool's table and
+    those in it say it; "" where they do not."""
+    for key, value in table.items():
+        if key == "tool":
+            value = {name: value[name] for name in _INSTALLERS if name in _mapping(value)}
+        named = _INDEX.fullmatch(key.replace("_", "-"))
+        if named and not isinstance(value, dict):
+            for each in value if isinstance(value, list) else [value]:
+                index = _mapping(each)
+                url = str(index.get("url") or index.get("path") or (PYPI_URL if index else each))
+                explicit = index.get("explicit") or index.get("priority") == "explicit"
+                why = installers.foreign(installers.Option(f"--{named[1] or 'index'}", url))
+                if why and not explicit:
+                    return why
+        inner = {} if named or _DEPENDENCIES.fullmatch(key) else _mapping(value)
+        if why := indexes(inner):
             return why
     return ""
 
@@ -266,104 +275,88 @@ def _sources(uv: Mapping[str, Any]) -> dict[str, str]:
 def _listed(
     table: _Table, path: tuple[str, ...], value: Any, groups: frozenset[str] = frozenset()
 ) -> Iterator[SourceStatement]:
-    inside = any(_DEPENDENCIES.fullmatch(key) for key in path)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if inside and (isinstance(inner, str) or _VERSION & set(_mapping(inner))):
-                entry = f"{key}{bounds(str(_version(inner)))}"
-                yield _of(table, path, key, entry, groups)
-            else:
-                yield from _listed(table, (*path, key), inner, groups)
-    elif inside and isinstance(value, list):
-        for entry in value:
-            if isinstance(entry, str):
-                yield _of(table, path, entry, entry, groups)
-
-
-def _of(
-    table: _Table, path: tuple[str, ...], key: str, entry: str, groups: frozenset[str]
-) -> SourceStatement:
-    extra = path[:2] == ("project", "optional-dependencies")
-    named = f"the extra {path[-1]}" if extra else ".".join(path)
-    why = f"belongs to {named}: {ADD}"
-    if path[0] == "build-system":
-        why = BUILDS
-    elif groups & {"*", path[-2] if path[-1] == "dependencies" else path[-1]}:
-        why = ""
-    where = table.where(key, key=key != entry)
-    return SourceStatement(where, entry, "requirement", (entry,), why, bool(why))
+    """Yield what all tables and lists of dependencies ask for; an image gets those of _TAKEN and of
+    `groups`."""
+    inside = any(_DEPENDENCIES.fullmatch(key) for key in path) or path in _TAKEN
+    entries = (
+        [(each, None) for each in value] if isinstance(value, list) else _mapping(value).items()
+    )
+    for name, inner in entries:
+        if not isinstance(name, str):
+            continue
+        if inside and inner is None:
+            said = installers.argument(name, table.where(name))
+        elif path in _TAKEN or (
+            inside and (isinstance(inner, str) or _VERSION & {*_mapping(inner)})
+        ):
+            said = _poetry(table, name, inner, conda=path == ("dependencies",))
+        else:
+            yield from _listed(table, (*path, name), inner, groups)
+            continue
+        extra = path[:2] == ("project", "optional-dependencies")
+        of = f"the extra {path[-1]}" if extra else ".".join(path)
+        left = BUILDS if path[0] == "build-system" else f"belongs to {of}: {ADD}"
+        group = path[-2:][0] if path[-1] == "dependencies" else path[-1]
+        yield said if path in _TAKEN or groups & {"*", group} else said.aside(left)
 
 
 def _version(value: Any) -> str:
     return str(value.get("version") or "") if isinstance(value, dict) else str(value)
 
 
-def _poetry(table: _Table, name: str, value: Any) -> SourceStatement:
+def _poetry(table: _Table, name: str, value: Any, conda: bool = False) -> SourceStatement:
     options = value if isinstance(value, dict) else {"version": value}
-    extras, version, where = _strings(options.get("extras")), options.get("version"), ""
+    extras, version = _strings(options.get("extras")), options.get("version")
     where = table.where(name, key=True)
+    if conda:
+        return _conda(f"{name}{installers.bounds(_version(value))}", where)
     if name == "python":
-        return SourceStatement(where, str(version), "python", (bounds(str(version)),))
+        return SourceStatement(where, str(version), "python", (installers.bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
         text = f"{name} {json.dumps(value, default=str)}"
-        entry = f"{name}{bounds(version)}" if isinstance(version, str) else name
+        entry = f"{name}{installers.bounds(version)}" if isinstance(version, str) else name
         why = "write it as a requirement"
         return SourceStatement(where, text, "requirement", (entry,), why)
     extra = f"[{','.join(extras)}]" if extras else ""
-    entry = f"{name}{extra}{bounds(version)}"
+    entry = f"{name}{extra}{installers.bounds(version)}"
     return SourceStatement(where, entry, "requirement", (entry,))
 
 
-def bounds(version: str) -> str:
-    """Return poetry's or conda's version as pip writes it: `^1.2` is `>=1.2,==1.*`."""
-    version = version.strip()
-    if match := re.fullmatch(r"(?:\^((?:0\.)*\d+)|~(\d+(?:\.\d+)?))[\w.]*", version):
-        return f">={version[1:]},=={match[1] or match[2]}.*"
-    if re.fullmatch(r"=?\d[\w.*]*", version):  # conda's =1.2 is any 1.2
-        any_of = version.startswith("=") and not version.endswith("*")
-        return f"=={version.removeprefix('=')}{'.*' if any_of else ''}"
-    return version.removeprefix("*")
-
-
-def pipfile(text: str, file: str) -> Iterator[SourceStatement]:
+def by_name(text: str, file: str) -> Iterator[SourceStatement]:
+    """Yield what Pipfile or pixi.toml says: PyPI's packages and conda's of the default
+    environment."""
     table = _table(text, file, tomllib.loads)
-    urls = [str(source.get("url")) for source in _mappings(table.value.get("source"))]
-    reasons = (installers.foreign(installers.Option("--index-url", url)) for url in urls)
-    elsewhere = next(filter(None, reasons), "")
-    if version := _mapping(table.value.get("requires")).get("python_version"):
-        yield SourceStatement(
-            table.where("python_version"), str(version), "python", (str(version),)
-        )
-    for name, value in _mapping(table.value.get("packages")).items():
-        yield _poetry(table, name, value).from_elsewhere(elsewhere)
-    yield from _listed(table, (), {**table.value, "packages": {}, "source": [], "requires": {}})
+    if version := _mapping(table.value.pop("requires", None)).get("python_version"):
+        where = table.where("python_version")
+        yield SourceStatement(where, str(version), "python", (str(version),))
+    elsewhere = indexes(table.value)
+    for said in _listed(table, (), table.value):
+        yield said.from_elsewhere(elsewhere if said.kind == "requirement" else "")
 
 
-def pixi(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what pixi.toml says: conda's packages and PyPI's of the default environment."""
-    table = _table(text, file, tomllib.loads)
-    for name, value in _mapping(table.value.get("dependencies")).items():
-        yield _conda(f"{name}{bounds(_version(value))}", table.where(name, key=True))
-    for name, value in _mapping(table.value.get("pypi-dependencies")).items():
-        yield _poetry(table, name, value)
-    rest = {**table.value, "dependencies": {}, "pypi-dependencies": {}}
-    yield from _listed(table, (), rest)
-
-
-def lock(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield the versions of a lock, which count for what other files ask for; a version behind
-    markers with them."""
-    for package in _mappings(_table(text, file, tomllib.loads).value.get("package")):
-        pin = f"{package.get('name')}=={str(package.get('version')).partition('+')[0]}"
+def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatement]:
+    """Yield the versions of a lock, also of a pylock.toml, which count for what other files ask
+    for; a version behind markers with them. kind: "requirement" for a lock that is installed."""
+    value = _table(text, file, tomllib.loads).value
+    for package in _mappings(value.get("package")) + _mappings(value.get("packages")):
+        version = str(package.get("version", "")).partition("+")[0]
+        pin = f"{package.get('name')}{version and '=='}{version}"
         source = _mapping(package.get("source"))
         url = source.get("registry") or (source.get("url") if "reference" in source else "")
+        url = package.get("index") or url
         if url and "type" not in source:
             why = _index({"url": url})
         else:
-            why = f"{file} has it from elsewhere" if source else ""
+            made = _mappings(package.get("wheels")) + _mappings([package.get("sdist")])
+            urls = (str(each.get("url", "")) for each in made)
+            there = all(installers.is_pypi(installers.host(url)) for url in urls)
+            own = not source and not _ELSEWHERE & {*package}
+            why = "" if there and own else f"{file} has it from elsewhere"
         forks = package.get("resolution-markers") or [package.get("markers", package.get("marker"))]
         words = (pin, *_strings(forks))
-        yield SourceStatement(file, pin, "locked", words).from_elsewhere(why)
+        if kind == "requirement":
+            words = ("; ".join(filter(None, (pin, package.get("marker")))),)
+        yield SourceStatement(file, pin, kind, words).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -390,22 +383,21 @@ def setup_cfg(
             where = table.where("install_requires")
             yield SourceStatement(where, f"install_requires of {name}", "requirements", (name,))
         listed = ""
-    for entry in filter(None, map(str.strip, listed.splitlines())):
-        yield from requirement(entry, table.where(entry))
-    extras = "options.extras_require"
-    for extra, listed in parser[extras].items() if parser.has_section(extras) else ():
-        for entry in filter(None, map(str.strip, listed.splitlines())):
-            for said in requirement(entry, table.where(entry)):
-                left = f"belongs to the extra {extra}: {ADD}"
-                yield said if groups & {extra, "*"} else said.aside(left)
+    extras = dict(parser["options.extras_require"]) if "options.extras_require" in parser else {}
+    lists = {
+        name: [*filter(None, map(str.strip, each.split("\n")))] for name, each in extras.items()
+    }
+    own = [*filter(None, map(str.strip, listed.split("\n")))]
+    project = {"dependencies": own, "optional-dependencies": lists}
+    yield from _listed(table, (), {"project": project}, groups)
 
 
 # --- conda and cog --------------------------------------------------------------------------------
 
 
 def conda(text: str, file: str) -> Iterator[SourceStatement]:
-    document = yamlfile.parse(text, file)
-    content = document.value if isinstance(document.value, dict) else {}
+    document = _document(text, file)
+    content = _mapping(document.value)
     for key in content:
         if key != "dependencies":
             what = textwrap.shorten(f"{key}: {json.dumps(content[key])}", 200, placeholder=" ...")
@@ -438,22 +430,25 @@ def _conda(entry: str, where: str) -> SourceStatement:
     match = re.fullmatch(r"([\w.-]+)\s*((?:[=<>!~]=?[^=,\s]*(?:,[=<>!~]=?[^=,\s]*)*)?).*", name)
     if match and match[1] in {"pip", "python"}:
         return SourceStatement(where, entry, why="every image has it")
-    version = bounds(match[2] if match else "")
+    version = installers.bounds(match[2] if match else "")
     words = (f"{match[1]}{version}",) if match else (name,)
     return SourceStatement(where, entry, "conda", words, _CONDA)
 
 
 def cog(text: str, file: str) -> Iterator[SourceStatement]:
-    document = yamlfile.parse(text, file)
+    document = _document(text, file)
     content = _mapping(document.value)
     build = _mapping(content.get("build"))
+    elsewhere = indexes(build)
     for key, value in build.items():
         where = f"{file}:{document.line('build', key)}"
         if key == "python_version":
             yield SourceStatement(where, f"Python {value}", "python", (str(value),))
         elif key == "python_packages":
-            for number, entry in enumerate(_strings(value)):
-                yield from requirement(entry, f"{file}:{document.line('build', key, number)}")
+            lines = enumerate(_strings(value))
+            written = [(f"{file}:{document.line('build', key, n)}", line) for n, line in lines]
+            for said in _entries(written, file):
+                yield said.from_elsewhere(elsewhere) if said.kind == "requirement" else said
         elif key == "python_requirements":
             yield SourceStatement(where, str(value), "requirements", (str(value),))
         elif key == "system_packages":
@@ -465,6 +460,14 @@ def cog(text: str, file: str) -> Iterator[SourceStatement]:
     for key in content.keys() - {"build"}:
         what = f"{key}: {json.dumps(content[key])}"
         yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to cog")
+
+
+def _document(text: str, file: str) -> yamlfile.Document:
+    """Return a YAML file's content. Raises InputError, also for a key that stands twice."""
+    document = yamlfile.parse(text, file)
+    for problem in document.problems:
+        raise InputError(f"{file}:{problem.line}: {problem}", problem.fix)
+    return document
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -46,14 +49,25 @@ _DEEPER: Final = re.compile(
     r"|pyproject\.toml|Pipfile|pixi\.toml"
 )
 """Names of such files in other folders."""
-_INSTALLS: Final = re.compile(r"\b(pip[\d.]*|conda|mamba|uv pip)\s+install\b")
-"""What a shell's script does that installs packages."""
+_LISTS: Final = {"requirements", "constraints"}
+_INSTALLED: Final = {"requirement", *_LISTS}
+_UNREAD: Final = (
+    *("*.sh", "*.ipynb", "Makefile", ".devcontainer/*.json", ".devcontainer/*.sh"),
+    *("pylock.*.toml", "pixi.lock", "conda-lock.yml", "Pipfile.lock"),
+)
+"""Files that may install packages, and are not read for it."""
+_INSTALLS: Final = re.compile(
+    r"\b(pip[\d.]*|conda|mamba|uv pip)\s+install\b|uv add\b|^(lock-)?version\b|_meta", re.MULTILINE
+)
+"""What does so in a script, or begins a lock."""
 _NO_FOLDERS: Final = frozenset((project.BUILD, project.IMAGES, "node_modules", "site-packages"))
 _MOST_FOLDERS: Final = 2_000
 _OTHER: Final = frozenset((".dockerignore", ".lock", ".py", ".sh", ".md", ".rst", ".json", ".ps1"))
 """The endings of files that are called like those, and are something else."""
 _NO_LISTS: Final = frozenset((".toml", ".py", ".cfg", ".json", ".yml", ".yaml", ".ipynb"))
 """The endings of files that are no list of requirements, a line each."""
+_MAIN: Final = ("requirements", "base", "main", "common", "core", "train", "runtime")
+"""What the list of requirements that others add to is called, the likeliest first."""
 _STARTS: Final = ("__main__", "train", "task", "main")
 """The modules that a package may be started by, the likeliest first."""
 
@@ -66,14 +80,15 @@ def _readers(groups: frozenset[str]) -> dict[str, Reader]:
         "pyproject.toml": partial(manifests.pyproject, groups=groups),
         "setup.py": partial(setup_py.read, groups=groups),
         "setup.cfg": partial(manifests.setup_cfg, groups=groups),
-        "Pipfile": manifests.pipfile,
-        "pixi.toml": manifests.pixi,
+        "Pipfile": manifests.by_name,
+        "pixi.toml": manifests.by_name,
         "environment.yml": manifests.conda,
         "environment.yaml": manifests.conda,
         "cog.yaml": manifests.cog,
         "uv.lock": manifests.lock,
         "poetry.lock": manifests.lock,
         "pdm.lock": manifests.lock,
+        "pylock.toml": manifests.lock,
     }
 
 
@@ -96,9 +111,11 @@ def look(root: Path, findings: Findings) -> None:
             findings.frameworks.setdefault(name, []).insert(0, wish)
     for folder, name in reading.deeper():
         findings.leave(folder, name, f"is not read there: {manifests.ADD}")
-    for path in sorted(root.glob("*.sh")):
-        if found := _INSTALLS.search(reading.text(path.name) or ""):
-            findings.leave(path.name, found[0], f"a script is not read: {manifests.ADD}")
+    for pattern in _UNREAD:
+        for path in sorted(root.glob(pattern)):
+            name = path.relative_to(root).as_posix()
+            if name not in reading.seen and (found := _INSTALLS.search(reading.text(name) or "")):
+                findings.leave(name, found[0], f"is not read: {manifests.ADD}")
 
 
 def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
@@ -114,36 +131,47 @@ def _widen(root: Path, findings: Findings, program: tuple[str, str]) -> None:
 
 class _Reading:
     """The files of a repository, each read once. elsewhere: why a file, or "" for all of them, is
-    installed from another index than PyPI. own: the names of its own package."""
+    installed from another index than PyPI. own: the names of its own package. removed: where the
+    Dockerfile uninstalls what, by name. plain: the lists that name no index."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen = set[str]()
         self.readers = _readers(frozenset())
         self.elsewhere = dict[str, str]()
+        self.removed = dict[str, str]()
+        self.plain = {""}
         names = ("pyproject.toml", "setup.cfg", "setup.py")
         self.own = manifests.own_names(*(self.text(name) or "" for name in names))
 
     def statements(self) -> Iterator[SourceStatement]:
         """Yield what all files say; the Dockerfile first, as it says how others are installed."""
         beside = self._beside()
-        if why := manifests.indexes({"uv": manifests.tables(self.text("uv.toml") or "")}):
+        if why := manifests.indexes(manifests.tables(self.text("uv.toml") or "")):
             self.elsewhere[""] = why
         made = [name for name, reader in beside.items() if reader is dockerfiles.read]
         made = [name for name in made if not name.startswith(".")]
         only = made[0] if len(made) == 1 else ""
         main = project.DOCKERFILE if project.DOCKERFILE in made else only
+        first, asks = list[SourceStatement](), False
         if main:
-            said = list(self._said(main, dockerfiles.read))
+            said = self._of_commands(list(self._said(main, dockerfiles.read)), main)
             self.readers = _readers(dockerfiles.groups(said))
             for each in said:
                 if each.foreign and each.kind == "note":
                     self.elsewhere.setdefault("", each.words[0])
                 elif each.foreign and each.kind == "requirements":
                     self.elsewhere |= dict.fromkeys(each.words, each.why)
-            yield from self._followed(said)
-        for name, reader in self.readers.items():
-            yield from self._followed(self._said(name, reader))
+            first = self._kept(list(self._followed(said)))
+        own = (self._followed(self._said(name, read)) for name, read in self.readers.items())
+        for each in chain(first, *own):
+            asks |= each.kind in {"requirement", "conda"} and not each.beside
+            yield each
+        lists = [name for name, read in beside.items() if read is manifests.requirements]
+        lists = [name for name in lists if name not in self.seen and not asks]
+        called = [name for stem in _MAIN for name in lists if Path(name).stem == stem]
+        for name in called[:1] or (lists if len(lists) == 1 else ()):
+            yield from self._followed(self._said(name, manifests.requirements))
         for name, reader in beside.items():
             try:
                 said = list(self._said(name, reader))
@@ -198,6 +226,23 @@ class _Reading:
                     found.setdefault(name, reader)
         return found
 
+    def _kept(self, said: Sequence[SourceStatement]) -> list[SourceStatement]:
+        """Return statements; what a later one of them uninstalls is not taken."""
+        again, kept = set[str](), list[SourceStatement]()
+        for each in reversed(said):
+            if each.kind == "removed" and not each.beside:
+                self.removed |= dict.fromkeys({*map(_name, each.words)} - again, each.where)
+                each = replace(each, kind="note", why="what it names is not taken")
+            elif each.kind == "requirement" and not each.beside:
+                again.add(_name(each.words[0]))
+            kept.append(self._unless_removed(each))
+        return kept[::-1]
+
+    def _unless_removed(self, said: SourceStatement) -> SourceStatement:
+        name = _name(said.words[0]) if said.kind == "requirement" else ""
+        where = self.removed.get(name)
+        return said.aside(f"{where} uninstalls it") if where else said
+
     def _said(self, name: str, reader: Reader) -> Iterator[SourceStatement]:
         """Yield what a file says, unless it was read before."""
         if name in self.seen:
@@ -209,25 +254,62 @@ class _Reading:
                 yield SourceStatement(name, "the file", why="it lies outside of the repository")
             return
         self.seen.add(name)
+        if "\0" in text:
+            yield SourceStatement(name, "the file", why="is no text: save it as UTF-8")
+            return
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
-        for each in reader(text, name):
-            if each.kind == "requirement" and self._is_own(each.words[0]):
+        if reader in {manifests.requirements, manifests.constraints}:
+            why = why or self._elsewhere(name)
+        for said in reader(text, name):
+            each = self._unless_removed(said)
+            if each.kind == "requirement" and _name(each.words[0]) in self.own:
                 yield each.from_elsewhere("is this repository's own package, and no requirement")
             else:
-                yield each.from_elsewhere(why) if each.kind == "requirement" else each
+                yield each.from_elsewhere(why if each.kind in _INSTALLED else "")
+
+    def _elsewhere(self, name: str) -> str:
+        """Return why a list of requirements installs from elsewhere than PyPI: the options of each
+        list that it names count for all of them."""
+        waiting, seen = [name], set[str]()
+        while waiting:
+            if (name := waiting.pop()) in seen | self.plain:
+                continue
+            seen.add(name)
+            for each in manifests.requirements(self.text(name) or "", name):
+                if each.kind == "index":
+                    return each.words[0]
+                waiting.append(self._there(each))
+        self.plain |= seen
+        return ""
+
+    def _of_commands(self, said: list[SourceStatement], file: str) -> list[SourceStatement]:
+        """Return a Dockerfile's statements; an index in a list counts for its whole instruction."""
+        begins = [each.line for each in dockerfiles.instructions(self.text(file) or "")]
+        lines = (re.sub(r"^.*:|^\D.*$", "", each.where) for each in said)
+        of = [
+            (bisect_right(begins, int(n or 0)), each) for n, each in zip(lines, said, strict=True)
+        ]
+        whys = {number: why for number, each in of if (why := self._elsewhere(self._there(each)))}
+        return [
+            each.from_elsewhere(whys.get(number, "") if each.kind in _INSTALLED else "")
+            for number, each in of
+        ]
+
+    def _there(self, said: SourceStatement) -> str:
+        """Return where the file lies that a statement names; "" for none."""
+        names = (name for name in said.words if "\0" not in name and said.kind in _LISTS)
+        return next((name for name in names if (self.root / name).is_file()), "")
 
     def _followed(
         self, said: Iterable[SourceStatement], depth: int = 0
     ) -> Iterator[SourceStatement]:
         """Yield statements; one that names a file gives way to what that file says."""
         for each in said:
-            if each.kind not in {"requirements", "constraints"} or each.beside:
+            if each.kind not in _LISTS or each.beside:
                 yield each
                 continue
-            names = [name for name in each.words if "\0" not in name]
-            there = next((name for name in names if (self.root / name).is_file()), "")
-            why, reader = "", None
-            if not self._inside(there or next(iter(names), "")):
+            there, why, reader = self._there(each), "", None
+            if not self._inside(there or each.words[0].replace("\0", "")):
                 why = "it lies outside of the repository"
             elif not there:
                 why = "there is no such file"
@@ -247,15 +329,15 @@ class _Reading:
         for one whose words would be taken for packages."""
         listed, path = kind == "requirements", Path(name)
         known = self.readers.get(path.name)
+        if listed and re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name):
+            return partial(manifests.lock, kind="requirement")
+        if listed and path.suffix in {".yml", ".yaml"}:
+            return manifests.conda
         if known is manifests.lock or (path.suffix in _NO_LISTS and not (listed and known)):
             return None
         if listed and known:
             return known
         return manifests.requirements if listed else manifests.constraints
-
-    def _is_own(self, requirement: str) -> bool:
-        match = re.match(r"[\w.-]+", requirement)
-        return match is not None and canonicalize_name(match[0]) in self.own
 
     def text(self, name: str) -> str | None:
         """Return the text of a file of the repository; None for none, or a link out of it."""
@@ -263,6 +345,11 @@ class _Reading:
 
     def _inside(self, name: str) -> bool:
         return (self.root / name).resolve().is_relative_to(self.root.resolve())
+
+
+def _name(requirement: str) -> str:
+    """Return the name of the package that a requirement asks for."""
+    return canonicalize_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
 
 
 def _guess_program(root: Path, findings: Findings) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 # fmt: off
 Kind = Literal[
     "requirement", "requirements", "bound", "constraints", "locked", "conda", "apt", "variable",
-    "python", "program", "image", "note",
+    "python", "program", "image", "note", "removed", "index",
 ]
 # fmt: on
 
@@ -22,11 +22,12 @@ class SourceStatement:
     kind: Kind = "note"
     """A requirement, a bound of one or a locked version; the file of requirements or of bounds that
     a line names; a package of conda, Debian packages, a variable, a version of Python, the command
-    that starts the program, a published image; or a note, which no field takes."""
+    that starts the program, a published image; what a command uninstalls; an option that
+    names an index; or a note, which no field takes."""
     words: tuple[str, ...] = ()
     """What the kind is about; of a locked version then its markers, of which one has to hold; of a
-    file the places where it may lie, the likeliest first; of a foreign note why it installs from
-    elsewhere."""
+    file the places where it may lie, the likeliest first; of an index or a foreign note why it
+    installs from elsewhere."""
     why: str = ""
     """Why it cannot be taken, "" where it can."""
     beside: bool = False

@@ -31,8 +31,8 @@ _BY_HAND: Final = (
     "write image, machine, accelerators and arguments into a job's file (docs/jobs.md)"
 )
 _KNOWN: Final = (
-    "give a job of AI Platform, Vertex AI, Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob), "
-    f"SkyPilot or xpk; of another one {_BY_HAND}"
+    "give a job of AI Platform, Vertex AI, Kubernetes (Job, JobSet, PyTorchJob, TFJob, JAXJob, "
+    f"TrainJob, Volcano's Job), SkyPilot or xpk workload create; of another one {_BY_HAND}"
 )
 _LOST: Final = re.compile(r"accelerator|gpu|tpu(?!tf)|(limits|requests)\.[\w.-]+/|claims\b")
 """The fields that may name an accelerator, in small letters: also a resource of any device."""
@@ -171,8 +171,9 @@ def _parsed(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
         return [], list(words)
     before = takewhile(lambda word: not word.startswith("-"), words[1:])
     groups = [word for word in before if word not in ("alpha", "beta")]
-    if words[0] == "gcloud" and groups and not {*groups[1:]} & {*_SENDS.get(groups[0], ())}:
-        raise InputError(f"gcloud {' '.join(groups)}: sends no training job", _KNOWN)
+    sends = {*groups[1:]} & {*_SENDS.get(groups[0], ())} if groups else {"gcloud"}
+    if not (sends if words[0] == "gcloud" else groups[-2:] == ["workload", "create"]):
+        raise InputError(f"{words[0]} {' '.join(groups)}: sends no training job", _KNOWN)
     end = words.index("--") if "--" in words else len(words)
     flags, rest = list[tuple[str, str]](), list(words[:end])
     while rest:
@@ -200,7 +201,10 @@ def _read(
 ) -> _Old:
     """Return the file with the flags over it: what a flag said won. Raises InputError."""
     where = str(config or next(iter(words), "gcloud"))
-    text, others = _one_document(filemodel.read_text(config, where) if config else "", where)
+    text = filemodel.read_text(config, where) if config else ""
+    if text.startswith("#!") or re.search(r"^#SBATCH ", text, re.MULTILINE):
+        raise InputError(f"{where}: a script: no job is written so", _KNOWN)
+    text, others = _one_document(text, where)
     document = yamlfile.parse(text, where)
     if document.problems:
         raise filemodel.error(where, document.problems)

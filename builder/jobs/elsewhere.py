@@ -27,6 +27,8 @@ SAME: Final = "as the chief"
 _COUNTED: Final = ("nvidia.com/gpu", "google.com/tpu", "amd.com/gpu")
 _OURS: Final = (*_COUNTED, "cloud.google.com/gke-spot")
 """Taints that the factory's own pods tolerate where they have to."""
+_SHARES: Final = re.compile(r"gke-(gpu-(partition|sharing)|max-shared)|nvidia\.com/mig")
+"""Labels of nodes that give a pod a part of a GPU."""
 _TPU: Final = re.compile(r"(?:tpu-?)?(v[2-6](?:p|e|litepod)?|7x)-([0-9]+)", re.IGNORECASE)
 
 
@@ -181,18 +183,19 @@ def of_pool_flag(index: int, text: str, alone: bool) -> Iterator[Field]:
 
 def _of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
     job = copy.deepcopy(dict(written))  # what is read is taken out of it, and the rest is named
-    kind, groups = job.pop("kind"), tuple(_groups(written["kind"], written.get("spec") or {}))
+    kind, groups = job.pop("kind"), [*_groups(written, where)]
+    groups.sort(key=lambda group: group[0] != "master")
     if not groups:
         raise InputError(
-            f"{where}: this is a {kind} of Kubernetes, which is not converted",
+            f"{where}: this is a {kind} of Kubernetes ({job['apiVersion']}); it is not converted",
             "write image, machine, accelerators, command and arguments of its first container into "
             "a job's file (docs/jobs.md)",
         )
     yield Field("scaleTier", "CUSTOM", "kind")
     chief = dict[str, Any]()
-    for role, count, path in groups:
+    for role, pods, path in groups:
         pod = _at(job, path)
-        count = str(int(count) // _hosts(pod))
+        count = str(pods // _hosts(pod, path, where))
         yield from _of_pod(role, pod, path, where, accelerator)
         for name, value, was in _cluster_only(pod, path):
             if role == "master":
@@ -219,9 +222,8 @@ def _of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None)
 def _of_pod(
     role: str, pod: dict[str, Any], path: str, where: str, accelerator: str | None
 ) -> Iterator[Field]:
-    """Yield what the first container of a pod says, and take it out of the pod."""
-    container = (pod.get("containers") or [pod])[0]
-    at = f"{path}.containers.0" if "containers" in pod else path
+    """Yield what the program's container of a pod says, and take it out of the pod."""
+    container, at = _program(pod, path)
     nodes, variables = pod.get("nodeSelector") or {}, container.pop("env", None) or ()
     image, _ = container.pop("image", None), container.pop("name", None)
     yield Field(f"{role}Type", nodes.get("node.kubernetes.io/instance-type", ""), at)
@@ -242,6 +244,16 @@ def _of_pod(
     for kind in ("requests", "limits"):
         amounts = limits.get(kind) or {}
         counted |= {name: amounts.pop(name) for name in _COUNTED if name in amounts}
+    counted = {name: number for name, number in counted.items() if number != "0"}
+    others = [name for amounts in limits.values() for name in amounts if "/" in name]
+    if role != "master" and not counted and others:
+        raise InputError(
+            f"{where}: {at}.{resources}: {others[0]} names an accelerator that is not known here",
+            "write machine and accelerators of the role into a job's file (docs/jobs.md)",
+        )
+    for name in [name for name in nodes if _SHARES.search(name)]:
+        share = f"{path}.nodeSelector.{name}"
+        yield Field(f"{path}.share of an accelerator.{name}", nodes.pop(name), share)
     for name in () if counted else (key for key in _TABLE["node_labels"] if key in nodes):
         yield Field(f"{path}.nodeSelector.{name}", nodes[name], f"{path}.nodeSelector")
     for resource, number in counted.items():
@@ -253,23 +265,51 @@ def _of_pod(
                 "give --accelerator V100, or the label cloud.google.com/gke-accelerator as "
                 "nodeSelector",
             )
+        if part := re.search(r"-(MIG-.*|SHARED)$", label):
+            was_share = f"{path}.nodeSelector.{label}"
+            yield Field(f"{path}.share of an accelerator.{part[1]}", label, was_share)
+            label = label.removesuffix(part[0])
         number = str(math.prod(map(int, shape.split("x")))) if shape else number
         yield from _accelerator(role, _TABLE["tpus"].get(label, label), number, was)
 
 
-def _hosts(pod: Mapping[str, Any]) -> int:
+def _program(pod: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    """Return the container that runs the program, and its path: the first one that has devices,
+    else the one that is called as operators call it, else the first."""
+    found = list(enumerate(pod.get("containers") or ()))
+
+    def likely(each: dict[str, Any]) -> tuple[bool, bool]:
+        amounts = (each.get("resources") or {}).values()
+        has = any("/" in name for names in amounts for name in names)
+        return not has, each.get("name") not in _TABLE["containers"]
+
+    if not found:
+        return pod, path
+    index, container = min(found, key=lambda each: likely(each[1]))
+    return container, f"{path}.containers.{index}"
+
+
+def _whole(text: Any, where: str, at: str) -> int:
+    """Return a number of a cluster's job. Raises InputError for another text."""
+    if not re.fullmatch(r"[0-9]{1,9}", str(text)):
+        fix = "write a whole one; of a template, what fills it in"
+        raise InputError(f"{where}: {at}: {str(text)[:40]!r} is no number", fix)
+    return int(text)
+
+
+def _hosts(pod: dict[str, Any], path: str, where: str) -> int:
     """Return how many pods are one replica: all of a TPU's slice, by its topology."""
     shape = (pod.get("nodeSelector") or {}).get("cloud.google.com/gke-tpu-topology")
-    resources = ((pod.get("containers") or [pod])[0].get("resources") or {}).get("limits") or {}
-    chips = int(resources.get("google.com/tpu") or 0)
+    container, at = _program(pod, path)
+    resources = (container.get("resources") or {}).get("limits") or {}
+    chips = _whole(resources.get("google.com/tpu") or 0, where, f"{at}.resources.limits")
     return max(math.prod(map(int, shape.split("x"))) // chips, 1) if shape and chips else 1
 
 
 def _cluster_only(pod: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
     """Yield what the section `kubernetes` of a job's file has a field for, as its name, its value
     and its place, and take it out of the pod."""
-    container = (pod.get("containers") or [pod])[0]
-    at = f"{path}.containers.0" if "containers" in pod else path
+    container, at = _program(pod, path)
     if priority := pod.pop("priorityClassName", None):
         yield "priority", priority, f"{path}.priorityClassName"
     if grace := pod.pop("terminationGracePeriodSeconds", None):
@@ -320,27 +360,40 @@ def _times(job: dict[str, Any], pods: Sequence[str]) -> Iterator[Field]:
                 yield Field(field, f"{value}s", f"{place}.{name}")
 
 
-def _groups(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _groups(job: Mapping[str, Any], where: str) -> Iterator[tuple[str, int, str]]:
     """Yield the role, count and path of each pod's specification."""
-    if kind == "Job":
-        yield "master", str(spec.get("parallelism", 1)), "spec.template.spec"
+    kind, spec = job["kind"], job.get("spec") or {}
+
+    def number(value: Mapping[str, Any], name: str, at: str) -> int:
+        return _whole(value.get(name, 1), where, f"{at}.{name}")
+
+    if kind == "Job" and str(job["apiVersion"]).startswith("batch/"):
+        yield "master", number(spec, "parallelism", "spec"), "spec.template.spec"
     elif kind == "TrainJob" and "trainer" in spec:
-        yield "master", str(spec["trainer"].get("numNodes", 1)), "spec.trainer"
-    elif kind == "JobSet":
-        for index, job in enumerate(spec.get("replicatedJobs") or ()):
-            inner = (job.get("template") or {}).get("spec") or {}
-            path = f"spec.replicatedJobs.{index}.template.spec.template.spec"
-            pods = int(job.get("replicas", 1)) * int(inner.get("parallelism", 1))
-            if index < len(_POOLS):
-                yield _POOLS[index], str(pods), path
-    for name, roles in _TABLE["replica_specs"].items():
+        yield "master", number(spec["trainer"], "numNodes", "spec.trainer"), "spec.trainer"
+    tasks = spec.get("tasks") if "volcano" in str(job["apiVersion"]) else None
+    listed = list(tasks or spec.get("replicatedJobs") or ())
+    called = [re.sub(r"[^a-z]", "", str(each.get("name")).lower()) for each in listed]
+    roles = [_TABLE["role_names"].get(name) for name in called]
+    if "master" not in roles:
+        roles = ["master" if name == "worker" else name for name in roles]
+    if None in roles or len({*roles}) < len(roles) or "master" not in roles:
+        roles = [*_POOLS] if len(listed) == 1 or not tasks else []  # by their order
+    for index, (role, each) in enumerate(zip(roles, listed, strict=False)):
+        path = f"spec.{'tasks' if tasks else 'replicatedJobs'}.{index}"
+        count = number(each, "replicas", path)
+        if not tasks:
+            path = f"{path}.template.spec"
+            count *= number(_at(job, path), "parallelism", path)
+        yield role, count, f"{path}.template.spec"
+    for name, known in _TABLE["replica_specs"].items():
         specs = spec.get(name) or {}
         first = not {"Master", "Chief"} & set(specs)
-        for role in roles:
+        for role in known:
             if role in specs:
-                known = "master" if first and role == "Worker" else roles[role]
-                count = str(specs[role].get("replicas", 1))
-                yield known, count, f"spec.{name}.{role}.template.spec"
+                count = number(specs[role], "replicas", f"spec.{name}.{role}")
+                alias = "master" if first and role == "Worker" else known[role]
+                yield alias, count, f"spec.{name}.{role}.template.spec"
 
 
 def _variable(variable: Mapping[str, Any], was: str) -> Field:

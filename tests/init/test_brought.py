@@ -147,6 +147,81 @@ KINDS = {
         {"torch": "2.9.1"},
         ["torchvision==0.24.1", "torchaudio>=2"],
     ),
+    "the only list, in a folder": Kind(
+        {"requirements/requirements.txt": "torch==2.9.1\nrich\n", "Dockerfile.dev": "FROM a\n"},
+        {"torch": "2.9.1"},
+        ["rich"],
+    ),
+    "the list that others add to": Kind(
+        {
+            "requirements/base.txt": "torch==2.9.1\nrich\n",
+            "requirements/dev.txt": "-r base.txt\npytest\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+        ("requirements/dev.txt:2: pytest: the image is not made from",),
+    ),
+    "what a later command uninstalls": Kind(
+        {
+            "Dockerfile": "FROM debian\nCOPY . .\nRUN pip uninstall -y rich\n"
+            "RUN pip install -r requirements.txt einops && python -m pip uninstall ours einops\n"
+            "RUN uv pip uninstall theirs\n",
+            "requirements.txt": "torch==2.9.1\nrich\nours\n",
+            "pyproject.toml": '[project]\nname = "a"\ndependencies = ["theirs", "tqdm"]\n',
+        },
+        {"torch": "2.9.1"},
+        ["rich", "tqdm"],
+        (
+            "requirements.txt:3: ours: Dockerfile:4 uninstalls it",
+            "Dockerfile:4: einops: Dockerfile:4 uninstalls it",
+            "pyproject.toml:3: theirs: Dockerfile:5 uninstalls it",
+        ),
+    ),
+    "files with extras": Kind(
+        {
+            "requirements.txt": "torch==2.9.1\nours-1.0-py3-none-any.whl[all]\n"
+            "ours.zip ; python_version > '3'\n",
+            "Dockerfile": "FROM debian\nRUN pip install 'ours.tar.bz2[a]' $OURS\n",
+        },
+        {"torch": "2.9.1"},
+        [],
+        (
+            r"requirements.txt:2: ours-1.0-py3-none-any.whl.all.: names a URL or a file",
+            "requirements.txt:3: ours.zip",
+            "Dockerfile:2: .OURS: what a variable says is not known here",
+        ),
+    ),
+    "pylock.toml": Kind(
+        {
+            "pyproject.toml": '[project]\ndependencies = ["torch", "rich>=13", "ours", "own"]\n',
+            "pylock.toml": "".join(
+                f'[[packages]]\nname = "{name}"\n{rest}\n'
+                for name, rest in {
+                    "torch": f'version = "2.9.1"\nindex = "{PYPI_URL}"',
+                    "rich": f'version = "14.0"\nindex = "{PYPI_URL}"\nmarker = "os_name != \'nt\'"',
+                    "ours": 'version = "1"\nwheels = [{url = "https://ours.example.org/o.whl"}]',
+                    "own": 'vcs = {type = "git", url = "https://a.example/b"}',
+                }.items()
+            ),
+        },
+        {"torch": "2.9.1"},
+        ["rich==14.0"],
+        ("pylock.toml: ours==1, own: pylock.toml has it from elsewhere; it is not taken",),
+    ),
+    "a lock of ranges": Kind(
+        {
+            "pyproject.toml": '[tool.poetry.dependencies]\ntorch = "^2.9"\nrich = "^13.0"\n'
+            'einops = {version = "*", extras = ["a"]}\ntqdm = "4.67.0"\n',
+            "poetry.lock": "".join(
+                f'[[package]]\nname = "{name}"\nversion = "{version}"\n'
+                for name, version in (
+                    ("torch", "2.9.1"), ("rich", "13.2"), ("einops", "0.8.1"), ("tqdm", "4.67.1"),
+                )
+            ),
+        },
+        {"torch": "2.9.1"},
+        ["rich==13.2", "einops[a]==0.8.1", "tqdm==4.67.0"],
+    ),
     "arguments": Kind(
         {
             "Dockerfile": "FROM debian\nARG TORCH=2.9.1\nARG VISION=0.24.1\n"
@@ -387,11 +462,50 @@ def test_what_people_bring_in(name: str, tmp_path: Path) -> None:
     for pattern in kind.named:
         assert any(re.search(pattern, line) for line in left), (pattern, left)
     for path, text in kind.files.items():
-        if not path.endswith((".py", ".lock", "uv.toml", "meta.yaml")):
+        if not path.endswith((".py", "lock", "lock.toml", "uv.toml", "meta.yaml")):
             missing = [line for line in lines(path, text) if not said(path, line, [*taken, *left])]
             assert missing == []
     default = any(line.startswith("nothing names a framework: TensorFlow, the") for line in taken)
     assert default is (name == "nothing")
+
+
+URL = "https://ours.example.org/simple"
+PROJECT = '[project]\ndependencies = ["torch==2.9.1", "ours"]\n'
+PIXI = '[dependencies]\npytorch = "2.9.1"\n[pypi-dependencies]\nours = "*"\n[pypi-options]\n'
+LISTS = {"a.txt": "torch==2.9.1\nours\n", "b.txt": f"--find-links {URL}\n"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"Dockerfile": "FROM a\nARG ARGS\nRUN pip install $ARGS torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nRUN I=$(cat /run/secrets/i) && pip install $I torch==2.9.1 ours\n"},
+        {"Dockerfile": f"FROM a\nARG A='-i {URL}'\nRUN pip install $A torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY x/pip /root/.config/pip\nRUN pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY .pip /root/.pip\nRUN pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": f"FROM a\nRUN env PIP_INDEX_URL={URL} pip install torch==2.9.1 ours\n"},
+        {"Dockerfile": "FROM a\nCOPY . .\nRUN pip install -r a.txt -r b.txt ours\n", **LISTS},
+        {"requirements.txt": "-r a.txt\n-r c.txt\n", "c.txt": "-c b.txt\n", **LISTS},
+        {"requirements.txt": f"torch==2.9.1\nours --index-url {URL}\n"},
+        {"pixi.toml": f'{PIXI}index-url = "{URL}"\n'},
+        {"pixi.toml": f'{PIXI}extra-index-urls = ["{URL}"]\n'},
+        {"pixi.toml": f'{PIXI}find-links = [{{path = "wheels"}}]\n'},
+        {"pyproject.toml": f'{PROJECT}[tool.uv.pip]\nextra-index-url = ["{URL}"]\n'},
+        {"pyproject.toml": f'{PROJECT}[[tool.rye.sources]]\nname = "own"\nurl = "{URL}"\n'},
+        {"pyproject.toml": PROJECT, "uv.toml": f'[pip]\nindex-url = "{URL}"\n'},
+        {"pyproject.toml": PROJECT, "pdm.lock": f'[[package]]\nname = "ours"\ngit = "{URL}"\n'},
+        {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours, --index-url {URL}]}}\n"},
+        {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours], find_links: ['{URL}']}}\n"},
+    ],
+)
+def test_what_may_come_from_another_index_is_never_taken(
+    files: dict[str, str], tmp_path: Path
+) -> None:
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+    proposal = init.propose(tmp_path, "t4")
+    assert proposal.values["torch"] == "2.9.1" and "requirements" not in proposal.values
+    assert any(": ours" in line or ", ours" in line for line in proposal.findings.left)
 
 
 def lines(path: str, text: str) -> list[range]:

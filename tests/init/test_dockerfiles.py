@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.init import dockerfiles, proposal, shell
+from builder.init.manifests import PYPI_URL
 
 
 def said(text: str) -> dict[str, tuple[str, str, bool]]:
@@ -31,19 +32,35 @@ def test_the_commands_of_a_script_each_with_its_line() -> None:
         "echo a#b 'two\nlines' > out 2> /dev/null\n"
         "pip install h>=2"
     )
-    assert list(shell.commands(script, 10)) == [
+    assert [(line, words) for line, words, never in shell.script(script, 10, {})] == [
         (10, ("set", "-e")),
-        (11, ("if", "true")),
-        (11, ("then", "pip", "install", "a>=1; x", 'b"c', "$(echo d; e)", "`f g`")),
-        (12, ("fi",)),
+        (11, ("true",)),
+        (11, ("pip", "install", "a>=1; x", 'b"c', "$(echo d; e)", "`f g`")),
         (13, ("cd", "x")),
         (13, ("make",)),
         (13, ("tee", "log")),
         (14, ("echo", "a#b", "two\nlines")),
         (16, ("pip", "install", "h>=2")),
     ]
-    for broken in ("'", '"', "`", "$(", "\\", "# x", "a 'b", "$((", ""):
-        list(shell.commands(broken, 1))  # no text is too broken to read
+    for broken in (
+        "'",
+        '"',
+        "`",
+        "$(",
+        "\\",
+        "# x",
+        "a 'b",
+        "$((",
+        "",
+        "if",
+        "fi",
+        "for",
+        "case x in",
+    ):
+        list(shell.script(broken, 1, {}))  # no text is too broken to read
+    loops = "for a in b c d e; do " * 40 + "x; " + "done; " * 40
+    for deep in ("(" * 9_999, "if " * 9_999, '"$(' * 9_999, loops):
+        assert len(list(shell.script(deep, 1, {}))) < 500
 
 
 def test_only_the_last_stage_and_what_it_builds_on_count() -> None:
@@ -132,6 +149,26 @@ def test_an_index_that_a_line_before_names_counts(line: str) -> None:
     assert "ours" in taken(text.replace(line, "RUN true"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"RUN python -m pip config set global.index-url {PYPI_URL}",
+        "RUN pip config --user set global.break-system-packages true",
+        "RUN poetry config virtualenvs.create false",
+        "ENV PIP_NO_CACHE_DIR=1",
+    ],
+)
+def test_a_setting_that_names_no_other_index_changes_nothing(line: str) -> None:
+    assert taken(f"FROM a\n{line}\nRUN pip install rich\n")[-1] == "rich"
+
+
+def test_a_file_that_doubles_or_builds_on_itself_is_read_in_no_time() -> None:
+    doubles = "ENV A0=xxxxxxxxxx\n" + "".join(f"ENV A{n + 1}=$A{n}$A{n}\n" for n in range(60))
+    assert len(list(dockerfiles.read(f"FROM a\n{doubles}RUN pip install $A60\n", "f"))) == 63
+    stages = "".join(f"FROM s{n} AS s{n + 1}\nRUN pip install a{n}\n" for n in range(1_500))
+    assert len(taken(f"FROM a AS s0\n{stages}")) == 1_500
+
+
 def test_a_secret_of_the_build_may_name_an_index() -> None:
     text = "FROM a\nRUN --mount=type=secret,id=pip,target=/etc/pip.conf pip install ours\n"
     assert "ours" not in taken(text)
@@ -149,6 +186,40 @@ RUN --mount=type=bind,source=deps/all.txt,target=/tmp/r.txt pip install -r /tmp/
     assert files["-r /tmp/requirements.txt"][:2] == ("docker/reqs.txt", "requirements.txt")
     assert files["-r /tmp/r.txt"][0] == "deps/all.txt"
     assert "deploy/bounds.txt" in files["-c /deploy/bounds.txt"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "file"),
+    [
+        ("COPY ../list.txt /\nRUN pip install -r list.txt", "list.txt"),
+        ("COPY . /app\nWORKDIR /app/docker\nRUN pip install -r list.txt", "docker/list.txt"),
+        ("COPY . /app\nRUN cd /app/docker && pip install -r list.txt", "docker/list.txt"),
+        ("COPY docker/*.txt /tmp/\nRUN pip install -r /tmp/list.txt", "docker/list.txt"),
+        ("COPY docker /x/\nRUN pip install --requirement=/x/list.txt", "docker/list.txt"),
+        ("WORKDIR /a\nCOPY docker/list.txt b.txt\nRUN pip install -r b.txt", "docker/list.txt"),
+        ("COPY env/gpu.yml /e.yml\nRUN mamba env create -n x -f /e.yml", "env/gpu.yml"),
+    ],
+)
+def test_a_file_is_the_one_that_was_copied(lines: str, file: str) -> None:
+    said = dockerfiles.read(f"FROM a\n{lines}\n", "f")
+    assert [each.words[0] for each in said if each.kind == "requirements"] == [file]
+
+
+@pytest.mark.parametrize(
+    ("made", "copied"),
+    [
+        ("RUN python -m venv /opt/venv && /opt/venv/bin/pip install a", "/opt/venv /opt/venv"),
+        ("RUN pip install --prefix=/install a", "/install /usr/local"),
+        ("RUN pip install --user a", "/root/.local /root/.local"),
+        ("RUN conda run -n x pip install a", "/opt/conda /opt/conda"),
+        ("WORKDIR /app\nRUN uv venv && uv pip install a", "/app /app"),
+    ],
+)
+def test_packages_that_a_stage_copies_are_the_image_s(made: str, copied: str) -> None:
+    text = f"FROM debian AS made\nRUN apt-get install -y gcc\n{made}\nFROM debian\nCOPY --from="
+    for name in ("made", "0"):
+        assert taken(f"{text}{name} {copied}\n") == ["a"]
+    assert taken(f"{text}made /app/weights /weights\n") == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +261,8 @@ def test_a_word_that_a_program_has_is_no_value_of_a_launcher(tmp_path: Path) -> 
         ('[ "$(dpkg --print-architecture)" = "arm64" ]', "else"),
         ('[ "$GIVEN" = 1 ]', "then else"),
         ("[ -f setup.py ]", "then else"),
-        ('[ "$FLASH" = true ] || true', "then else"),
+        ('[ "$FLASH" = true ] || true', "then"),
+        ('[ "$FLASH" = true ] && [ -f setup.py ]', "else"),
     ],
 )
 def test_a_branch_that_is_never_taken_installs_nothing(condition: str, branches: str) -> None:
@@ -201,6 +273,36 @@ def test_a_branch_that_is_never_taken_installs_nothing(condition: str, branches:
     said = [each for each in dockerfiles.read(text, "Dockerfile") if each.kind == "requirement"]
     assert [each.text for each in said if not each.why] == [*branches.split(), "more"]
     assert all(each.why.startswith("is run only if ") for each in said if each.why)
+
+
+@pytest.mark.parametrize(
+    ("script", "installs"),
+    [
+        ('[ "$GPU" = 0 ] && pip install a; pip install b', "a b"),
+        ('[ "$GPU" = 1 ] && pip install a || pip install b', "b"),
+        ("[ -f x ] && pip install a || pip install b", "a b"),
+        ("pip install a || pip install b", "a"),
+        ('python -c "import a" || pip install a', "a"),
+        ('[ "$GPU" = 1 ] && { pip install a; pip install b; } || pip install c', "c"),
+        ('[ "$GPU" = 1 ] && (cd x && pip install a)\npip install b', "b"),
+        ('! [ "$GPU" = 1 ] &&\n pip install a', "a"),
+        ('[ "$GPU" = 1 ] && pip install a | tee log\npip install b', "b"),
+        ('[ "$GPU" = 1 ] && echo y | pip install a\npip install b', "b"),
+        ("for p in a b; do pip install $p ${p}c; done", "a ac b bc"),
+        ("for p in $(cat list); do pip install $p; done; pip install b", "b"),
+        ("while read p; do pip install $p; done < list; pip install b", "b"),
+        ('case "$GPU" in 1|2) pip install a;; [0-9]) pip install b;; *) pip install c; esac', "b"),
+        ("case $OTHER in 1) pip install a;; *) pip install b;; esac", "a b"),
+        ("pip install $SEVERAL $NONE", "a b"),
+        ('export MORE="$(echo "x; pip install a" | tr a b)" && pip install b', "b"),
+    ],
+)
+def test_what_a_script_runs_is_installed(script: str, installs: str) -> None:
+    begins = 'FROM debian\nARG GPU=0\nARG SEVERAL="a b"\nARG NONE=""\nRUN <<EOF\n'
+    said = list(dockerfiles.read(f"{begins}{script}\nEOF\n", "Dockerfile"))
+    taken = [each.text for each in said if each.kind == "requirement" and not each.why]
+    assert taken == installs.split()
+    assert all(each.why for each in said if each.text not in taken and "pip" in each.text)
 
 
 def test_of_several_branches_the_first_that_holds_counts() -> None:

@@ -103,3 +103,37 @@ def test_a_file_of_gigabytes_is_too_large(here: Path) -> None:
         file.truncate(3 << 30)  # a hole, which takes no disk
     with pytest.raises(InputError, match=r"requirements\.txt: more than 16 MiB of text"):
         look(here, Findings())
+
+
+def test_texts_are_read_as_pip_reads_them(here: Path) -> None:
+    for encoding in ("utf-8-sig", "utf-16", "utf-32", "utf-16-le"):
+        (here / "requirements.txt").write_bytes("numpy\r\n# \u00e9\r\n".encode(encoding))
+        look(here, findings := Findings())
+        assert list(findings.requirements) == ["numpy"][: encoding != "utf-16-le"]
+    assert "requirements.txt: the file: is no text: save it as UTF-8" in findings.left
+
+
+def test_folders_that_are_called_like_files_are_none(here: Path) -> None:
+    (here / "Dockerfile").unlink()
+    names = ("Dockerfile", "requirements.txt", "pyproject.toml", "environment.yml", "pylock.toml")
+    for name in (*names, "setup.sh", "train.ipynb"):
+        (here / name).mkdir()
+    look(here, findings := Findings())
+    assert findings.left == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "line"),
+    [
+        ("environment.yml", "dependencies:\n- a\ndependencies:\n- b\n", "environment.yml:3: "),
+        ("environment.yml", "dependencies:\n\t- a\n", "environment.yml:2: not YAML"),
+        ("cog.yaml", "build: {gpu: true, gpu: false}\n", "cog.yaml:1: "),
+        ("pyproject.toml", "[project\n", "pyproject.toml: Expected"),
+        ("pylock.toml", "[[packages]]\nname = 1\nname = 2\n", "pylock.toml: Cannot overwrite"),
+    ],
+)
+def test_a_broken_file_is_named_with_its_line(here: Path, name: str, text: str, line: str) -> None:
+    (here / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        look(here, Findings())
+    assert str(caught.value).startswith(line) and caught.value.fix

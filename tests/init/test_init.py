@@ -295,7 +295,7 @@ def test_what_lies_beside_the_program_is_taken_with_it_or_named(tmp_path: Path) 
         ("Dockerfile", b"RUN pip install -r /etc/passwd", ":1: -r /etc/passwd: there is no"),
         ("Dockerfile", b"RUN pip install -r ../../etc/passwd", "passwd: it lies outside"),
         ("Dockerfile", b"RUN pip install rich -f http://[a", "-f http://[a: an index or"),
-        ("Dockerfile", b"RUN pip install -r a\0b", "there is no such file"),
+        ("Dockerfile", b"RUN pip install -r a\0b", "the file: is no text: save it as UTF-8"),
         ("requirements.txt", b"tensorboard~=0", "tensorboard~=0' is not a requirement"),
         ("Dockerfile", b"ENV API_KEY=0f3e5d7c9b1a2846", "API_KEY: looks like a secret"),
         ("p\xe4ck/train.py", b"", "the packaged trainer, as no program is recognized"),

@@ -84,6 +84,20 @@ def test_of_a_lock_with_forks_the_one_for_the_image_s_python_counts(
     assert values["requirements"] == ["numpy==2.3.0"]
 
 
+def test_files_that_install_and_are_not_read_are_named(tmp_path: Path) -> None:
+    files = {
+        "setup.sh": "uv pip install rich\n",
+        "train.ipynb": '{"cells": [{"source": ["!pip install rich"]}]}',
+        ".devcontainer/devcontainer.json": '{"postCreateCommand": "pip install rich"}',
+        "pylock.gpu.toml": 'lock-version = "1.0"\n',
+        "Pipfile.lock": '{"_meta": {}}',
+        "run.sh": "python train.py\n",
+    }
+    _, left = read(tmp_path, files | {"requirements.txt": "torch\n"})
+    named = [line.partition(":")[0] for line in left.splitlines() if ": is not read: add" in line]
+    assert sorted(named) == sorted({*files} - {"run.sh"})
+
+
 def test_a_companion_that_ended_is_not_said_to_move_along(tmp_path: Path) -> None:
     values, left = read(
         tmp_path, {"requirements.txt": "torch==2.1.0\ntorchvision==0.16.0\ntorchtext==0.16.0\n"}
@@ -148,8 +162,8 @@ def test_what_uv_reads_beside_requirements_is_read_as_what_it_is(tmp_path: Path)
         },
     )
     assert values["torch"] == "2.9.1"
-    assert values["requirements"] == ["optuna", "rich", "attrs", "tqdm==4.67.1", "click"]
-    assert "Dockerfile:2: -r pylock.toml, -c setup.cfg: is no list of requirements" in left
+    assert values["requirements"] == ["optuna", "rich", "attrs", "numpy", "tqdm==4.67.1", "click"]
+    assert "Dockerfile:2: -c setup.cfg: is no list of requirements" in left
     assert "pyproject.toml:9: ruff: belongs to the extra dev" in left
 
 
@@ -217,10 +231,3 @@ def test_a_file_of_requirements_that_setup_cfg_names_is_followed(tmp_path: Path)
     values, left = read(tmp_path, {"setup.cfg": text, "reqs/base.txt": "torch==2.9.1\n"})
     assert values["torch"] == "2.9.1"
     assert "setup.cfg:2: install_requires of reqs/none.txt: there is no such file" in left
-
-
-def test_a_script_that_installs_is_named(tmp_path: Path) -> None:
-    scripts = {"install.sh": "set -e\npip install torch\n", "run.sh": "python train.py\n"}
-    _, left = read(tmp_path, scripts, "cpu")
-    assert "install.sh: pip install: a script is not read: add what a job needs of it" in left
-    assert "run.sh" not in left

@@ -532,8 +532,9 @@ def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
     [
         "jobSpec: 3",
         "workerPoolSpecs: [{containerSpec: {env: [A]}}]",
-        "{apiVersion: v1, kind: Job, spec: {template: {spec: {containers: {a: b}}}}}",
-        "{apiVersion: v1, kind: JobSet, spec: {replicatedJobs: [{replicas: two}]}}",
+        "{apiVersion: batch/v1, kind: Job, spec: {template: {spec: {containers: {a: b}}}}}",
+        "{apiVersion: v1, kind: JobSet, spec: {replicatedJobs: {a: b}}}",
+        "#!/bin/bash\n#SBATCH --nodes=4\nsrun python t.py",
         "{run: python t.py, envs: [A]}",
         "worker_pool_specs: 3",
         "- ",
@@ -542,6 +543,6 @@ def test_the_commands_of_vertex_ai_and_xpk_and_a_local_train() -> None:
 )
 def test_a_file_that_no_service_reads_is_no_fault_of_the_factory(text: str, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)
-    with pytest.raises(InputError, match=r"job\.yaml: no job is written so") as caught:
+    with pytest.raises(InputError, match=r"job\.yaml: (a script: )?no job is") as caught:
         convert(tmp_path / "job.yaml", (), targets=TARGETS)
     assert "docs/jobs.md" in caught.value.fix

@@ -153,6 +153,8 @@ def test_the_flags_of_gcloud_are_read_as_it_reads_them() -> None:
     [
         ("gcloud batch jobs submit x --config job.json", "gcloud batch jobs submit x: sends no"),
         ("gcloud compute instances create x --machine-type a2-highgpu-1g", "sends no training job"),
+        ("xpk cluster create --tpu-type=v5litepod-16", "xpk cluster create: sends no training job"),
+        ("xpk workload create-pathways --tpu-type=v5litepod-16", "sends no training job"),
         ("docker run --gpus all acme/train python t.py", "docker: no job is written so"),
         ("sky launch --gpus H100:8 -- python t.py", "sky: no job is written so"),
     ],
@@ -160,7 +162,7 @@ def test_the_flags_of_gcloud_are_read_as_it_reads_them() -> None:
 def test_another_command_is_refused_with_what_is_read(command: str, what: str) -> None:
     with pytest.raises(InputError, match=what) as caught:
         of_command(command)
-    assert "Kubernetes (Job, JobSet, PyTorchJob, TFJob, TrainJob)" in caught.value.fix
+    assert "Kubernetes (Job, JobSet, PyTorchJob, TFJob, JAXJob, TrainJob, V" in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -208,3 +210,115 @@ def test_skypilot_s_place_is_a_region_in_google_s_cloud_alone(tmp_path: Path) ->
     result = of_file(tmp_path, text.replace("INFRA", "k8s/my-cluster"))
     assert job(result.text).region is None
     assert [line.split(": ")[1] for line in result.left_out] == ["resources.infra"]
+
+
+LABEL = "{cloud.google.com/gke-accelerator: nvidia-l4}"
+TRAINER = (
+    "{name: t, image: a/b:1, command: [python, t.py], resources: {limits: {nvidia.com/gpu: 2}}}"
+)
+PROXY = "{name: proxy, image: c/d:1, command: [proxy], env: [{name: A, value: b}]}"
+POD = f"template: {{spec: {{priorityClassName: high, nodeSelector: {LABEL}, containers: [{PROXY}, "
+POD += f"{TRAINER}]}}}}"
+
+
+def of_kind(folder: Path, kind: str, spec: str) -> Converted:
+    return of_file(
+        folder, f"apiVersion: {kind.replace(' ', chr(10) + 'kind: ')}\nspec: {{{spec}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "replicas"),
+    [
+        ("batch/v1 Job", POD, [1]),
+        ("batch/v1 Job", POD.replace("containers", f"initContainers: [{PROXY}], containers"), [1]),
+        (
+            "kubeflow.org/v1 PyTorchJob",
+            f"pytorchReplicaSpecs: {{Worker: {{replicas: 3, {POD}}}}}",
+            [1, 2],
+        ),
+        ("kubeflow.org/v1 JAXJob", f"jaxReplicaSpecs: {{Worker: {{replicas: 2, {POD}}}}}", [1, 1]),
+        ("batch.volcano.sh/v1alpha1 Job", f"tasks: [{{replicas: 3, name: a, {POD}}}]", [1, 2]),
+        (
+            "batch.volcano.sh/v1alpha1 Job",
+            f"tasks: [{{replicas: 3, name: worker, {POD}}}, {{name: master, {POD}}}]",
+            [1, 3],
+        ),
+        (
+            "jobset.x-k8s.io/v1alpha2 JobSet",
+            f"replicatedJobs: [{{name: workers, template: {{spec: {{parallelism: 4, {POD}}}}}}}, "
+            f"{{name: driver, template: {{spec: {{{POD}}}}}}}]",
+            [1, 4],
+        ),
+    ],
+)
+def test_the_container_with_the_accelerators_is_the_program_s(
+    kind: str, spec: str, replicas: list[int], tmp_path: Path
+) -> None:
+    result = of_kind(tmp_path, kind, spec)
+    now = job(result.text)
+    assert (now.image, now.command, now.accelerators) == ("a/b:1", ("python", "t.py"), "2 x L4")
+    assert counts(result) == replicas and now.environment == {}
+    assert any("containers.0.image: not known" in line for line in result.left_out)
+    assert not any("priorityClassName" in line for line in result.left_out), "roles are alike"
+
+
+def test_of_containers_without_devices_the_operator_s_name_tells_the_program_s(
+    tmp_path: Path,
+) -> None:
+    pod = f"template: {{spec: {{containers: [{PROXY}, {{name: pytorch, image: a/b:1}}]}}}}"
+    result = of_kind(
+        tmp_path, "kubeflow.org/v1 PyTorchJob", f"pytorchReplicaSpecs: {{Master: {{{pod}}}}}"
+    )
+    assert job(result.text).image == "a/b:1"
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        "{cloud.google.com/gke-accelerator: nvidia-l4, "
+        "cloud.google.com/gke-gpu-partition-size: 1g.5gb}",
+        "{cloud.google.com/gke-accelerator: nvidia-l4, "
+        "cloud.google.com/gke-gpu-sharing-strategy: time-sharing}",
+        "{nvidia.com/gpu.product: NVIDIA-L4-SHARED}",
+        "{nvidia.com/gpu.product: NVIDIA-L4-MIG-1g.5gb}",
+    ],
+)
+def test_a_share_of_an_accelerator_is_named_and_the_job_gets_whole_ones(
+    labels: str, tmp_path: Path
+) -> None:
+    result = of_kind(tmp_path, "batch/v1 Job", POD.replace(LABEL, labels))
+    assert job(result.text).accelerators == "2 x L4" and "node_selector" not in result.text
+    assert any(line.endswith(": a job has whole accelerators") for line in result.left_out)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "what"),
+    [
+        ("batch/v1 Job", f"parallelism: $NODES, {POD}", "spec.parallelism: '.NODES' is no number"),
+        ("batch/v1 Job", POD.replace("gpu: 2", "gpu: <N>"), "'<N>' is no number"),
+        ("batch/v1 Job", POD.replace("gpu: 2", "gpu: '0.5'"), "'0.5' is no number"),
+        ("a.example/v1 Job", POD, r"Job of Kubernetes \(a.example/v1\); it is not converted"),
+        (
+            "batch.volcano.sh/v1alpha1 Job",
+            f"tasks: [{{name: mpimaster, {POD}}}, {{name: mpiworker, {POD}}}]",
+            "is not converted",
+        ),
+        (
+            "kubeflow.org/v1 PyTorchJob",
+            f"pytorchReplicaSpecs: {{Master: {{{POD}}}, "
+            f"Worker: {{{POD.replace('nvidia.com/gpu', 'nvidia.com/mig-1g.5gb')}}}}}",
+            "Worker.template.spec.containers.1.resources: nvidia.com/mig-1g.5gb names an accel",
+        ),
+    ],
+)
+def test_what_would_lose_an_accelerator_or_a_replica_is_refused(
+    kind: str, spec: str, what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=what):
+        of_kind(tmp_path, kind, spec)
+
+
+def test_a_job_that_asks_for_no_gpu_has_none(tmp_path: Path) -> None:
+    result = of_kind(tmp_path, "batch/v1 Job", POD.replace("gpu: 2", "gpu: 0").replace(LABEL, "{}"))
+    assert job(result.text).accelerators is None and job(result.text).image == "a/b:1"

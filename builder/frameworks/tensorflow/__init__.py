@@ -63,7 +63,8 @@ class TensorFlow(Framework):
     name = "tensorflow"
     title = "TensorFlow"
     distributions = frozenset(
-        {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu", "tf-nightly"}
+        {"tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-tpu"}
+        | {"tf-nightly", "tf-nightly-cpu", "tf-nightly-gpu"}
     )
     needed_by = frozenset(
         {"tensorflow-text", "tensorflow-addons", "tensorflow-estimator", "tf-keras", "tfx"}
