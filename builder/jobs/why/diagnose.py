@@ -62,29 +62,35 @@ _DONE = re.compile(
     rf"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?{_HOW_LONG}"
     rf"|\b(?:finished|done|completed) training{_HOW_LONG}"
     r"|^(?:total )?training (?:took|time):? \d[\w:., ]*$"
-    r"|'train_runtime':|\bloss for final step\b|\bmodel saved\b|\bsaved model\b"
+    r"|'train_runtime':|\bloss for final step\b"
     r"|\bassets written to\b|\bepochs completed in\b|\boptimizer stripped from\b",
     re.IGNORECASE,
 )
 """What programs print when they are done."""
+_SAVED = re.compile(r"\bmodel saved\b|\bsaved model\b", re.IGNORECASE)
+"""What they print then too, and after each epoch."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
     r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
 )
 _COMPLAINT = re.compile(
     r"\b(?:error|fatal|fail(?:ed\w*|s|ing|ure)?|exception|abort\w*|panic|denied|forbidden|killed"
-    r"|cannot|can't|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*"
-    r"|rejected|invalid|unsupported|evict\w*|preempted|reclaimed|timed out|exhausted|terminated"
-    r"|interrupted|nan|corrupt\w*|unmet|conflict|violates|unhealthy|unschedulable|overflow|out of"
+    r"|refused|rejected|evict\w*|preempted|reclaimed|timed out|exhausted|terminated|interrupted"
+    r"|nan|unhealthy|unschedulable|overflow|out of|violates|unmet|insufficient|exceed\w*|conflict"
     r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
-    r")\b",
+    r"|(?P<weak>cannot|can't|unable|could ?n[o']t|not found|unavailable|invalid|unsupported"
+    r"|corrupt\w*|mismatch|incompatible|missing|no such|not (?:supported|compatible|available|match)|unrecogni[sz]ed"
+    r"|died|crash\w*|lost))\b",
     re.IGNORECASE,
 )
+"""The weak words are also those of what a program tries and does without: they count at the end."""
 _MILD = re.compile(
-    r"\b(?:warn|info|debug|(?<!\.)retry\w*|error caught was)\b|warning:"
+    r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|newly initialized|(?<!\.)retry\w*|error caught was)\b"
+    r"|level=(?:warn|info|debug)|warning:"
+    r"|\b(?:going|falling back|defaulting|re-?downloading|continuing|proceeding|skipping(?! step)|ignoring)\b"
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
-    r"|\bfrom scratch\b|^(?:mkdir|rm): |\[\w+ @ 0x",
+    r"|\bfrom scratch\b|^(?:mkdir|rm|tee): |deprecat|\bin (?:a|the) (?:future|long)\b|\bcan yield\b|\[\w+ @ 0x",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
@@ -179,12 +185,14 @@ def _done_by_its_own_word(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | No
     """Return that a run ended well where its last lines say so, and none after that speaks against
     it."""
     after = max((match.index for match in fatal), default=-1)
+    goes_on = False
     for index in range(len(run.lines) - 1, max(after, len(run.lines) - 1 - LAST), -1):
         line = run.lines[index]
-        if line.event == "done" or _DONE.search(line.text):
-            return _diagnosis(table.named("ended-well"), "likely", (_of_line(run, index),))
-        if _EXCEPTION.search(line.text):
+        if _EXCEPTION.search(line.text) or (goes_on and _SAVED.search(line.text)):
             return None
+        if line.event == "done" or _DONE.search(line.text) or _SAVED.search(line.text):
+            return _diagnosis(table.named("ended-well"), "likely", (_of_line(run, index),))
+        goes_on = goes_on or _trains(line)
     return None
 
 
@@ -297,8 +305,11 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
     """Return line and column of each error that is no trace of another and that is not survived; of
     those that differ only in numbers, the first and the last."""
     shapes = defaultdict[str, list[tuple[int, int]]](list)
+    end = len(run.lines) - LAST
     for index, line in enumerate(run.lines):
         words = error.search(line.text)
+        if words and words.groupdict().get("weak") and index < end:
+            words = None
         if words and not _MILD.search(line.text) and not _FOLLOWS.search(line.text):
             shapes[re.sub(r"\d+", "0", line.text)][1:] = [(index, words.start())]
     return sorted(found for every in shapes.values() for found in every)
