@@ -40,7 +40,8 @@ FAILED = ("failed", "expired", "lost")
 OUTLIVED = 3
 """Signs of progress after a line that show that the run outlived it."""
 LAST = 4
-"""Lines at the end of a log in which a program's own words for a good end count."""
+"""Lines at the end of a log in which a program's own words for a good end count, and weak words of
+a complaint."""
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -79,18 +80,19 @@ _COMPLAINT = re.compile(
     r"|nan|unhealthy|unschedulable|overflow|out of|violates|unmet|insufficient|exceed\w*|conflict"
     r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
     r"|(?P<weak>cannot|can't|unable|could ?n[o']t|not found|unavailable|invalid|unsupported"
-    r"|corrupt\w*|mismatch|incompatible|missing|no such|not (?:supported|compatible|available|match)|unrecogni[sz]ed"
-    r"|died|crash\w*|lost))\b",
+    r"|not (?:supported|compatible|available|match)|unrecogni[sz]ed|corrupt\w*|mismatch"
+    r"|incompatible|missing|no such|died|crash\w*|lost))\b",
     re.IGNORECASE,
 )
-"""The weak words are also those of what a program tries and does without: they count at the end."""
+"""The weak words also tell what a program tries and does without. They count in the last lines."""
 _MILD = re.compile(
-    r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|newly initialized|(?<!\.)retry\w*|error caught was)\b"
-    r"|level=(?:warn|info|debug)|warning:"
-    r"|\b(?:going|falling back|defaulting|re-?downloading|continuing|proceeding|skipping(?! step)|ignoring)\b"
+    r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|(?<!\.)retry\w*|error caught was"
+    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|skipping(?! step)"
+    r"|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long))\b"
+    r"|level=(?:warn|info|debug)|warning:|deprecat"
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
-    r"|\bfrom scratch\b|^(?:mkdir|rm|tee): |deprecat|\bin (?:a|the) (?:future|long)\b|\bcan yield\b|\[\w+ @ 0x",
+    r"|\bfrom scratch\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
