@@ -90,7 +90,7 @@ _MILD = re.compile(
     r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|skipping(?! step)"
     r"|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long))\b"
     r"|level=(?:warn|info|debug)|warning:|deprecat"
-    r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
+    r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] |(?-i: [WI] )\d"
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
     r"|\bfrom scratch\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",
     re.IGNORECASE,
