@@ -84,15 +84,16 @@ _COMPLAINT = re.compile(
     r"|incompatible|missing|no such|died|crash\w*|lost))\b",
     re.IGNORECASE,
 )
-"""The weak words also tell what a program tries and does without. They count in the last lines."""
+"""The weak words also tell what a program tries and does without. They count in the last lines,
+where no training follows."""
 _MILD = re.compile(
     r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|(?<!\.)retry\w*|error caught was"
-    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|skipping(?! step)"
+    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|skipp(?:ing|ed)(?! step)"
     r"|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long))\b"
     r"|level=(?:warn|info|debug)|warning:|deprecat"
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] |(?-i: [WI] )\d"
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
-    r"|\bfrom scratch\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",
+    r"|\bfrom (?:scratch|step 0)\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
@@ -307,11 +308,12 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
     """Return line and column of each error that is no trace of another and that is not survived; of
     those that differ only in numbers, the first and the last."""
     shapes = defaultdict[str, list[tuple[int, int]]](list)
-    end = len(run.lines) - LAST
+    trained = [n for n, line in enumerate(run.lines) if _trains(line)][-1:]
+    end = max(len(run.lines) - LAST, *trained, 0)
     for index, line in enumerate(run.lines):
         words = error.search(line.text)
         if words and words.groupdict().get("weak") and index < end:
-            words = None
+            continue
         if words and not _MILD.search(line.text) and not _FOLLOWS.search(line.text):
             shapes[re.sub(r"\d+", "0", line.text)][1:] = [(index, words.start())]
     return sorted(found for every in shapes.values() for found in every)

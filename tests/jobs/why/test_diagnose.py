@@ -94,6 +94,7 @@ def test_what_a_program_does_without_is_a_complaint_only_at_the_end_of_its_log()
     lacks = "the weights of the reel are missing"
     assert why(lacks, "reading").ending == "checkpoint-mismatch"
     assert why(lacks, "reading", "adding up", "writing", "resting").ending == "unknown"
+    assert why(lacks, "step 1: loss 0.1").ending == "unknown"
     failed = f"error: {lacks}"
     assert why(failed, "reading", "adding up", "writing", "resting").ending == "checkpoint-mismatch"
 
