@@ -81,7 +81,7 @@ _COMPLAINT = re.compile(
     r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
     r"|(?P<weak>cannot|can't|unable|could ?n[o']t|not found|unavailable|invalid|unsupported"
     r"|not (?:supported|compatible|available|match)|unrecogni[sz]ed|corrupt\w*|mismatch"
-    r"|incompatible|missing|no such|died|crash\w*|lost))\b",
+    r"|incompatible|missing|no such|illegal|died|crash\w*|lost))\b",
     re.IGNORECASE,
 )
 """The weak words also tell what a program tries and does without. They count in the last lines,
