@@ -42,6 +42,8 @@ OUTLIVED = 3
 LAST = 4
 """Lines at the end of a log in which a program's own words for a good end count, and weak words of
 a complaint."""
+SAID = 1000
+"""Characters of an error that tell its kind."""
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -322,7 +324,7 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
 def _said(run: JobLog, index: int, start: int) -> str:
     """Return the words of an error from a column on. Some exceptions go on in the next line; those
     that say little stand with the line that raised them: `KeyError: 'a' <- cfg['a']`."""
-    words = run.lines[index].text[start:].strip()
+    words = run.lines[index].text[start:].strip()[:SAID]
     if words.endswith(("Error:", "Exception:")):
         return " ".join((words, *(line.text for line in run.lines[index + 1 : index + 2])))
     if index and re.match(r"KeyError: |AssertionError:?$", words):
