@@ -74,12 +74,13 @@ _SAVED = re.compile(r"\bmodel saved\b|\bsaved model\b", re.IGNORECASE)
 """What they print then too, and after each epoch."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
-    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$|\bCheck failed: "
 )
 _COMPLAINT = re.compile(
     r"\b(?:error|fatal|fail(?:ed\w*|s|ing|ure)?|exception|abort\w*|panic|denied|forbidden|killed"
-    r"|refused|rejected|evict\w*|preempted|reclaimed|timed out|exhausted|terminated|interrupted"
-    r"|nan|unhealthy|unschedulable|overflow|out of|violates|unmet|insufficient|exceed\w*|conflict"
+    r"|unexpectedly|refused|rejected|evict\w*|preempted|reclaimed|timed out|exhausted|terminated"
+    r"|interrupted|nan|unhealthy|unschedulable|overflow|out of|violates|unmet|insufficient"
+    r"|exceed\w*|conflict"
     r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
     r"|(?P<weak>cannot|can't|unable|could ?n[o']t|not found|unavailable|invalid|unsupported"
     r"|not (?:supported|compatible|available|match)|unrecogni[sz]ed|corrupt\w*|mismatch"
@@ -90,9 +91,10 @@ _COMPLAINT = re.compile(
 where no training follows."""
 _MILD = re.compile(
     r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|(?<!\.)retry\w*|error caught was"
-    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|skipp(?:ing|ed)(?! step)"
-    r"|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long))\b"
-    r"|level=(?:warn|info|debug)|warning:|deprecat"
+    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|will proceed"
+    r"|skipp(?:ing|ed)(?! step)|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long)"
+    r")\b"
+    r"|level=(?:warn|info|debug)|warning:|deprecat|\.warn(?:ing)?\(|^caused by: \["
     r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] |(?-i: [WI] )\d"
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
     r"|\bfrom (?:scratch|step 0)\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",

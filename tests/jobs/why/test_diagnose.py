@@ -100,13 +100,19 @@ def test_what_a_program_does_without_is_a_complaint_only_at_the_end_of_its_log()
 
 
 @pytest.mark.parametrize(
-    "survived", ["falling back to those of last year", "going to /tmp instead"]
+    "survived", ["falling back to those of last year", "going to /tmp instead", "will proceed"]
 )
 def test_a_line_that_says_what_the_program_does_next_is_no_error(survived: str) -> None:
     line = "error: no such file or directory: the dataset is not found"
     assert why(line).ending == "data-missing"
     assert why(f"{line}, {survived}").ending == "unknown"
     assert why("RuntimeError: the dataset is not found. To debug, look").ending == "data-missing"
+    assert why('  warnings.warn("error: the dataset is not found")').ending == "unknown"
+
+
+def test_a_failed_check_of_a_library_is_read_like_an_exception() -> None:
+    check = "[1:2:3] src/reader.cc:7: Check failed: n > 0 number of reels must be positive"
+    assert why(check, "terminate called after throwing an instance of 'E'").ending == "arguments"
 
 
 @pytest.mark.parametrize(
