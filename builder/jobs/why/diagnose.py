@@ -40,7 +40,10 @@ FAILED = ("failed", "expired", "lost")
 OUTLIVED = 3
 """Signs of progress after a line that show that the run outlived it."""
 LAST = 4
-"""Lines at the end of a log in which a program's own words for a good end count."""
+"""Lines at the end of a log in which a program's own words for a good end count, and weak words of
+a complaint."""
+SAID = 1000
+"""Characters of an error that tell its kind."""
 
 _PROGRESS = re.compile(
     r"\bepoch[ :=\[]*\d+|\bsteps?[ :=]+\d+|global_step/sec|examples/sec|\d+/\d+ \[|\bit/s\]|s/it\]"
@@ -62,29 +65,39 @@ _DONE = re.compile(
     rf"|\btraining (?:is |has )?(?:done|finished|completed?)(?: successfully)?{_HOW_LONG}"
     rf"|\b(?:finished|done|completed) training{_HOW_LONG}"
     r"|^(?:total )?training (?:took|time):? \d[\w:., ]*$"
-    r"|'train_runtime':|\bloss for final step\b|\bmodel saved\b|\bsaved model\b"
+    r"|'train_runtime':|\bloss for final step\b"
     r"|\bassets written to\b|\bepochs completed in\b|\boptimizer stripped from\b",
     re.IGNORECASE,
 )
 """What programs print when they are done."""
+_SAVED = re.compile(r"\bmodel saved\b|\bsaved model\b", re.IGNORECASE)
+"""What they print then too, and after each epoch."""
 _EXCEPTION = re.compile(
     r"(?:^|[\s\]|:>])(?:[a-z_]\w*\.)*[A-Z_]\w*(?:Error|Exception)(?: \([^)]*\))?:(?=\s|$)"
-    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$"
+    r"|^(?:[a-z_]\w*\.)+[A-Z]\w*(?::\s|$)|^[A-Z]\w*(?:Error|Exception)$|\bCheck failed: "
 )
 _COMPLAINT = re.compile(
     r"\b(?:error|fatal|fail(?:ed\w*|s|ing|ure)?|exception|abort\w*|panic|denied|forbidden|killed"
-    r"|cannot|can't|unable|could ?n[o']t|not found|unavailable|insufficient|refused|exceed\w*"
-    r"|rejected|invalid|unsupported|evict\w*|preempted|reclaimed|timed out|exhausted|terminated"
-    r"|interrupted|nan|corrupt\w*|unmet|conflict|violates|unhealthy|unschedulable|overflow|out of"
+    r"|unexpectedly|refused|rejected|evict\w*|preempted|reclaimed|timed out|exhausted|terminated"
+    r"|interrupted|nan|unhealthy|unschedulable|overflow|out of|violates|unmet|insufficient"
+    r"|exceed\w*|conflict"
     r"|(?:cuda_error|invalid_argument|permission_denied|resource_exhausted|deadline_exceeded)\w*"
-    r")\b",
+    r"|(?P<weak>cannot|can't|unable|could ?n[o']t|not found|unavailable|invalid|unsupported"
+    r"|not (?:supported|compatible|available|match)|unrecogni[sz]ed|corrupt\w*|mismatch"
+    r"|incompatible|missing|no such|illegal|died|crash\w*|lost))\b",
     re.IGNORECASE,
 )
+"""The weak words also tell what a program tries and does without. They count in the last lines,
+where no training follows."""
 _MILD = re.compile(
-    r"\b(?:warn|info|debug|(?<!\.)retry\w*|error caught was)\b|warning:"
-    r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] "
+    r"\b(?:(?-i:WARN|INFO|DEBUG)|(?<=\[)(?:warn|info|debug)|(?<!\.)retry\w*|error caught was"
+    r"|going|falling back|defaulting|re-?download\w*|continuing|proceeding|will proceed"
+    r"|skipp(?:ing|ed)(?! step)|ignoring|newly initialized|can yield|in (?:a|the) (?:future|long)"
+    r")\b"
+    r"|level=(?:warn|info|debug)|warning:|deprecat|\.warn(?:ing)?\(|^caused by: \["
+    r"|^[\d:. -]*[wi] |^[wi]\d{4} |\[[wi] |(?-i: [WI] )\d"
     r"|\bwarning\b(?!\s{2,}(?-i:Failed|BackOff|Unexpected))"
-    r"|\bfrom scratch\b|^(?:mkdir|rm): |\[\w+ @ 0x",
+    r"|\bfrom (?:scratch|step 0)\b|^(?:mkdir|rm|tee): |\[\w+ @ 0x",
     re.IGNORECASE,
 )
 """What a program writes on lines that it survives."""
@@ -179,12 +192,14 @@ def _done_by_its_own_word(run: JobLog, fatal: Sequence[Match]) -> Diagnosis | No
     """Return that a run ended well where its last lines say so, and none after that speaks against
     it."""
     after = max((match.index for match in fatal), default=-1)
+    goes_on = False
     for index in range(len(run.lines) - 1, max(after, len(run.lines) - 1 - LAST), -1):
         line = run.lines[index]
-        if line.event == "done" or _DONE.search(line.text):
-            return _diagnosis(table.named("ended-well"), "likely", (_of_line(run, index),))
-        if _EXCEPTION.search(line.text):
+        if _EXCEPTION.search(line.text) or (goes_on and _SAVED.search(line.text)):
             return None
+        if line.event == "done" or _DONE.search(line.text) or _SAVED.search(line.text):
+            return _diagnosis(table.named("ended-well"), "likely", (_of_line(run, index),))
+        goes_on = goes_on or _trains(line)
     return None
 
 
@@ -297,8 +312,12 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
     """Return line and column of each error that is no trace of another and that is not survived; of
     those that differ only in numbers, the first and the last."""
     shapes = defaultdict[str, list[tuple[int, int]]](list)
+    trained = [n for n, line in enumerate(run.lines) if _trains(line)][-1:]
+    end = max(len(run.lines) - LAST, *trained, 0)
     for index, line in enumerate(run.lines):
         words = error.search(line.text)
+        if words and words.groupdict().get("weak") and index < end:
+            continue
         if words and not _MILD.search(line.text) and not _FOLLOWS.search(line.text):
             shapes[re.sub(r"\d+", "0", line.text)][1:] = [(index, words.start())]
     return sorted(found for every in shapes.values() for found in every)
@@ -307,7 +326,7 @@ def _errors(run: JobLog, error: re.Pattern[str]) -> list[tuple[int, int]]:
 def _said(run: JobLog, index: int, start: int) -> str:
     """Return the words of an error from a column on. Some exceptions go on in the next line; those
     that say little stand with the line that raised them: `KeyError: 'a' <- cfg['a']`."""
-    words = run.lines[index].text[start:].strip()
+    words = run.lines[index].text[start:].strip()[:SAID]
     if words.endswith(("Error:", "Exception:")):
         return " ".join((words, *(line.text for line in run.lines[index + 1 : index + 2])))
     if index and re.match(r"KeyError: |AssertionError:?$", words):

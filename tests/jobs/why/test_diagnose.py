@@ -90,6 +90,45 @@ def test_an_exception_is_read_before_a_complaint_and_with_the_line_that_it_goes_
     assert why("--- Logging error ---", "ValueError: shapes do not match").ending == "unknown"
 
 
+def test_what_a_program_does_without_is_a_complaint_only_at_the_end_of_its_log() -> None:
+    lacks = "the weights of the reel are missing"
+    assert why(lacks, "reading").ending == "checkpoint-mismatch"
+    assert why(lacks, "reading", "adding up", "writing", "resting").ending == "unknown"
+    assert why(lacks, "step 1: loss 0.1").ending == "unknown"
+    failed = f"error: {lacks}"
+    assert why(failed, "reading", "adding up", "writing", "resting").ending == "checkpoint-mismatch"
+
+
+@pytest.mark.parametrize(
+    "survived", ["falling back to those of last year", "going to /tmp instead", "will proceed"]
+)
+def test_a_line_that_says_what_the_program_does_next_is_no_error(survived: str) -> None:
+    line = "error: no such file or directory: the dataset is not found"
+    assert why(line).ending == "data-missing"
+    assert why(f"{line}, {survived}").ending == "unknown"
+    assert why("RuntimeError: the dataset is not found. To debug, look").ending == "data-missing"
+    assert why('  warnings.warn("error: the dataset is not found")').ending == "unknown"
+
+
+def test_a_failed_check_of_a_library_is_read_like_an_exception() -> None:
+    check = "[1:2:3] src/reader.cc:7: Check failed: n > 0 number of reels must be positive"
+    assert why(check, "terminate called after throwing an instance of 'E'").ending == "arguments"
+
+
+@pytest.mark.parametrize(
+    ("speaker", "ending"),
+    [
+        ("FATAL:   container creation failed: {}", "start-failed"),
+        ("Error: OCI runtime error: crun: {}", "start-failed"),
+        ("srun: error: Task launch for StepId=1.0 failed on node a: {}", "start-failed"),
+        ("slurmstepd: error: pyxis: failed to import docker image: {}", "image-pull"),
+        ("ValueError: {}", "data-missing"),
+    ],
+)
+def test_who_speaks_tells_what_the_same_words_mean(speaker: str, ending: str) -> None:
+    assert why(speaker.format("the data file does not exist")).ending == ending
+
+
 def test_an_answer_is_certain_where_the_job_is_known_to_have_failed() -> None:
     assert why(OOM).certainty == "likely"
     assert why(OOM, state="failed").certainty == "certain"
@@ -217,6 +256,8 @@ def test_a_programs_own_word_for_a_good_end_counts_at_the_end_of_its_log() -> No
     assert why("epoch 3, training time: 12 s").ending == "unknown"
     assert why("training done", "a", "b", "c", "d").ending == "unknown"
     assert why("training done", OWN).ending == "unknown"
+    assert why("Model saved to a.pt", "bye").ending == "ended-well"
+    assert why("Model saved to a.pt", "epoch 2: loss 0.4").ending == "unknown"
     assert why("training done", exit_code=1, state="failed").ending == "unknown"
 
 
