@@ -290,7 +290,7 @@ def _said(
             others += 1
         elif convolution.of_any_batch not in known:
             new.setdefault(convolution.of_any_batch, (convolution, lines))
-    remarks = [f"{others} convolutions were not asked of cuDNN"] if others else []
+    remarks = [f"not asked of cuDNN: {others} of its convolutions"] if others else []
     if not new:
         return {"remark": remarks[0]} if remarks else {}
     work = partial(_answers, properties, [convolution for convolution, _ in new.values()])
@@ -304,7 +304,7 @@ def _said(
             return {"refused": f"{name} has no plan for {convolution}\n{lines}"}
     remarks = [*dict.fromkeys(instead[each.type] for each, _ in without), *remarks]
     if has := len(new) - len(without):
-        remarks.insert(0, f"{name} has plans for {has} convolutions")
+        remarks.insert(0, f"{name} has plans for its convolutions ({has})")
     return {"remark": "; ".join(remarks)}
 
 

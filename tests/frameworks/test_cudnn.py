@@ -114,13 +114,13 @@ def test_the_line_says_how_many_were_asked_and_how_many_were_not(
     monkeypatch.setattr(Planner, "plans", lambda _self, each: each.type != "bfloat16")
     half, whole = (replace(FORWARD, type=kind) for kind in ("float16", "int8"))
     given = [(half, ""), (half, ""), (replace(half, kind="data"), ""), (whole, ""), (None, "")]
-    said = "cuDNN 9.10.2 has plans for 2 convolutions"
-    assert cudnn.said({}, given) == {"remark": f"{said}; 2 convolutions were not asked of cuDNN"}
+    said = "cuDNN 9.10.2 has plans for its convolutions (2)"
+    assert cudnn.said({}, given) == {"remark": f"{said}; not asked of cuDNN: 2 of its convolutions"}
     instead = {"bfloat16": "another way is slower"}
     assert cudnn.said({}, [*given[:3], (FORWARD, "")], instead=instead) == {
         "remark": f"{said}; another way is slower"
     }
-    assert cudnn.said({}, given[3:]) == {"remark": "2 convolutions were not asked of cuDNN"}
+    assert cudnn.said({}, given[3:]) == {"remark": "not asked of cuDNN: 2 of its convolutions"}
 
 
 def test_a_larger_batch_is_not_asked_again_but_another_picture_is(

@@ -188,7 +188,7 @@ class Work:
             hook.answer(found)
             found.update(self.ask_cudnn(concrete.graph))
             hook.answer(found)
-            if "arguments" in found:
+            if "arguments" in found and "refused" not in found:
                 self.enlarge(function, specs, found)
         except Exception as error:
             hook.answer({**step, "failed": hook.words(error)})
