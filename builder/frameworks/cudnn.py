@@ -9,11 +9,9 @@ is copied into a container beside a hook of the check `compile`.
 # ruff: noqa: PTH207
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import glob
 import json
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,19 +30,15 @@ _BEFORE = ("cuda_runtime/lib/libcudart", "cuda_nvrtc/lib/libnvrtc", "cublas/lib/
 """What cuDNN is linked to, in NVIDIA's wheels."""
 _OWN = "cudnn/lib/libcudnn"
 
-_CONVOLUTION, _CONFIGURATION, _HEURISTICS, _PLAN, _GRAPH, _TENSOR, _DEVICE = 1, 3, 4, 5, 15, 17, 38
+_POINTWISE, _CONVOLUTION, _CONFIGURATION, _HEURISTICS, _PLAN = 0, 1, 3, 4, 5
+_PLACED, _GRAPH, _TENSOR, _DEVICE = 13, 15, 17, 38
 """Descriptors."""
-_TYPE, _INT64, _FLOAT, _DOUBLE, _MODE, _HEURISTIC, _DESCRIPTOR, _CHARACTER = (
-    1,
-    3,
-    4,
-    5,
-    7,
-    8,
-    15,
-    24,
-)
+_TYPE, _BOOLEAN, _INT64, _FLOAT, _DOUBLE, _MODE, _HEURISTIC = 1, 2, 3, 4, 5, 7, 8
+_FUNCTION, _DESCRIPTOR, _CHARACTER = 14, 15, 24
 """Types of attributes."""
+_FUSED = {"": (), "kNone": (0, 0), "kRelu": (0, 0, 100)}
+"""What is computed of a convolution's output, by CUDNN_POINTWISE_*: a side input is added, a bias,
+then relu (xla/stream_executor/cuda/cuda_dnn.cc, GetCudnnFusedOperationGraph)."""
 _MODES = (3, 2)
 """CUDNN_HEUR_MODE_A, then _FALLBACK, as frameworks ask."""
 _MOST = 64
@@ -76,6 +70,9 @@ class Convolution:
     before: tuple[int, ...]
     after: tuple[int, ...]
     dilation: tuple[int, ...]
+    fused: str = ""
+    """What one call does of its output: "kNone" adds a bias, "kRelu" goes on with relu (XLA's
+    ActivationMode); "" where it is a call of its own."""
 
     @property
     def of_any_batch(self) -> Convolution:
@@ -106,8 +103,9 @@ class Planner:
         self.library = _opened()
         self.library.cudnnGetVersion.restype = ctypes.c_size_t
         self.version = int(self.library.cudnnGetVersion())
+        self.name = f"cuDNN {_words(self.version)}"
         if self.version < OLDEST:
-            raise CudnnError(f"cuDNN {self.version} plans for no device that is not here")
+            raise CudnnError(f"{self.name} plans for no device that is not here")
         text = json.dumps(properties).encode()
         told = (2702, _CHARACTER, ctypes.create_string_buffer(text), len(text))
         self.device = self._made(_DEVICE, told)
@@ -124,7 +122,10 @@ class Planner:
         """Return the operation as a graph of its own. Raises CudnnError."""
         kind, spatial = TYPES[asked.type], len(asked.stride)
         within = 1 if asked.type == "float64" else 0
+        math = TYPES["float64" if within else "float32"]
         places = [self._tensor(each, kind, at) for at, each in enumerate(asked.ordered)]
+        if asked.fused:
+            places[2] = self._tensor(asked.y, math, 3, virtual=True)
         described = self._made(
             _CONVOLUTION,
             (100, _TYPE, ctypes.c_int(within), 1),
@@ -145,9 +146,40 @@ class Planner:
             (first + 2, _DESCRIPTOR, described, 1),
             *((first + 3 + at, _DESCRIPTOR, each, 1) for at, each in enumerate(places)),
         )
-        return self._made(_GRAPH, (801, _DESCRIPTOR, operation, 1))
+        after = self._after(asked, places[2], kind, math)
+        operations = (ctypes.c_void_p * (1 + len(after)))(
+            *(each.value for each in (operation, *after))
+        )
+        return self._made(_GRAPH, (801, _DESCRIPTOR, operations, len(operations)))
 
-    def _tensor(self, tensor: Tensor, kind: int, at: int) -> Any:
+    def _after(self, asked: Convolution, made: Any, kind: int, math: int) -> list[Any]:
+        """Return the operations that are fused with a convolution, each of the output before it.
+        math: the type that they calculate in."""
+        operations: list[Any] = []
+        functions = _FUSED[asked.fused]
+        bias = laid_out([1, asked.y.shape[1], *(1 for _ in asked.stride)], last=False)
+        for at, function in enumerate(functions):
+            is_last = at + 1 == len(functions)
+            out = self._tensor(asked.y, kind if is_last else math, 4 + at, virtual=not is_last)
+            function_ = self._made(
+                _POINTWISE,
+                (0, _FUNCTION, ctypes.c_int(function), 1),
+                (1, _TYPE, ctypes.c_int(math), 1),
+            )
+            beside = [self._tensor((asked.y, bias)[at], kind, 8 + at)] if at < 2 else []
+            operations.append(
+                self._made(
+                    _PLACED,
+                    (750, _DESCRIPTOR, function_, 1),
+                    (751, _DESCRIPTOR, made, 1),
+                    *((752, _DESCRIPTOR, each, 1) for each in beside),
+                    (753, _DESCRIPTOR, out, 1),
+                )
+            )
+            made = out
+        return operations
+
+    def _tensor(self, tensor: Tensor, kind: int, at: int, virtual: bool = False) -> Any:
         return self._made(
             _TENSOR,
             (900, _INT64, _longs([16]), 1),
@@ -155,6 +187,7 @@ class Planner:
             (902, _INT64, _longs(tensor.shape), len(tensor.shape)),
             (903, _INT64, _longs(tensor.strides), len(tensor.strides)),
             (906, _INT64, _longs([at + 1]), 1),
+            (907, _BOOLEAN, ctypes.c_bool(virtual), 1),
         )
 
     def _named(self, graph: Any, mode: int) -> Iterator[Any]:
@@ -203,122 +236,94 @@ class Planner:
 
     def _call(self, function: Any, *arguments: Any) -> None:
         if status := function(*arguments):
-            raise CudnnError(f"cuDNN {self.version} says {status}")
+            raise CudnnError(f"{self.name} says {status}")
 
 
-_ARRAY = re.compile(r"%?([\w.-]+) = \(?(\w+)\[([\d,]*)\]\{([\d,]*)")
-_CALLED = re.compile(
-    r"%?([\w.-]+) = .*custom-call\(([^)]*)\), window=\{([^}]*)\}, dim_labels=(\w+)_(\w+)->(\w+)"
-    r'.*custom_call_target="__cudnn\$conv(Forward|BackwardInput|BackwardFilter)"(.*)'
-)
-_OF_XLA = {"f32": "float32", "f64": "float64", "f16": "float16", "bf16": "bfloat16"}
+def laid_out(shape: Sequence[int], last: bool) -> Tensor:
+    """Return a tensor without gaps. last: whether its channels are the last in memory."""
+    order = [*range(2, len(shape)), 1] if last else [*range(1, len(shape))]
+    strides, step = [0] * len(shape), 1
+    for place in reversed([0, *order]):
+        strides[place], step = step, step * shape[place]
+    return Tensor(tuple(map(int, shape)), tuple(map(int, strides)))
 
 
-def of_hlo(text: str) -> Iterator[tuple[Convolution, str]]:
-    """Yield the convolutions that a compiled module of XLA calls of cuDNN, with their lines."""
-    arrays = {name: each for name, *each in _ARRAY.findall(text)}
-    lines = _frames(text)
-    for name, operands, window, *labels, operation, rest in _CALLED.findall(text):
-        first, second = (
-            arrays.get(each.split("%")[-1].strip()) for each in operands.split(",")[:2]
-        )
-        made = arrays.get(name)
-        if not first or not second or not made or first[0] not in _OF_XLA:
-            continue
-        given = {
-            "Forward": ("forward", first, second, made),
-            "BackwardInput": ("data", made, second, first),
-            "BackwardFilter": ("filter", first, made, second),
-        }[operation]
-        kind, *tensors = given
-        x, w, y = (
-            _labelled(each[1], each[2], label) for each, label in zip(tensors, labels, strict=True)
-        )
-        said = dict(each.split("=") for each in window.split())
-        count = len(x.shape) - 2
-        stride, dilation = (
-            tuple(map(int, said.get(key, "x".join("1" * count)).split("x")))
-            for key in ("stride", "rhs_dilate")
-        )
-        pads = [each.split("_") for each in said.get("pad", "x".join(["0_0"] * count)).split("x")]
-        before, after = (tuple(int(pad[at]) for pad in pads) for at in (0, 1))
-        frame = re.search(r"stack_frame_id=(\d+)", rest)
-        type_ = _OF_XLA[first[0]]
-        asked = Convolution(kind, type_, x, w, y, stride, before, after, dilation)
-        yield asked, lines.get(frame[1] if frame else "", "")
+def frames(stack: Iterable[Any]) -> str:
+    """Return where a stack of Python's is (traceback.FrameSummary), innermost first, as the check
+    reads it."""
+    return "\n".join(f"  {at.filename}:{at.lineno}:0 [{at.name}]" for at in reversed([*stack]))
 
 
-def _labelled(shape: str, layout: str, labels: str) -> Tensor:
-    """Return an array of XLA's as cuDNN orders it. labels: "b01f", "01io"."""
-    sizes, strides, step = [int(each) for each in shape.split(",")], {}, 1
-    for place in map(int, layout.split(",")):
-        strides[place], step = step, step * sizes[place]
-    outer = "bf" if "b" in labels else "oi"
-    order = [labels.index(each) for each in (*outer, *map(str, range(len(sizes) - 2)))]
-    return Tensor(tuple(sizes[at] for at in order), tuple(strides[at] for at in order))
+def said(
+    properties: Mapping[str, Any],
+    asked: Iterable[tuple[Convolution | None, str]],
+    known: dict[Convolution, bool] | None = None,
+    instead: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Return what cuDNN says of a step's convolutions, each asked once: `refused` where it has no
+    plan for one, else a `remark`; nothing of none. What nobody expects is a remark, and the rest of
+    what is known of the step stays.
 
-
-def _frames(text: str) -> dict[str, str]:
-    """Return of each frame of a module where it is: lines, innermost first."""
-    head = text.partition("StackFrames")[0]
-    files = dict(
-        re.findall(r'^(\d+) "(/[^"]*)"$', head.partition("FunctionNames")[0], re.MULTILINE)
-    )
-    places = re.findall(r"^(\d+) \{file_name_id=(\d+) .*? line=(\d+)", head, re.MULTILINE)
-    at = {place: f"  {files.get(file, '')}:{line}:0 [step]" for place, file, line in places}
-    frames = re.findall(
-        r"^(\d+) \{file_location_id=(\d+) parent_frame_id=(\d+)", text, re.MULTILINE
-    )
-    lines: dict[str, str] = {}
-    for frame, place, parent in frames:  # a parent, which comes first, is counted from 2
-        above = lines.get(str(int(parent) - 1), "")
-        lines[frame] = "\n".join(filter(None, [at.get(place, ""), above]))
-    return lines
-
-
-@contextlib.contextmanager
-def asking() -> Iterator[dict[str, str]]:
-    """Give what is said of a step: what nobody expects is a remark, and the rest of what is known
-    of the step stays."""
-    said: dict[str, str] = {}
+    asked: convolutions with the lines that make them; None for one whose sizes are not known.
+    known: the answers so far, of any batch; it gets the new ones. instead: what is said of a type
+    without plans where the framework takes another way.
+    """
     try:
-        yield said
+        return _said(properties, list(asked), {} if known is None else known, instead or {})
     except Exception as error:
         why = str(error) if isinstance(error, hook.EndedError) else hook.words(error)
-        said["remark"] = f"not known what cuDNN says of it: {why}"
+        return {"remark": f"not known what cuDNN says of it: {why}"}
 
 
-def refused(
+def _said(
     properties: Mapping[str, Any],
-    asked: Iterable[tuple[Convolution, str]],
-    known: dict[Convolution, bool] | None = None,
-) -> Iterator[tuple[Convolution, str]]:
-    """Yield the convolutions of (convolution, its line) that cuDNN has no plan for, once each; none
-    where there is no cuDNN, or one that is too old.
-
-    known: the answers so far, of any batch; it gets the new ones. cuDNN is asked in a process of
-    its own: 9.8 to 9.10 end with SIGSEGV where they are asked for a B200. Raises EndedError then.
-    """
-    known = {} if known is None else known
+    given: Sequence[tuple[Convolution | None, str]],
+    known: dict[Convolution, bool],
+    instead: Mapping[str, str],
+) -> dict[str, str]:
+    """See `said`. cuDNN is asked in a process of its own: 9.8 to 9.10 end with SIGSEGV where they
+    are asked for a B200."""
     new: dict[Convolution, tuple[Convolution, str]] = {}
-    for convolution, line in asked:
-        if convolution.of_any_batch not in known:
-            new.setdefault(convolution.of_any_batch, (convolution, line))
+    others = 0
+    for convolution, lines in given:
+        if not convolution or convolution.type not in TYPES or convolution.fused not in _FUSED:
+            others += 1
+        elif convolution.of_any_batch not in known:
+            new.setdefault(convolution.of_any_batch, (convolution, lines))
+    remarks = [f"not asked of cuDNN: {others} of its convolutions"] if others else []
     if not new:
-        return
-    questions = [convolution for convolution, _ in new.values()]
-    answers = hook.end(hook.begin(partial(_answers, properties, questions)), _SECONDS)
-    known.update(zip(new, answers, strict=False))
-    yield from (each for key, each in new.items() if not known.get(key, True))
+        return {"remark": remarks[0]} if remarks else {}
+    work = partial(_answers, properties, [convolution for convolution, _ in new.values()])
+    name, plans = hook.end(hook.begin(work), _SECONDS)
+    if not plans:
+        return {"remark": f"its convolutions were not asked: {name}"}
+    known.update(zip(new, plans))  # noqa: B905 - Python 3.8
+    without = [each for key, each in new.items() if not known[key]]
+    for convolution, lines in without:
+        if convolution.type not in instead:
+            return {"refused": f"{name} has no plan for {convolution}\n{lines}"}
+    remarks = [*dict.fromkeys(instead[each.type] for each, _ in without), *remarks]
+    if has := len(new) - len(without):
+        remarks.insert(0, f"{name} has plans for its convolutions ({has})")
+    return {"remark": "; ".join(remarks)}
 
 
-def _answers(properties: Mapping[str, Any], questions: Sequence[Convolution]) -> list[bool]:
-    """Return of each convolution whether it has a plan; nothing where cuDNN cannot be asked."""
+def _answers(
+    properties: Mapping[str, Any], questions: Sequence[Convolution]
+) -> tuple[str, list[bool]]:
+    """Return which cuDNN it is, and of each convolution whether it has a plan; why not, and
+    nothing, where it cannot be asked."""
     try:
         planner = Planner(properties)
-    except (OSError, CudnnError):
-        return []
-    return [planner.plans(each) for each in questions]
+    except (OSError, CudnnError) as error:
+        return str(error), []
+    return planner.name, [planner.plans(each) for each in questions]
+
+
+def _words(version: int) -> str:
+    """Return "9.10.2" of 91002, and "8.9.7" of 8907 (CUDNN_VERSION)."""
+    major = 10000 if version >= 90000 else 1000
+    return f"{version // major}.{version % major // 100}.{version % 100}"
 
 
 def _longs(values: Sequence[int]) -> Any:

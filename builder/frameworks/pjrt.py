@@ -99,13 +99,7 @@ class Compiler:
         code = ctypes.create_string_buffer(program.code_size)
         program.code = ctypes.addressof(code)
         self._call(_OPTIMIZED, *given)
-        length, shift, begin = 0, 0, 1
-        while True:
-            byte = code.raw[begin]
-            length |= (byte & 127) << shift
-            begin, shift = begin + 1, shift + 7
-            if byte < 128:
-                return code.raw[begin : begin + length]
+        return bytes(Message(code.raw).fields[1][0])
 
     def _call(self, place: int, *given: tuple[str, Any, Any]) -> Any:
         """Call a function with (name, type, value), and return the structure as it left it."""
@@ -148,3 +142,54 @@ def _field(number: int, content: bytes) -> bytes:
         prefix.append(size & 127 | 128)
         size >>= 7
     return bytes(prefix) + bytes([size]) + content
+
+
+class Message:
+    """A serialized message of a protocol buffer: its fields by their numbers."""
+
+    def __init__(self, content: Any = b"") -> None:
+        self.fields: dict[int, list[Any]] = {}
+        at, content = 0, memoryview(content)
+        while at < len(content):
+            key, at = _number(content, at)
+            if key & 7 == 0:
+                value, at = _number(content, at)
+            else:
+                size, at = _number(content, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
+                value, at = content[at : at + size], at + size
+            self.fields.setdefault(key >> 3, []).append(value)
+
+    def each(self, field: int) -> list[Message]:
+        return [Message(content) for content in self.fields.get(field, ())]
+
+    def one(self, field: int) -> Message:
+        """Return a message; one without fields where it is not there."""
+        return (self.each(field) or [Message()])[0]
+
+    def text(self, field: int) -> str:
+        return bytes(self.fields.get(field, [b""])[0]).decode(errors="replace")
+
+    def number(self, field: int) -> int:
+        """Return a whole number; 0, which is not written, where it is not there."""
+        return int(self.fields.get(field, [0])[0])
+
+    def numbers(self, field: int) -> tuple[int, ...]:
+        """Return numbers, which are written each for itself or all together."""
+        found: list[int] = []
+        for value in self.fields.get(field, ()):
+            at = 0
+            while not isinstance(value, int) and at < len(value):
+                number, at = _number(value, at)
+                found.append(number)
+            found += [value] if isinstance(value, int) else []
+        return tuple(found)
+
+
+def _number(content: Any, at: int) -> tuple[int, int]:
+    """Return the number that begins there, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = content[at]
+        value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
+        if byte < 128:
+            return value - (1 << 64) if value >> 63 else value, at

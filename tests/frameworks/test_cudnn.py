@@ -1,4 +1,4 @@
-"""What cuDNN is asked of convolutions: how they stand in XLA's text, and what its answers mean. A
+"""What cuDNN is asked of convolutions, and what its answers mean. A
 library that answers as it does stands in its place; docs/compile.md says what the real one said."""
 
 # Names and arguments are the library's.
@@ -16,53 +16,10 @@ import pytest
 from builder.frameworks import cudnn, hook
 from builder.frameworks.cudnn import Convolution, CudnnError, Planner, Tensor
 
-HLO = """\
-HloModule jit_step
-
-FileNames
-1 "/app/train.py"
-2 "/opt/venv/lib/python3.13/site-packages/flax/nn.py"
-
-FunctionNames
-1 "step"
-2 "conv"
-
-FileLocations
-1 {file_name_id=1 function_name_id=1 line=18 end_line=18 column=6 end_column=96}
-2 {file_name_id=2 function_name_id=2 line=7 end_line=7 column=6 end_column=9}
-
-StackFrames
-1 {file_location_id=1 parent_frame_id=1}
-2 {file_location_id=2 parent_frame_id=2}
-
-ENTRY %main (x: bf16[48,33,33,3], w: bf16[32,3,3,3]) -> bf16[48,16,16,32] {
-  %x = bf16[48,33,33,3]{3,2,1,0} parameter(0)
-  %w = bf16[32,3,3,3]{3,2,1,0} parameter(1)
-  %conv.1 = (bf16[48,16,16,32]{3,2,1,0}, u8[0]{0}) custom-call(%x, %w), window={size=3x3 \
-stride=2x2 pad=0_1x0_1}, dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convForward", \
-metadata={op_name="jit(step)/conv" stack_frame_id=2}, backend_config={}
-  %y = bf16[48,16,16,32]{3,2,1,0} get-tuple-element(%conv.1), index=0
-  %conv.2 = (bf16[32,3,3,3]{3,2,1,0}, u8[0]{0}) custom-call(%x, %y), window={size=3x3 stride=2x2 \
-rhs_dilate=1x1}, dim_labels=b01f_o01i->b01f, custom_call_target="__cudnn$convBackwardFilter", \
-metadata={op_name="jit(step)/conv"}, backend_config={}
-}
-"""
 X = Tensor((48, 3, 33, 33), (3267, 1, 99, 3))
 W = Tensor((32, 3, 3, 3), (27, 1, 9, 3))
 Y = Tensor((48, 32, 16, 16), (8192, 1, 512, 32))
 FORWARD = Convolution("forward", "bfloat16", X, W, Y, (2, 2), (0, 0), (1, 1), (1, 1))
-
-
-def test_convolutions_are_read_with_sizes_strides_and_the_programs_lines() -> None:
-    (first, lines), (second, unknown) = cudnn.of_hlo(HLO)
-    assert first == FORWARD
-    assert lines.splitlines() == [
-        "  /opt/venv/lib/python3.13/site-packages/flax/nn.py:7:0 [step]",
-        "  /app/train.py:18:0 [step]",
-    ]
-    assert (second.kind, second.x, second.w, second.y) == ("filter", X, W, Y)
-    assert second.after == (0, 0) and unknown == ""
-    assert str(first) == "a convolution in bfloat16 (forward) of 48 x 3 x 33 x 33 by 32 x 3 x 3 x 3"
 
 
 class Library:
@@ -72,6 +29,7 @@ class Library:
         self.version, self.named, self.builds = version, named, builds
         self.kinds: list[int] = []
         self.types: list[int] = []
+        self.virtual: list[bool] = []
         self.cudnnGetVersion = lambda: version  # a function, which is told its type
 
     def cudnnBackendCreateDescriptor(self, kind: int, made: Any) -> int:
@@ -82,6 +40,8 @@ class Library:
     def cudnnBackendSetAttribute(self, _of: Any, name: int, _kind: int, _n: Any, value: Any) -> int:
         if name == 901:
             self.types.append(value._obj.value)
+        if name == 907:
+            self.virtual.append(value._obj.value)
         return 0
 
     def cudnnBackendFinalize(self, of: ctypes.c_void_p) -> int:
@@ -122,9 +82,45 @@ def test_a_plan_is_one_that_is_named_and_can_be_built(
     assert library.library.types == [9, 9, 9], "each tensor is in bfloat16"
 
 
-def test_each_convolution_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("fused", "steps"), [("", 0), ("kNone", 2), ("kRelu", 3)])
+def test_what_is_fused_with_a_convolution_is_a_part_of_the_question(
+    monkeypatch: pytest.MonkeyPatch, fused: str, steps: int
+) -> None:
+    """A side input is added, then the bias, then comes relu; what lies between is virtual."""
+    planner = asked(monkeypatch, 3, 1)
+    planner.plans(replace(FORWARD, fused=fused))
+    library = planner.library
+    assert library.kinds.count(13) == library.kinds.count(0) == steps
+    assert sum(library.virtual) == steps
+
+
+def test_a_convolution_without_a_plan_is_refused_with_its_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked(monkeypatch, 0, 1)
-    assert list(cudnn.refused({}, [(FORWARD, "one"), (FORWARD, "two")])) == [(FORWARD, "one")]
+    assert cudnn.said({}, [(FORWARD, "one"), (FORWARD, "two")]) == {
+        "refused": "cuDNN 9.10.2 has no plan for a convolution in bfloat16 (forward) of"
+        " 48 x 3 x 33 x 33 by 32 x 3 x 3 x 3\none"
+    }
+    instead = {"bfloat16": "another way is slower"}
+    said = cudnn.said({}, [(FORWARD, "one"), (FORWARD, "two")], instead=instead)
+    assert said == {"remark": "another way is slower"}
+
+
+def test_the_line_says_how_many_were_asked_and_how_many_were_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked(monkeypatch, 3, 1)
+    monkeypatch.setattr(Planner, "plans", lambda _self, each: each.type != "bfloat16")
+    half, whole = (replace(FORWARD, type=kind) for kind in ("float16", "int8"))
+    given = [(half, ""), (half, ""), (replace(half, kind="data"), ""), (whole, ""), (None, "")]
+    said = "cuDNN 9.10.2 has plans for its convolutions (2)"
+    assert cudnn.said({}, given) == {"remark": f"{said}; not asked of cuDNN: 2 of its convolutions"}
+    instead = {"bfloat16": "another way is slower"}
+    assert cudnn.said({}, [*given[:3], (FORWARD, "")], instead=instead) == {
+        "remark": f"{said}; another way is slower"
+    }
+    assert cudnn.said({}, given[3:]) == {"remark": "not asked of cuDNN: 2 of its convolutions"}
 
 
 def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
@@ -133,7 +129,7 @@ def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
     asked(monkeypatch, 3, 1)
     questions, known = list[list[Convolution]](), dict[Convolution, bool]()
     answers = cudnn._answers
-    monkeypatch.setattr(cudnn, "_answers", lambda _of, new: questions.append(new) or [True])
+    monkeypatch.setattr(cudnn, "_answers", lambda _of, new: questions.append(new) or ("", [True]))
     monkeypatch.setattr(hook, "begin", lambda work: work)
     monkeypatch.setattr(hook, "end", lambda work, _seconds: work())
     x, y = FORWARD.x, FORWARD.y
@@ -144,31 +140,35 @@ def test_a_larger_batch_is_not_asked_again_but_another_picture_is(
     )
     wider = replace(FORWARD, x=replace(x, shape=(*x.shape[:3], 99)))
     for each in (FORWARD, larger, wider):
-        assert list(cudnn.refused({}, [(each, "")], known)) == []
+        assert "refused" not in cudnn.said({}, [(each, "")], known)
     assert questions == [[FORWARD], [wider]]
-    assert answers({}, [FORWARD]) == [True]
+    assert answers({}, [FORWARD]) == ("cuDNN 9.10.2", [True])
 
 
-def test_an_older_one_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CudnnError, match="cuDNN 90300 plans for no device that is not here"):
-        asked(monkeypatch, 1, 1, 90300)
+@pytest.mark.parametrize(("version", "named"), [(90300, "9.3.0"), (8907, "8.9.7")])
+def test_an_older_one_is_not_asked_and_the_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, version: int, named: str
+) -> None:
+    why = f"cuDNN {named} plans for no device that is not here"
+    with pytest.raises(CudnnError, match=why):
+        asked(monkeypatch, 1, 1, version)
+    assert cudnn.said({}, [(FORWARD, "")]) == {"remark": f"its convolutions were not asked: {why}"}
 
 
 def test_a_step_without_convolutions_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "Planner", None)
-    assert list(cudnn.refused({}, ())) == []
+    assert cudnn.said({}, ()) == {}
 
 
-def test_without_cudnn_nothing_is_said_and_what_nobody_expects_is_a_remark(
+def test_without_cudnn_the_line_says_so_and_what_nobody_expects_is_a_remark(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.path", [])
-    with cudnn.asking() as said:
-        assert list(cudnn.refused({}, [(FORWARD, "")])) == []
-    assert said == {}
-    with cudnn.asking() as said:
-        raise ValueError("window={}")
-    assert said == {"remark": "not known what cuDNN says of it: ValueError: window={}"}
+    why = "no cuDNN 9 is here"
+    assert cudnn.said({}, [(FORWARD, "")]) == {"remark": f"its convolutions were not asked: {why}"}
+    asked = (int(each) for each in "x")
+    (remark,) = cudnn.said({}, asked).values()  # type: ignore[arg-type]
+    assert remark.startswith("not known what cuDNN says of it: ValueError: invalid literal")
 
 
 def test_a_cudnn_that_aborts_is_a_remark_and_ends_nobody_else(
@@ -177,6 +177,11 @@ def test_a_cudnn_that_aborts_is_a_remark_and_ends_nobody_else(
     asked(monkeypatch, 3, 1)
     end = lambda *_given: os.kill(os.getpid(), signal.SIGTRAP)  # noqa: E731
     monkeypatch.setattr(Planner, "plans", end)
-    with cudnn.asking() as said:
-        list(cudnn.refused({}, [(FORWARD, "")]))
-    assert said == {"remark": "not known what cuDNN says of it: it aborts (SIGTRAP)"}
+    assert cudnn.said({}, [(FORWARD, "")]) == {
+        "remark": "not known what cuDNN says of it: it aborts (SIGTRAP)"
+    }
+
+
+def test_a_tensor_lies_without_gaps() -> None:
+    assert cudnn.laid_out([48, 3, 33, 33], last=True) == X
+    assert cudnn.laid_out([48, 3, 33, 33], last=False).strides == (3267, 1089, 33, 1)

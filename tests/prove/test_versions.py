@@ -16,7 +16,7 @@ from builder.prove.checks import compile, gpu, loader
 from builder.prove.suite import Check, Suite
 
 QUESTIONS = re.compile(
-    r"builder\.(prove\.(checks|judge|own_loader|probes|waste)|frameworks\.(hook|libraries|on_gpu|parts|pjrt|written|\w+\.(probes|opened)))\b"
+    r"builder\.(prove\.(checks|judge|own_loader|probes|waste)|frameworks\.(cudnn|hlo|hook|libraries|on_gpu|parts|pjrt|written|\w+\.(probes|opened)))\b"
 )
 """The modules that hold questions. What reads an image, runs it or knows releases asks none."""
 
@@ -34,9 +34,9 @@ TABLE = {
     "entry-point": (2, "77130a5527"),
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
-    "start": (2, "c157e2d9d9"),
-    "compile": (4, "7318cbc5da"),
-    "gpu": (1, "ced881ebf2"),
+    "start": (2, "331e8f00e4"),
+    "compile": (5, "89ab5b432c"),
+    "gpu": (1, "6ff0b3a38c"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),
     "contents": (7, "742119e76e"),

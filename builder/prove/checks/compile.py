@@ -34,9 +34,9 @@ STEPS: Final = 3
 BATCH: Final = 48
 """Examples of a step: a whole number on each device of a usual slice, and hardly ever a size that a
 network has anywhere else."""
-BESIDE: Final = ("builder.frameworks.hook", "builder.frameworks.pjrt", "builder.frameworks.cudnn")
-OWN: Final = ("allocator", "gpu_ways", "kernels", "processes")
-"""The modules that hooks import, and those beside PyTorch's."""
+BESIDE: Final = tuple(f"builder.frameworks.{name}" for name in ("hook", "pjrt", "cudnn", "hlo"))
+OWN: Final = ("allocator", "gpu_ways", "kernels", "processes", "convolutions")
+"""The modules that hooks import, and those beside PyTorch's and TensorFlow's."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -368,4 +368,4 @@ def _gib(count: float) -> str:
     return f"{count / GIB:.1f}" if count >= 0.05 * GIB else "less than 0.1"
 
 
-CHECK = Check(NAME, 4, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)
+CHECK = Check(NAME, 5, run, frozenset({"gpu", "tpu"}), rule=of_started, may_be_unanswered=True)

@@ -63,6 +63,12 @@ def loss_of(x):
 from training_image_compile import take
 take({function}, [tf.TensorSpec((48, 131072), tf.float32)])
 """
+LARGE_PICTURE = """
+def loss_of(x):
+    return tf.reduce_sum(tf.nn.conv2d(x, weights, 1, "SAME"))
+from training_image_compile import take
+take({function}, [tf.TensorSpec((1, 2**20, 2**20, 4), tf.float32)])
+"""
 TEXT = """
 def loss_of(x):
     tf.strings.to_number(tf.strings.as_string(tf.reduce_sum(x)))
@@ -114,14 +120,38 @@ def test_keras_fit_by_default_is_compiled_by_xla_where_there_is_a_gpu(compiled: 
     assert seen["note"].startswith(
         "one_step_on_data compiles for V100; needs less than 0.1 of 14.7"
     )
-    assert seen["note"].endswith("; by jax-cuda12-pjrt 0.12.0.1")
+    assert "; by jax-cuda12-pjrt 0.12.0.1; cuDNN 9.10.2 has plans for its conv" in seen["note"]
 
 
 def test_our_trainers_step_is_asked_as_a_v100_would_take_it(compiled: Compile) -> None:
     problems, seen = compiled()
     assert problems == []
     assert seen["step"] == "_train_step" and "float16" in seen["types"]
-    assert seen["note"].endswith("which the program does not use: without it a step may need more")
+    assert "which the program does not use: without it a step may need more; cuDNN" in seen["note"]
+
+
+@pytest.mark.parametrize("device", ["V100", "H100"])
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("jitted", [True, False])
+def test_the_images_own_cudnn_has_plans_for_keras_convolutions(
+    compiled: Compile, device: str, policy: str, jitted: bool
+) -> None:
+    program = KERAS.replace("metrics=", f"jit_compile={jitted}, metrics=").format(policy=policy)
+    problems, seen = compiled(program + FIT, device)
+    assert problems == [] and seen["uncompiled"] is not jitted
+    assert seen["remark"] == "cuDNN 9.10.2 has plans for its convolutions (2)"
+
+
+@pytest.mark.parametrize(("function", "line"), [("jitted", ""), ("step", "train.py:20: ")])
+def test_a_convolution_without_a_plan_is_refused(
+    compiled: Compile, function: str, line: str
+) -> None:
+    step = STEP.replace("tf.ones((256, 256))", "tf.ones((3, 3, 4, 4))")
+    program = step + LARGE_PICTURE.format(function=function)
+    problems, _ = compiled(f"exec(compile({program!r}, '/app/train.py', 'exec'))")
+    size = "1 x 4 x 1048576 x 1048576 by 4 x 4 x 3 x 3"
+    said = f"cuDNN 9.10.2 has no plan for a convolution in float32 (forward) of {size}"
+    assert problems == [f"step does not compile for V100: {line}{said}"]
 
 
 @pytest.mark.parametrize("device", ["T4", "H100"])

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from builder.frameworks import cudnn, hook
+from builder.frameworks import cudnn, hlo, hook
 
 OLDEST = (0, 6, 2)
 """The release of JAX that compiles for a description of a GPU."""
@@ -37,8 +37,6 @@ FRACTIONS = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 MORE = "set XLA_CLIENT_MEM_FRACTION=.9 in the image"
 SMALLER = "take a smaller batch, recompute (jax.checkpoint)"
 _PRODUCT = re.compile(r"stablehlo\.(?:dot_general|convolution)\b.*: \(tensor<([^>]*)>")
-_DEFINED = re.compile(r"%?([\w.-]+) = \(?(\w+)\[")
-_CALL = re.compile(r'custom-call(?:-start)?\(([^)]*)\).*custom_call_target="(__cu[^"]*)"')
 
 
 class Watched:
@@ -211,23 +209,15 @@ class Work:
         }
 
     def called(self, built: Any) -> dict[str, Any]:
-        """Return which libraries a compiled program calls, and what cuDNN refuses of its calls."""
+        """Return which libraries a compiled program calls, and what cuDNN says of its calls."""
         try:
-            text = built.hlo_modules()[0].to_string()
+            calls = hlo.calls(built.hlo_modules()[0].as_serialized_hlo_module_proto())
         except Exception as error:
             if "UNIMPLEMENTED" not in str(error):
                 raise
             return {"remark": "its libraries are not known: JAX tells what they get from 0.9 on"}
-        return {"calls": library_calls(text), **self.ask_cudnn(text)}
-
-    def ask_cudnn(self, text: str) -> dict[str, str]:
-        """Return what cuDNN refuses of a compiled program's convolutions."""
-        with cudnn.asking() as said:
-            for convolution, frames in cudnn.refused(
-                self.request["properties"], cudnn.of_hlo(text), self.convolved
-            ):
-                return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
-        return said
+        properties, asked = self.request["properties"], hlo.convolutions(calls)
+        return {"calls": hlo.counted(calls), **cudnn.said(properties, asked, self.convolved)}
 
     def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
         """Look for the largest batch that fits, and answer with each one that does. A batch is the
@@ -295,18 +285,6 @@ def larger(batch: int, times: int, leaf: Any) -> Any:
         return leaf
     shape = (batch * times, *leaf.shape[1:])
     return sys.modules["jax"].ShapeDtypeStruct(shape, leaf.dtype, sharding=leaf.sharding)
-
-
-def library_calls(text: str) -> dict[str, dict[str, int]]:
-    """Return how often a compiled program calls each library of NVIDIA's, by the type that it
-    calculates in: {"__cudnn$convForward": {"bfloat16": 2}}."""
-    types = dict(_DEFINED.findall(text))
-    calls: dict[str, dict[str, int]] = {}
-    for operands, target in _CALL.findall(text):
-        first = operands.split(",")[0].split("%")[-1].strip()
-        kind, of_target = hook.kind_of(types.get(first, "")), calls.setdefault(target, {})
-        of_target[kind] = of_target.get(kind, 0) + 1
-    return calls
 
 
 if hook.VARIABLE in os.environ:

@@ -29,7 +29,8 @@ import time
 from importlib import import_module
 from typing import Any
 
-from builder.frameworks import hook, pjrt
+from builder.frameworks import cudnn, hlo, hook, pjrt
+from builder.frameworks.tensorflow.probes import convolutions
 
 SMALLER = "take a smaller batch, recompute (tf.recompute_grad)"
 REFUSES = re.compile("Detected unsupported operations|must be a compile-time constant")
@@ -57,6 +58,8 @@ class Work:
         self.trouble = ""
         """Why a function could not be traced."""
         self.room = request["memory"] - request["taken"]
+        self.calls: list[hlo.Call] = []
+        """Of libraries, in the program that was compiled last."""
 
     def begin(self, tf: Any) -> None:
         """Set up TensorFlow, which was imported just now."""
@@ -183,7 +186,9 @@ class Work:
         try:
             found = {**step, **self.compiled(concrete)}
             hook.answer(found)
-            if "arguments" in found:
+            found.update(self.ask_cudnn(concrete.graph))
+            hook.answer(found)
+            if "arguments" in found and "refused" not in found:
                 self.enlarge(function, specs, found)
         except Exception as error:
             hook.answer({**step, "failed": hook.words(error)})
@@ -206,6 +211,13 @@ class Work:
             result.update(found if self.jitted else {"failed": text[:2000]})
         return {**result, "seconds": round(time.monotonic() - began, 2)}
 
+    def ask_cudnn(self, graph: Any) -> dict[str, str]:
+        """Return what cuDNN says of the step's convolutions: those that XLA calls where the program
+        lets it compile, else those that TensorFlow's own kernels call."""
+        own = convolutions.of_graph(graph, self.request["capability"])
+        asked = hlo.convolutions(self.calls) if self.jitted else own
+        return cudnn.said(self.request["properties"], asked)
+
     def hlo(self, concrete: Any) -> bytes:
         """Return the HLO of a traced function, a serialized HloModuleProto."""
         name = "tensorflow.python.eager.polymorphic_function.compiler_ir"
@@ -215,17 +227,16 @@ class Work:
 
     def build(self, content: bytes) -> dict[str, Any]:
         """Compile HLO."""
-        hlo_pb2 = import_module("tensorflow.compiler.xla.service.hlo_pb2")
-        module, compiled = hlo_pb2.HloModuleProto(), hlo_pb2.HloModuleProto()
+        module = import_module("tensorflow.compiler.xla.service.hlo_pb2").HloModuleProto()
         module.ParseFromString(content)
         sizes, optimized = self.compiler.compile(content)
-        compiled.ParseFromString(optimized)
+        self.calls = hlo.calls(optimized)
         products = [each for each in instructions(module) if each[0].opcode in FLOPS]
         return {
             **sizes,
             "flops": sum(FLOPS[each.opcode](each, operands) for each, operands in products),
-            "types": sorted({kind_of(operands[0]) for _, operands in products}),
-            "calls": library_calls(compiled),
+            "types": sorted({hlo.kind(operands[0].shape.element_type) for _, operands in products}),
+            "calls": hlo.counted(self.calls),
         }
 
     @functools.cached_property
@@ -343,23 +354,6 @@ def product(numbers: Any) -> int:
 
 
 FLOPS = {"dot": of_dot, "convolution": of_convolution}
-
-
-def kind_of(instruction: Any) -> str:
-    """Return the type of an instruction as our tables call it."""
-    types = import_module("tensorflow.compiler.xla.xla_data_pb2").PrimitiveType
-    return hook.kind_of(types.Name(instruction.shape.element_type).lower())
-
-
-def library_calls(module: Any) -> dict[str, dict[str, int]]:
-    """Return how often a compiled program calls each library of NVIDIA's, by the type that it
-    calculates in: {"__cudnn$convForward": {"float32": 2}}."""
-    calls: dict[str, dict[str, int]] = {}
-    for each, operands in instructions(module):
-        if each.opcode == "custom-call" and each.custom_call_target.startswith("__cu"):
-            kind, known = kind_of(operands[0]), calls.setdefault(each.custom_call_target, {})
-            known[kind] = known.get(kind, 0) + 1
-    return calls
 
 
 if hook.VARIABLE in os.environ:

@@ -30,6 +30,7 @@ from builder.frameworks.torch.probes import gpu_ways, kernels, processes
 from builder.frameworks.torch.probes.allocator import MIB, Allocator, Block, grows
 
 RECOMPUTE = "recompute (torch.utils.checkpoint)"
+SLOWER = "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"
 TRIES, MOST = 4, 2**16
 """So many batches are tried to find the largest that fits, and none with more examples."""
 SECONDS, BEGAN = 105.0, time.monotonic()
@@ -85,15 +86,9 @@ class Work:
 
     def ask_cudnn(self) -> dict[str, str]:
         """Return what cuDNN says of the convolutions that were counted: where it has no plan for
-        bfloat16, PyTorch takes another way (ConvParams::use_cudnn); else it refuses."""
-        with cudnn.asking() as said:
-            for convolution, frames in cudnn.refused(
-                self.request["properties"], self.convolved.items()
-            ):
-                if convolution.type != "bfloat16":
-                    return {"refused": f"cuDNN has no plan for {convolution}\n{frames}"}
-                said["remark"] = "cuDNN has no convolution in bfloat16 there: PyTorch's is slower"
-        return said
+        bfloat16, PyTorch takes another way (ConvParams::use_cudnn)."""
+        properties, asked = self.request["properties"], self.convolved.items()
+        return cudnn.said(properties, asked, instead={"bfloat16": SLOWER})
 
     def compile(self, function: Any, examples: Any) -> list[tuple[int, int]]:
         """Begin to compile what the step gives to Triton, in a process for each kind of kernels:
@@ -248,7 +243,7 @@ def watching(
             if name == "_scaled_mm":
                 self.calls[name] = {"float8": self.calls.get(name, {}).get("float8", 0) + 1}
             for each in convolutions(torch, name, given[0], made):
-                convolved.setdefault(each, frames())
+                convolved.setdefault(each, cudnn.frames(traceback.extract_stack(limit=60)))
             self.counter._count_flops(function.overloadpacket, made, *given)
             storages.replace(self.in_place.taken(name, given[0], made), made)
             tree.tree_map_only(torch.Tensor, storages.hold, made)
@@ -300,28 +295,13 @@ def convolutions(torch: Any, name: str, given: Any, made: Any) -> Iterator[cudnn
     )  # fmt: skip
     line = [1] if x.dim() == 3 else []  # PyTorch gives cuDNN no line, but a picture of height 1
     sizes = ([*each.shape[:2], *line, *each.shape[2:]] for each in (x, w, asked[0][3]))
-    x, w, y = (laid_out(each, last) for each in sizes)
+    x, w, y = (cudnn.laid_out(each, last) for each in sizes)
     if transposed:
         x, y = y, x
     ways = [(*line, *stride), (*(0 for _ in line), *padding), (*line, *dilation)]
     for operation, *_ in asked:
         strides, pads, dilations = map(tuple, ways)
         yield cudnn.Convolution(operation, kind, x, w, y, strides, pads, pads, dilations)
-
-
-def laid_out(shape: list[int], last: bool) -> cudnn.Tensor:
-    """Return a tensor without gaps. last: whether its channels are the last in memory."""
-    order = [*range(2, len(shape)), 1] if last else [*range(1, len(shape))]
-    strides, step = [0] * len(shape), 1
-    for place in reversed([0, *order]):
-        strides[place], step = step, step * shape[place]
-    return cudnn.Tensor(tuple(map(int, shape)), tuple(map(int, strides)))
-
-
-def frames() -> str:
-    """Return where Python is now, innermost first, as the check reads it."""
-    stack = reversed(traceback.extract_stack(limit=60))
-    return "\n".join(f"  {at.filename}:{at.lineno}:0 [{at.name}]" for at in stack)
 
 
 def joined(*said: dict[str, Any]) -> dict[str, Any]:
