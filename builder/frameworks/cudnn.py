@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import glob
 import json
+import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -206,6 +207,37 @@ class Planner:
             raise CudnnError(f"cuDNN {self.version} says {status}")
 
 
+def attention(sizes: Sequence[int], of: int, to: int, causal: bool, backward: bool) -> int:
+    """Return the operations of a fused attention, which has two products, and five backward, one of
+    them again; a causal one leaves out what it masks (PyTorch's torch/utils/flop_counter.py,
+    `sdpa_flop_count` and `sdpa_backward_flop_count`, which leave out nothing).
+
+    sizes: batch, heads, rows of queries, of keys. of, to: the widths of a query and of a value.
+    """
+    *many, rows, columns = sizes
+    least = min(rows, columns)
+    pairs = least * (least + 1) // 2 + (rows - least) * columns if causal else rows * columns
+    return 2 * math.prod(many) * pairs * (3 * of + 2 * to if backward else of + to)
+
+
+def attended(text: str) -> int:
+    """Return the operations of the attentions that a compiled module of XLA calls of cuDNN: XLA
+    counts none (jax/_src/cudnn/fused_attention_stablehlo.py)."""
+    arrays = {name: shape for name, _, shape, _ in _ARRAY.findall(text)}
+    flops = 0
+    for query, backward, said in _ATTENDS.findall(text):
+        if re.search(r'PADDING|"sliding_window_length":"?[1-9]', said):
+            continue  # how much is left out, nobody says
+        sizes = [int(each) for each in re.findall(r"\d+", said.partition("]")[0])]
+        width = int(arrays.get(query.split("%")[-1].strip(), "0").split(",")[-1])
+        flops += attention(sizes, width, width, "CAUSAL" in said, bool(backward))
+    return flops
+
+
+_ATTENDS = re.compile(
+    r'custom-call\(([^,)]*).*custom_call_target="__cudnn\$fmha\w*?(Backward)?(?:F8)?"'
+    r'.*"intermediate_tensor_shape":.*?"dimensions":\[(.*)'
+)
 _ARRAY = re.compile(r"%?([\w.-]+) = \(?(\w+)\[([\d,]*)\]\{([\d,]*)")
 _CALLED = re.compile(
     r"%?([\w.-]+) = .*custom-call\(([^)]*)\), window=\{([^}]*)\}, dim_labels=(\w+)_(\w+)->(\w+)"

@@ -65,6 +65,29 @@ def test_convolutions_are_read_with_sizes_strides_and_the_programs_lines() -> No
     assert str(first) == "a convolution in bfloat16 (forward) of 48 x 3 x 33 x 33 by 32 x 3 x 3 x 3"
 
 
+ATTENTION = """\
+  %q = f16[48,64,4,32]{3,2,1,0} parameter(0)
+  %a = (f16[48,4,64,32]{3,1,2,0}, u8[0]{0}) custom-call(%q, %k, %v), \
+custom_call_target="__cudnn$fmhaSoftmaxNAME", backend_config={"cudnn_fmha_backend_config":\
+{"fmha_scale":1,"intermediate_tensor_shape":{"element_type":"F16","dimensions":["48","4","64",\
+"128"],"layout":{"minor_to_major":["3","2","1","0"]}},"mask_type":"MASK"}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "flops"),
+    [
+        ("", "NO_MASK", 2 * 2 * 48 * 4 * 64 * 128 * 32),
+        ("Dropout", "CAUSAL", 2 * 2 * 48 * 4 * (64 * 65 // 2) * 32),
+        ("Backward", "NO_MASK", 5 * 2 * 48 * 4 * 64 * 128 * 32),
+        ("", "PADDING", 0),  # how much of it is padding, nobody says
+    ],
+)
+def test_operations_of_a_fused_attention_are_counted(name: str, mask: str, flops: int) -> None:
+    assert cudnn.attended(ATTENTION.replace("NAME", name).replace("MASK", mask)) == flops
+    assert cudnn.attended(HLO) == 0
+
+
 class Library:
     """cudnnBackend*: every descriptor has a number, which names its kind."""
 

@@ -35,7 +35,7 @@ TABLE = {
     "secrets": (1, "088098f1f6"),
     "pth": (1, "1750d80355"),
     "start": (2, "c157e2d9d9"),
-    "compile": (4, "7318cbc5da"),
+    "compile": (5, "7318cbc5da"),
     "gpu": (1, "ced881ebf2"),
     "size": (1, "04088ca6d7"),
     "tensorflow loader": (3, "4b3af61412"),

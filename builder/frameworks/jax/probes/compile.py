@@ -196,7 +196,12 @@ class Work:
         given = (module, xla_client.DeviceList(tuple(devices)), options)
         whole = getattr(compiler, "backend_compile", None)  # until 0.9; it serializes the module
         built = whole(client, *given) if whole else client.compile(*given)
-        memory = built.get_compiled_memory_stats()
+        memory, called = built.get_compiled_memory_stats(), self.called(built)
+        kinds = {hook.kind_of(each) for each in _PRODUCT.findall(str(module))}
+        kinds |= {
+            kind for name, of in called.get("calls", {}).items() if "fmha" in name for kind in of
+        }
+        flops = max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0)
         return {
             "devices": count,
             "of": len(self.topology.devices),
@@ -205,9 +210,9 @@ class Work:
             "temporaries": memory.temp_size_in_bytes,
             "aliased": memory.alias_size_in_bytes,
             "code": memory.generated_code_size_in_bytes,
-            "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
-            "types": sorted({hook.kind_of(each) for each in _PRODUCT.findall(str(module))}),
-            **self.called(built),
+            **called,
+            "flops": flops + called.get("attended", 0),
+            "types": sorted(kinds),
         }
 
     def called(self, built: Any) -> dict[str, Any]:
@@ -218,7 +223,8 @@ class Work:
             if "UNIMPLEMENTED" not in str(error):
                 raise
             return {"remark": "its libraries are not known: JAX tells what they get from 0.9 on"}
-        return {"calls": library_calls(text), **self.ask_cudnn(text)}
+        calls, attended = library_calls(text), cudnn.attended(text)
+        return {"calls": calls, "attended": attended, **self.ask_cudnn(text)}
 
     def ask_cudnn(self, text: str) -> dict[str, str]:
         """Return what cuDNN refuses of a compiled program's convolutions."""
