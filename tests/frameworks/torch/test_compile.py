@@ -217,6 +217,7 @@ def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(sandbox: San
         ("dropout", 64 + 64 + 16, []),
         ("autocast", 64 + 8.2, ["float16"]),
         ("attention", 132, ["float32"]),
+        ("recomputed", 64 + 64 + 1, ["float32"]),
         # the input and its gradient, and three tensors of 1 MiB
         ("multihead", 64 + 64 + 3 + 8.2, ["float32"]),
         # products of 64 MiB: of softmax, of dropout with a mask of 16, and a gradient
@@ -233,8 +234,9 @@ def test_a_step_goes_the_way_of_a_gpu(
     found = run.answer["compile"]
     assert found["types"] == types
     assert found["allocated"] / MIB == pytest.approx(allocated, rel=0.01)
-    if step == "attention":  # two products, and five backward
-        assert found["flops"] == 7 * 2 * 16 * 4096**2 * 16
+    product = 2 * 4096**2  # two of attention, and five backward; two once more of a checkpoint
+    flops = {"attention": 7 * 16 * product * 16, "recomputed": 9 * product * 64}
+    assert found["flops"] == flops.get(step, found["flops"])
 
 
 @pytest.mark.engine

@@ -114,9 +114,10 @@ def taken(torch: Any, capability: str, watch: Any) -> Iterator[None]:
                     return torch.native_dropout(told["input"], told["p"], True)[0]
             if torch.is_autocast_enabled("cpu") and name in FLOAT32.split():
                 given, named = torch.utils._pytree.tree_map_only(torch.Tensor, wide, (given, named))
-            if getattr(called, "__globals__", None) is vars(function):
-                with self:  # what it calls goes these ways, too: multi_head_attention_forward
-                    return within(torch, called)(*given, **named)
+            inside = getattr(called, "__globals__", None) is vars(function)
+            if inside or called in (torch.Tensor.backward, torch.autograd.grad):
+                with self:  # what it calls goes these ways, too: what a checkpoint computes again
+                    return within(called)(*given, **named)
             return called(*given, **named)
 
     def of(given: Any, names: str) -> dict[str, Any]:
@@ -134,9 +135,9 @@ def taken(torch: Any, capability: str, watch: Any) -> Iterator[None]:
 
 
 @cache
-def within(torch: Any, called: Any) -> Any:
-    """Return a function of torch.nn.functional that does not ask a mode again for itself."""
-    known = vars(torch.nn.functional)
+def within(called: Any) -> Any:
+    """Return a function of PyTorch's that does not ask a mode again for itself."""
+    known = called.__globals__
     never = {name: lambda *_: False for name in known if name.startswith("has_torch_function")}
     made = FunctionType(called.__code__, {**known, **never}, None, called.__defaults__)
     made.__kwdefaults__ = called.__kwdefaults__
