@@ -226,7 +226,7 @@ def attended(text: str) -> int:
     arrays = {name: shape for name, _, shape, _ in _ARRAY.findall(text)}
     flops = 0
     for query, backward, said in _ATTENDS.findall(text):
-        if re.search(r'PADDING|"sliding_window_length":"?[1-9]', said):
+        if re.search(r'PADDING|"sliding_window_length": ?"?[1-9]', said):
             continue  # how much is left out, nobody says
         sizes = [int(each) for each in re.findall(r"\d+", said.partition("]")[0])]
         width = int(arrays.get(query.split("%")[-1].strip(), "0").split(",")[-1])
@@ -236,7 +236,7 @@ def attended(text: str) -> int:
 
 _ATTENDS = re.compile(
     r'custom-call\(([^,)]*).*custom_call_target="__cudnn\$fmha\w*?(Backward)?(?:F8)?"'
-    r'.*"intermediate_tensor_shape":.*?"dimensions":\[(.*)'
+    r'.*"intermediate_tensor_shape":.*?"dimensions": ?\[(.*)'
 )
 _ARRAY = re.compile(r"%?([\w.-]+) = \(?(\w+)\[([\d,]*)\]\{([\d,]*)")
 _CALLED = re.compile(

@@ -68,9 +68,9 @@ def test_convolutions_are_read_with_sizes_strides_and_the_programs_lines() -> No
 ATTENTION = """\
   %q = f16[48,64,4,32]{3,2,1,0} parameter(0)
   %a = (f16[48,4,64,32]{3,1,2,0}, u8[0]{0}) custom-call(%q, %k, %v), \
-custom_call_target="__cudnn$fmhaSoftmaxNAME", backend_config={"cudnn_fmha_backend_config":\
-{"fmha_scale":1,"intermediate_tensor_shape":{"element_type":"F16","dimensions":["48","4","64",\
-"128"],"layout":{"minor_to_major":["3","2","1","0"]}},"mask_type":"MASK"}}
+custom_call_target="__cudnn$fmhaSoftmaxNAME", backend_config={"cudnn_fmha_backend_config": \
+{"fmha_scale": 1, "intermediate_tensor_shape": {"element_type": "F16", "dimensions": ["48", "4", \
+"64", "128"], "layout": {"minor_to_major": ["3"]}}, "mask_type": "MASK"}}
 """
 
 
