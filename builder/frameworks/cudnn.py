@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -246,6 +247,19 @@ def laid_out(shape: Sequence[int], last: bool) -> Tensor:
     for place in reversed([0, *order]):
         strides[place], step = step, step * shape[place]
     return Tensor(tuple(map(int, shape)), tuple(map(int, strides)))
+
+
+def attention(sizes: Sequence[int], of: int, to: int, causal: bool, backward: bool) -> int:
+    """Return the operations of a fused attention, which has two products, and five backward, one of
+    them again; a causal one leaves out what it masks (PyTorch's torch/utils/flop_counter.py,
+    `sdpa_flop_count` and `sdpa_backward_flop_count`, which leave out nothing).
+
+    sizes: batch, heads, rows of queries, of keys. of, to: the widths of a query and of a value.
+    """
+    *many, rows, columns = sizes
+    least = min(rows, columns)
+    pairs = least * (least + 1) // 2 + (rows - least) * columns if causal else rows * columns
+    return 2 * math.prod(many) * pairs * (3 * of + 2 * to if backward else of + to)
 
 
 def frames(stack: Iterable[Any]) -> str:

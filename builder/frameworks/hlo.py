@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from builder.frameworks import hook
-from builder.frameworks.cudnn import Convolution, Tensor
+from builder.frameworks.cudnn import Convolution, Tensor, attention
 from builder.frameworks.pjrt import Message
 
 _TYPES = (
@@ -23,6 +23,11 @@ _TYPES = (
 _CONVOLVES = re.compile(
     r"__cudnn\$conv(BiasActivationForward|Forward\w*|Backward(?:Input|Filter))$"
 )
+_ATTENDS = re.compile(r"__cudnn\$fmha\w*?(Backward)?(?:F8)?$")
+_BETWEEN = re.compile(r'"intermediate_tensor_shape":.*?"dimensions": ?\[([^]]*)\]')
+"""Of what is between the two products: batch, heads, rows of queries and of keys."""
+_LEFT_OUT = r'PADDING|"sliding_window_length": ?"?[1-9]'
+"""Masks of which nobody says how much they leave out."""
 _ACTIVATION = re.compile(r'"activation_mode":"(\w+)"')
 _OPERATIONS = {"BackwardInput": "data", "BackwardFilter": "filter"}
 _LABELS = ((7, 8, 11), (4, 3, 6), (9, 10, 12))
@@ -84,6 +89,20 @@ def convolutions(called: Iterable[Call]) -> Iterator[tuple[Convolution, str]]:
     for each in called:
         if matched := _CONVOLVES.match(each.target):
             yield _convolution(matched[1], each), each.lines
+
+
+def attended(called: Iterable[Call]) -> int:
+    """Return the operations of the attentions among calls: XLA counts none
+    (jax/_src/cudnn/fused_attention_stablehlo.py)."""
+    flops = 0
+    for each in called:
+        matched, told = _ATTENDS.match(each.target), each.instruction.text(43)
+        sizes = _BETWEEN.search(told)
+        if not matched or not sizes or re.search(_LEFT_OUT, told):
+            continue
+        width, shape = each.operands[0].numbers(3)[-1], map(int, re.findall(r"\d+", sizes[1]))
+        flops += attention([*shape], width, width, "CAUSAL" in told, bool(matched[1]))
+    return flops
 
 
 def _convolution(name: str, call: Call) -> Convolution:

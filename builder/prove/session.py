@@ -37,7 +37,7 @@ from builder.devicecode.pruning.rule import compute_capability
 from builder.engine import containers, gpus
 from builder.facts.frameworks import Part
 from builder.image import download
-from builder.prove.image import Image, Subject
+from builder.prove.image import PATH, Image, Subject
 from builder.prove.judge import Run
 from builder.prove.ledger import Ledger
 from builder.registry import manifests
@@ -203,23 +203,26 @@ class Sandbox:
         part: Part | None = None,
         gpu: str = "",
         environment: Mapping[str, str] | None = None,
+        programs: Mapping[str, bytes] | None = None,
     ) -> Run:
         """Run the image as a job would, with a module of the factory that Python imports before
         anything else, as its sitecustomize.
 
         variable: the name of the variable with its request. imports: modules of the factory that it
         imports. part: a file that it finds as PART. gpu: the engine's id of one that it gets.
-        environment: variables beside the image's; none of them brings an accelerator.
+        environment: variables beside the image's; none of them brings an accelerator. programs:
+        scripts that are found by their names before those of the image.
         """
-        given = {**manifests.environment(self.config), **(environment or {})}
-        paths = (HOOK, given.get("PYTHONPATH", ""))
+        given = {"PATH": PATH, **manifests.environment(self.config), **(environment or {})}
+        first = {"PYTHONPATH": HOOK, **({"PATH": f"{HOOK}/bin"} if programs else {})}
         environment = {
             **(environment or {}),
             "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": ":".join(filter(None, paths)),
+            **{name: ":".join(filter(None, (first[name], given.get(name)))) for name in first},
             variable: json.dumps(request),
         }
         files, limits = hook_files(hook, imports), self.limits
+        files |= {f"bin/{name}": content for name, content in (programs or {}).items()}
         with self.container(arguments, environment, entrypoint, gpu=gpu) as container:
             self._put(container, HOOK, files)
             if part:
@@ -233,7 +236,7 @@ class Sandbox:
         below = Path(folder).relative_to(PROBES)
         placed = {str(below / path): content for path, content in files.items()}
         folders = sorted({str(each) for path in placed for each in Path(path).parents} - {"."})
-        archive = containers.archive(placed, folders=dict.fromkeys(folders, 0o755))
+        archive = containers.archive(placed, 0o755, folders=dict.fromkeys(folders, 0o755))
         container.put_archive(PROBES, archive)
 
     @contextlib.contextmanager

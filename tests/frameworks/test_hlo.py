@@ -112,6 +112,28 @@ def test_calls_of_libraries_are_counted_by_type() -> None:
     }
 
 
+BETWEEN = """{"cudnn_fmha_backend_config": {"fmha_scale": 1, "intermediate_tensor_shape": \
+{"element_type": "F16", "dimensions": ["48", "4", "64", "128"], "layout": {"minor_to_major": \
+["3"]}}, "mask_type": "MASK"}}"""
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "flops"),
+    [
+        ("", "NO_MASK", 2 * 2 * 48 * 4 * 64 * 128 * 32),
+        ("Dropout", "CAUSAL", 2 * 2 * 48 * 4 * (64 * 65 // 2) * 32),
+        ("Backward", "NO_MASK", 5 * 2 * 48 * 4 * 64 * 128 * 32),
+        ("", "PADDING", 0),  # how much of it is padding, nobody says
+    ],
+)
+def test_operations_of_a_fused_attention_are_counted(name: str, mask: str, flops: int) -> None:
+    told, target = BETWEEN.replace("MASK", mask), f"__cudnn$fmhaSoftmax{name}"
+    query = {3: array(48, 64, 4, 32), 35: 1}
+    attends = {3: array(48, 4, 64, 32), 28: target, 35: 2, 36: [1, 1, 1], 43: told}
+    assert hlo.attended(hlo.calls(message({3: {2: [query, attends]}}))) == flops
+    assert hlo.attended(hlo.calls(MODULE)) == 0
+
+
 @pytest.mark.parametrize("numbers", [(1, 300, -1), [1, 300, -1]], ids=["together", "each"])
 def test_numbers_are_read_as_they_are_written(numbers: object) -> None:
     assert Message(message({3: numbers})).numbers(3) == (1, 300, -1)

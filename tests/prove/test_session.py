@@ -90,6 +90,10 @@ def test_a_jobs_variables_are_there_but_none_that_brings_an_accelerator(sandbox:
     given = {"XLA_FLAGS": "--a", "PYTHONPATH": "/own", "NVIDIA_VISIBLE_DEVICES": "all"}
     hook = "builder.frameworks.hook"
     sandbox.fill(RECORDS)
-    run = sandbox.start_with(hook, "REQUEST", {"batch": 1}, ["env"], environment=given)
+    ours = {"mpirun": b"#!/bin/sh\n"}
+    run = sandbox.start_with(
+        hook, "REQUEST", {"batch": 1}, ["env"], environment=given, programs=ours
+    )
     variables = {"XLA_FLAGS=--a", f"PYTHONPATH={HOOK}:/own", "NVIDIA_VISIBLE_DEVICES=void"}
     assert variables < set(run.tail)
+    assert any(line.startswith(f"PATH={HOOK}/bin:/") for line in run.tail), "it is found first"

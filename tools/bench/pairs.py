@@ -146,6 +146,7 @@ class Python:
         imports: Sequence[str] = (),
         part: Part | None = None,
         environment: Mapping[str, str] | None = None,
+        programs: Mapping[str, bytes] | None = None,  # noqa: ARG002 - a pair's are started once
     ) -> Run:
         """Run a program with a hook, as Sandbox.start_with does, until its step is answered."""
         plugin = {"plugin": str(self.packages / part.path)} if part else {}

@@ -37,6 +37,9 @@ network has anywhere else."""
 BESIDE: Final = tuple(f"builder.frameworks.{name}" for name in ("hook", "pjrt", "cudnn", "hlo"))
 OWN: Final = ("allocator", "gpu_ways", "kernels", "processes", "convolutions")
 """The modules that hooks import, and those beside PyTorch's and TensorFlow's."""
+STARTERS: Final = ("horovodrun", "mpiexec", "mpiexec.hydra", "mpirun", "orterun", "srun")
+"""Programs that start a program several times; in their place PyTorch's hook starts it once."""
+STARTER: Final = b"#!/usr/bin/env python3\nimport training_image_compile as hook\nhook.launch()\n"
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 
@@ -124,6 +127,9 @@ class CompileTarget:
                 beside,
                 part,
                 environment=environment,
+                programs=dict.fromkeys(
+                    STARTERS if hook(self.framework, "processes") else (), STARTER
+                ),
             )
         except OutsideError as error:  # no index has the part
             return Run(0, 0.0, answer={NAME: {"failed": str(error)}})

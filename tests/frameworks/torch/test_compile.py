@@ -33,6 +33,8 @@ BESIDE = (
     "builder.frameworks.cudnn",
 )
 SEVERAL = "tests.frameworks.torch.several"
+SMALL = 8519680
+"""cuBLAS's workspace, but on Hopper."""
 ON_A_GPU = "tests.frameworks.torch.as_on_a_gpu"
 DEVICE = devices.devices()["V100"]
 V100 = {
@@ -48,9 +50,11 @@ Compile = Callable[[str, str], tuple[list[str], str]]
 
 
 def test_cublas_has_a_workspace_from_the_first_product_on() -> None:
-    """aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", 32 MiB from Hopper on."""
-    assert workspace("7.5") == workspace("8.9") == 8519680
-    assert workspace("9.0") == workspace("10.0") == 32 * MIB
+    """aten/src/ATen/cuda/CublasHandlePool.cpp: ":4096:2:16:8", 32 MiB on Hopper."""
+    assert workspace("7.5", "2.12.0", {}) == workspace("8.9", "2.12.0", {}) == SMALL
+    assert workspace("9.0", "2.4.1+cu121", {}) == workspace("10.0", "2.12.0", {}) == 32 * MIB
+    assert workspace("10.0", "2.10.0", {}) == workspace("12.0", "2.8.0", {}) == SMALL
+    assert workspace("9.0", "2.10.0", {"CUBLAS_WORKSPACE_CONFIG": ":16:8:4096:1"}) == 4224 * 1024
 
 
 class Fake:
@@ -204,7 +208,8 @@ def test_a_step_is_counted_in_the_image_and_the_largest_batch_found(sandbox: San
     [
         ("dropout", 64 + 64 + 16, []),
         ("autocast", 64 + 8.2, ["float16"]),
-        ("attention", 132, []),
+        ("attention", 132, ["float32"]),
+        ("recomputed", 64 + 64 + 1, ["float32"]),
         # the input and its gradient, and three tensors of 1 MiB
         ("multihead", 64 + 64 + 3 + 8.2, ["float32"]),
         # products of 64 MiB: of softmax, of dropout with a mask of 16, and a gradient
@@ -221,6 +226,9 @@ def test_a_step_goes_the_way_of_a_gpu(
     found = run.answer["compile"]
     assert found["types"] == types
     assert found["allocated"] / MIB == pytest.approx(allocated, rel=0.01)
+    product = 2 * 4096**2  # two of attention, and five backward; two once more of a checkpoint
+    flops = {"attention": 7 * 16 * product * 16, "recomputed": 9 * product * 64}
+    assert found["flops"] == flops.get(step, found["flops"])
 
 
 @pytest.mark.engine
@@ -239,7 +247,7 @@ def test_a_step_takes_what_pytorchs_profiler_sees_of_the_real_one(
     )
     assert counted.answer is not None and real.answer is not None, (counted.tail, real.tail)
     found = counted.answer["compile"]
-    taken = found["allocated"] - found["arguments"] - workspace("7.0") * bool(found["types"])
+    taken = found["allocated"] - found["arguments"] - SMALL * bool(found["types"])
     assert taken / MIB == pytest.approx(real.answer["compile"]["seen"] / MIB, rel=0.005)
 
 
@@ -266,5 +274,5 @@ def test_one_process_of_four_holds_what_arithmetic_says(
     found = run.answer["compile"]
     assert (found["devices"], found["of"], found["batch"]) == (4, 4, 48)
     assert found["arguments"] / MIB == pytest.approx(between, abs=0.5)
-    assert found["allocated"] / MIB == pytest.approx(most + workspace("7.0") / MIB, abs=0.5)
+    assert found["allocated"] / MIB == pytest.approx(most + SMALL / MIB, abs=0.5)
     assert found["largest_batch"] == 2**16

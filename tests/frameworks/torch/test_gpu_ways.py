@@ -49,6 +49,11 @@ def test_a_mask_or_what_the_program_forbids_leaves_fewer() -> None:
     assert attends("8.0", "bfloat16", **mask) and not attends("8.0", "bfloat16", 60, **mask)
     assert not attends("8.0", "bfloat16", allowed=("math",))
     assert not attends("7.0", "float16", allowed=("flash", "math")), "from Ampere on"
+    fewer = SimpleNamespace(shape=(2, 2, 128, 64), dim=lambda: 4)
+    assert attends("8.0", "float16", key=fewer, value=fewer)
+    assert not attends("7.0", "float16", key=fewer, value=fewer), (
+        "flash attention alone groups heads"
+    )
     three = SimpleNamespace(shape=(8, 128, 64), dim=lambda: 3)
     assert not attends("8.0", "float16", query=three, key=three, value=three)
     longer = SimpleNamespace(shape=(2, 8, 256, 60), dim=lambda: 4)

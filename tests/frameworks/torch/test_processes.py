@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from builder.frameworks import hook
 from builder.frameworks.torch.probes import processes
+from builder.frameworks.torch.probes.allocator import MIB
 from builder.frameworks.torch.probes.processes import KNOWN_ERROR, Processes
 
 
@@ -140,6 +142,98 @@ def test_so_does_deepspeed(
     deepspeed.main()
     assert started == [[sys.executable, "-u", "train.py", *program]]
     assert json.loads(os.environ[hook.VARIABLE]) == {"world": world}
+
+
+@pytest.mark.parametrize(
+    ("words", "world", "program"),
+    [
+        ("mpirun -np 4 --map-by node -x PATH python train.py -n 9", 4, "python train.py -n 9"),
+        ("mpirun --allow-run-as-root -H a:2,b:2 -mca plm_rsh_agent sh sh -c x", 4, "sh -c x"),
+        ("mpiexec -n 2 python a.py : -n 3 python b.py", 5, "python a.py"),
+        ("mpirun python train.py", 0, "python train.py"),
+        ("srun -n4 --mpi=pmix python train.py", 4, "python train.py"),
+        ("srun --nodes=2 --ntasks-per-node 4 python train.py", 8, "python train.py"),
+        ("horovodrun -np 4 -H a:2,b:2 --gloo python train.py", 4, "python train.py"),
+        ("mpirun --version", None, "mpirun --version"),
+    ],
+)
+def test_mpirun_and_the_like_become_one_process(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    torch: Torch,
+    words: str,
+    world: int | None,
+    program: str,
+) -> None:
+    """A script of its name is found first, and the launcher itself after it."""
+    name, *options = words.split()
+    for folder, programs in (("ours", [name]), ("image", [name, "python", "node", "sh"])):
+        (tmp_path / folder).mkdir()
+        for each in programs:
+            (tmp_path / folder / each).touch(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'ours'}:{tmp_path / 'image'}")
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "ours" / name), *options])
+    monkeypatch.setenv(hook.VARIABLE, "{}")
+    for variable in " ".join(processes.VARIABLES.values()).split():
+        monkeypatch.setenv(variable, "")
+    began: list[list[str]] = []
+
+    def become(_program: str, words: list[str]) -> None:
+        began.append(words)
+        raise SystemExit
+
+    monkeypatch.setattr(os, "execvp", become)
+    with pytest.raises(SystemExit):
+        Processes(0).launch()
+    assert began == [program.split()] and os.environ["PATH"] == str(tmp_path / "image")
+    if world is not None:
+        assert json.loads(os.environ[hook.VARIABLE]) == {"world": world}
+        size, rank, _ = processes.VARIABLES[name if name in processes.VARIABLES else "mpi"].split()
+        assert (os.environ[size], os.environ[rank]) == (str(world or 1), "0")
+        assert Processes(0).told == (world if world > 1 else 0), "which it reads itself, too"
+
+
+def test_a_launcher_that_is_not_there_starts_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mpirun").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "mpirun"), "-np", "4", "python", "a.py"])
+    with pytest.raises(SystemExit, match="mpirun: command not found"):
+        Processes(0).launch()
+
+
+@pytest.mark.parametrize(
+    ("release", "variable", "told", "buffer"),
+    [
+        ("0.28.1", "", 4, 128 * MIB),
+        ("0.20.3", "", 4, 64 * MIB),
+        ("0.28.1", "33554432", 4, 32 * MIB),
+        ("0.28.1", "", 1, 0),
+    ],
+)
+def test_horovod_is_the_first_of_its_processes_and_keeps_a_buffer(
+    monkeypatch: pytest.MonkeyPatch, release: str, variable: str, told: int, buffer: int
+) -> None:
+    class Basics:
+        """Horovod's, before it begins."""
+
+        def init(self) -> None: ...
+        def size(self) -> int: ...  # type: ignore[empty-body]
+
+    everybody = SimpleNamespace(ranks=[])
+    modules = SimpleNamespace(__version__=release, global_process_set=everybody)
+    monkeypatch.setattr(processes, "import_module", lambda _name: modules)
+    monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", variable)
+    one = Processes(told)
+    one.begin_horovod(SimpleNamespace(HorovodBasics=Basics))
+    operations: Any = SimpleNamespace()
+    one.begin_sending(operations)
+    Basics().init()
+    assert Basics().size() == told == len(everybody.ranks) and one.buffer == buffer
+    send = operations.mpi_lib.horovod_torch_allreduce_async_torch_FloatTensor
+    assert send("gradient", "gradient") != send("another", "another"), "each has its handle"
+    assert one.said["devices"] == told
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,28 @@ def empty(make):
     return model.to_empty(device="cpu").train()
 
 
+class Softmax(torch.autograd.Function):
+    """That of PyTorch before 1.11, which keeps its input too (pytorch/pull/66018)."""
+
+    @staticmethod
+    def forward(context, x, dim):
+        y = torch.softmax(x, dim)
+        context.save_for_backward(x, y)
+        context.dim = dim
+        return y
+
+    @staticmethod
+    def backward(context, gradient):
+        x, y = context.saved_tensors
+        return torch._softmax_backward_data(gradient, y, context.dim, x.dtype), None
+
+
 def bert(batch, accumulate=1, checkpoints=False, half=False, adafactor=False):
-    """Train as the Trainer of transformers 4.21 with PyTorch 1.10: AdamW goes from tensor to tensor
-    there, and gradients stay, as zeros."""
+    """Train as the Trainer of transformers did on 2022-01-11, with PyTorch 1.10: AdamW goes from
+    tensor to tensor there, gradients stay, as zeros, and so does what goes into a softmax."""
     import transformers
 
+    nn.functional.softmax = lambda x, dim: Softmax.apply(x.float(), dim)
     config = transformers.BertConfig(
         hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096,
         vocab_size=30522, attn_implementation="eager",
@@ -99,10 +116,10 @@ def qwen(size, length, accumulate=1, checkpoints=False, lora=False):
 
 
 def classify(model, optimizer, batch, size):
-    """Name the step of a network of pictures."""
+    """Name the step of a network of pictures. Before PyTorch 2.0 gradients stay, as zeros."""
 
     def train(pictures, labels):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         nn.functional.cross_entropy(model(pictures), labels).backward()
         optimizer.step()
 
@@ -156,7 +173,7 @@ def simclr(batch):
         others = alike.masked_fill(torch.eye(2 * batch, dtype=torch.bool), 0).sum(1)
         same = torch.exp((views[0] * views[1]).sum(1) / 0.5)
         loss = -torch.log(torch.cat([same, same]) / others).mean()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         loss.backward()
         optimizer.step()
 

@@ -194,7 +194,12 @@ class Work:
         given = (module, xla_client.DeviceList(tuple(devices)), options)
         whole = getattr(compiler, "backend_compile", None)  # until 0.9; it serializes the module
         built = whole(client, *given) if whole else client.compile(*given)
-        memory = built.get_compiled_memory_stats()
+        memory, called = built.get_compiled_memory_stats(), self.called(built)
+        kinds = {hook.kind_of(each) for each in _PRODUCT.findall(str(module))}
+        kinds |= {
+            kind for name, of in called.get("calls", {}).items() if "fmha" in name for kind in of
+        }
+        flops = max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0)
         return {
             "devices": count,
             "of": len(self.topology.devices),
@@ -203,9 +208,9 @@ class Work:
             "temporaries": memory.temp_size_in_bytes,
             "aliased": memory.alias_size_in_bytes,
             "code": memory.generated_code_size_in_bytes,
-            "flops": max((lowered.cost_analysis() or {}).get("flops", 0.0) / count, 0.0),
-            "types": sorted({hook.kind_of(each) for each in _PRODUCT.findall(str(module))}),
-            **self.called(built),
+            **called,
+            "flops": flops + called.get("attended", 0),
+            "types": sorted(kinds),
         }
 
     def called(self, built: Any) -> dict[str, Any]:
@@ -217,7 +222,8 @@ class Work:
                 raise
             return {"remark": "its libraries are not known: JAX tells what they get from 0.9 on"}
         properties, asked = self.request["properties"], hlo.convolutions(calls)
-        return {"calls": hlo.counted(calls), **cudnn.said(properties, asked, self.convolved)}
+        of_cudnn = cudnn.said(properties, asked, self.convolved)
+        return {"calls": hlo.counted(calls), "attended": hlo.attended(calls), **of_cudnn}
 
     def enlarge(self, step: Watched, result: dict[str, Any]) -> None:
         """Look for the largest batch that fits, and answer with each one that does. A batch is the

@@ -17,10 +17,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import sys
 import time
 import traceback
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
@@ -45,7 +47,6 @@ class Work:
         self.parts = 1
         """Into how many the program divides the batch; `batch` is then one of them."""
         self.room = request["memory"] - request["taken"]
-        self.workspace = workspace(request["capability"])
         self.convolved: dict[cudnn.Convolution, str] = {}
         """Those of the step, with the frames of the program, innermost first."""
         self.processes = processes.Processes(request["world"])
@@ -58,6 +59,8 @@ class Work:
 
     def take(self, function: Any, examples: Any) -> None:
         """Count the step that the program names, compile its kernels, and end the program."""
+        if self.processes.rank:
+            os._exit(0)  # the first process answers
         step = {"step": getattr(function, "__name__", "step"), "counted": True}
         self.divide(examples)
         begun = self.compile(function, examples)
@@ -113,19 +116,22 @@ class Work:
         began = time.monotonic()
         torch: Any = import_module("torch")
         gpu_ways.prepare()
-        mode, allocator = self.mode, Allocator(self.room, self.workspace, grows(os.environ))
+        there = workspace(self.request["capability"], torch.__version__, os.environ)
+        mode, allocator = self.mode, Allocator(self.room, there, grows(os.environ))
         storages = Storages(allocator)
         watch = watching(torch, mode, storages, self.convolved)
-        with mode, gpu_ways.taken(torch, self.request["capability"], watch.calls):
+        with mode, gpu_ways.taken(torch, self.request["capability"], watch):
             given = torch.utils._pytree.tree_map_only(
                 torch.Tensor, lambda each: resized(each, self.batch, batch), examples
             )
             with watch, processes.counted(torch, storages.resized):
                 watch.in_place.begin()
+                kept = torch.empty(self.processes.buffer, dtype=torch.uint8)
                 function(*given)
                 between = sum(block.size for block in storages.live.values())
-                first, before = allocator.most, watch.counter.get_total_flops()
+                first, before = allocator.most, operations(watch)
                 function(*given)
+                del kept
         return {
             **{"room": self.room, "more": ""},
             "smaller": f"take a smaller batch, {RECOMPUTE}",
@@ -133,7 +139,7 @@ class Work:
             "arguments": between,
             "temporaries": allocator.peak - between,
             **{"allocated": allocator.most, "first": first},
-            **{"flops": watch.counter.get_total_flops() - before, "types": sorted(watch.types)},
+            **{"flops": operations(watch) - before, "types": sorted(watch.types)},
             "seconds": round(time.monotonic() - began, 2),
         }
 
@@ -158,10 +164,15 @@ class Work:
         return {}
 
 
-def workspace(capability: str) -> int:
-    """Return the bytes that PyTorch gives to cuBLAS with the first product of matrices, and keeps
-    (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize)."""
-    return 32 * MIB if int(capability.partition(".")[0]) >= 9 else 2 * 4096 * 1024 + 8 * 16 * 1024
+def workspace(capability: str, release: str, environment: Mapping[str, str]) -> int:
+    """Return the bytes that PyTorch gives to cuBLAS with the first product of matrices, and keeps:
+    what a variable says, else 32 MiB on Hopper, and since 2.12 on Blackwell
+    (aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize; pull request 175344)."""
+    if said := re.findall(r":(\d+):(\d+)", environment.get("CUBLAS_WORKSPACE_CONFIG", "")):
+        return sum(int(size) * int(times) for size, times in said) * 1024
+    since = [2, 0] if capability == "9.0" else [2, 12]
+    modern = float(capability) >= 9 and [int(each) for each in release.split(".")[:2]] >= since
+    return 32 * MIB if modern else (2 * 4096 + 8 * 16) * 1024
 
 
 class Storages:
@@ -220,7 +231,7 @@ def watching(
             self.calls: dict[str, dict[str, int]] = {}
             self.kept: dict[int, Any] = {}
             self.in_place = gpu_ways.InPlace(torch)
-            self.counter = flop_counter()
+            self.counter, self.flops = flop_counter(), 0
 
         def __torch_dispatch__(
             self, function: Any, kinds: Any, arguments: Any = (), named: Any = None
@@ -267,6 +278,11 @@ def flop_counter() -> Any:
     """Return PyTorch's, to be called and not to be entered: then it keeps what a checkpoint
     computes again (ModuleTracker holds hooks on the tensors that go into modules)."""
     return import_module("torch.utils.flop_counter").FlopCounterMode(display=False)
+
+
+def operations(watch: Any) -> int:
+    """Return those of products and of fused attention so far."""
+    return int(watch.counter.get_total_flops()) + int(watch.flops)
 
 
 def one(torch: Any, tensor: Any) -> Any:
@@ -325,3 +341,5 @@ def resized(example: Any, batch: int, wanted: int) -> Any:
 if hook.VARIABLE in os.environ:
     _work = Work(json.loads(os.environ[hook.VARIABLE]))
     hook.start(__file__, _work.take, "torch", _work.processes.begin)
+    _own: Any = sys.modules[hook.NAME]
+    _own.launch = _work.processes.launch

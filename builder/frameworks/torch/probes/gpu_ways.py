@@ -10,6 +10,8 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from builder.frameworks import cudnn
+
 SDPA, DROPOUT = "query key value attn_mask dropout_p is_causal", "input p training inplace"
 """Arguments by their place."""
 ENGINE = ("torch/autograd/graph.py", "torch/autograd/__init__.py")
@@ -75,13 +77,12 @@ class InPlace:
 
 
 @contextlib.contextmanager
-def taken(torch: Any, capability: str, calls: dict[str, dict[str, int]]) -> Iterator[None]:
+def taken(torch: Any, capability: str, watch: Any) -> Iterator[None]:
     """Let autocast, dropout and attention take the ways that they take on a GPU.
 
     autocast: there is no GPU, so PyTorch would leave "cuda" out. dropout: a GPU keeps a mask of
     bytes, the CPU one of the input's type (aten/src/ATen/native/Dropout.cpp, `dropout`). attention:
-    the CPU's fused one stands for a GPU's, where that has one (`is_fused`). It has no dropout,
-    which takes no memory on a GPU; one that has to be cuDNN's is noted in `calls`.
+    fused where a GPU has that (`attended`).
     """
     begin, function = torch.autocast.__init__, torch.nn.functional
     modes: Any = import_module("torch.overrides")
@@ -105,17 +106,18 @@ def taken(torch: Any, capability: str, calls: dict[str, dict[str, int]]) -> Iter
             named, name = named or {}, getattr(called, "__name__", "")
             if called is function.scaled_dot_product_attention:
                 told = {"attn_mask": None, "is_causal": False, **of(given, SDPA), **named}
-                with as_there(torch, tuple(map(int, capability.split("."))), told, calls):
-                    return called(**told)
+                there = tuple(map(int, capability.split(".")))
+                return attended(torch, called, there, told, watch)
             if called is function.dropout:
                 told = {"p": 0.5, "training": True, "inplace": False, **of(given, DROPOUT), **named}
                 if told["training"] and not told["inplace"]:
                     return torch.native_dropout(told["input"], told["p"], True)[0]
             if torch.is_autocast_enabled("cpu") and name in FLOAT32.split():
                 given, named = torch.utils._pytree.tree_map_only(torch.Tensor, wide, (given, named))
-            if getattr(called, "__globals__", None) is vars(function):
-                with self:  # what it calls goes these ways, too: multi_head_attention_forward
-                    return within(torch, called)(*given, **named)
+            inside = getattr(called, "__globals__", None) is vars(function)
+            if inside or called in (torch.Tensor.backward, torch.autograd.grad):
+                with self:  # what it calls goes these ways, too: what a checkpoint computes again
+                    return within(called)(*given, **named)
             return called(*given, **named)
 
     def of(given: Any, names: str) -> dict[str, Any]:
@@ -133,28 +135,27 @@ def taken(torch: Any, capability: str, calls: dict[str, dict[str, int]]) -> Iter
 
 
 @cache
-def within(torch: Any, called: Any) -> Any:
-    """Return a function of torch.nn.functional that does not ask a mode again for itself."""
-    known = vars(torch.nn.functional)
+def within(called: Any) -> Any:
+    """Return a function of PyTorch's that does not ask a mode again for itself."""
+    known = called.__globals__
     never = {name: lambda *_: False for name in known if name.startswith("has_torch_function")}
     made = FunctionType(called.__code__, {**known, **never}, None, called.__defaults__)
     made.__kwdefaults__ = called.__kwdefaults__
     return made
 
 
-@contextlib.contextmanager
-def as_there(
-    torch: Any, capability: tuple[int, ...], told: dict[str, Any], calls: dict[str, dict[str, int]]
-) -> Iterator[None]:
-    """Let attention be a fused one of the CPU or the products themselves, as a GPU's is.
+def attended(
+    torch: Any, called: Any, capability: tuple[int, ...], told: dict[str, Any], watch: Any
+) -> Any:
+    """Return what attention gives: a fused one, or the products themselves, as a GPU does it.
 
-    told: its arguments; a fused one gets no dropout. calls: notes it where the program lets PyTorch
-    take no other than cuDNN's.
+    told: its arguments. watch: its `calls` get a note where the program lets PyTorch take no other
+    than cuDNN's; see `fused`.
     """
-    allowed = torch.backends.cuda
-    if not hasattr(allowed, "flash_sdp_enabled"):
-        yield
-        return
+    names = ("query", "key", "value")
+    if torch.is_autocast_enabled("cpu"):
+        told.update({name: told[name].to(torch.get_autocast_dtype("cpu")) for name in names})
+    allowed, nn = torch.backends.cuda, import_module("torch.nn.attention")
     ways = {
         name: getattr(allowed, f"{name}_sdp_enabled", lambda: False)()
         for name in ("flash", "mem_efficient", "cudnn", "math")
@@ -162,15 +163,53 @@ def as_there(
     kind = str(told["query"].dtype)[6:]
     only = ways["cudnn"] and sum(ways.values()) == 1
     if only:
-        kinds = calls.setdefault("_scaled_dot_product_cudnn_attention", {})
+        kinds = watch.calls.setdefault("_scaled_dot_product_cudnn_attention", {})
         kinds[kind] = kinds.get(kind, 0) + 1
-    nn: Any = import_module("torch.nn.attention")
-    backends = [nn.SDPBackend.MATH]
-    if only or is_fused(capability, kind, told, ways):
-        backends.append(nn.SDPBackend.FLASH_ATTENTION)
-        told["dropout_p"] = 0.0
-    with nn.sdpa_kernel(backends):
-        yield
+    if (only and told["query"].dim() == 4) or is_fused(capability, kind, told, ways):
+        mask = told["attn_mask"]
+        if mask is not None and mask.dtype == torch.bool:
+            mask = mask.to(told["query"].dtype)  # what is added to the products
+        return fused(torch).apply(*(told[name] for name in names), mask, told["is_causal"], watch)
+    with nn.sdpa_kernel([nn.SDPBackend.MATH]):
+        return called(**told)
+
+
+@cache
+def fused(torch: Any) -> Any:
+    """Return a fused attention: it keeps what goes in and out, and a number of each row
+    (aten/src/ATen/native/transformers/cuda/attention.cu). The `flops` and `types` of its last
+    argument get what it calculates."""
+
+    class Fused(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, *given: Any) -> Any:
+            query, key, value, mask, causal, watch = given
+            batch, heads, rows, _ = query.shape
+            made = query.new_empty(batch, rows, heads, value.shape[-1]).transpose(1, 2)
+            sums = query.new_empty(batch, heads, rows, dtype=torch.float32)
+            context.save_for_backward(query, key, value, mask, made, sums)
+            context.rest = (causal, watch)
+            note(query, key, value, causal, watch, False)
+            return made
+
+        @staticmethod
+        def backward(context: Any, _gradient: Any) -> Any:
+            tensors = context.saved_tensors[:4]
+            (query, key, value, _), (causal, watch) = tensors, context.rest
+            note(query, key, value, causal, watch, True)
+            asked = zip(tensors, context.needs_input_grad, strict=False)
+            return (
+                *(torch.empty_like(each) if needs else None for each, needs in asked),
+                None,
+                None,
+            )
+
+    def note(query: Any, key: Any, value: Any, causal: bool, watch: Any, backward: bool) -> None:
+        sizes, widths = (*query.shape[:-1], key.shape[-2]), (query.shape[-1], value.shape[-1])
+        watch.flops += cudnn.attention(sizes, *widths, causal, backward)
+        watch.types.add(str(query.dtype)[6:])
+
+    return Fused
 
 
 def is_fused(
@@ -185,10 +224,11 @@ def is_fused(
     if query.dim() != 4 or size != key.shape[-1]:
         return False
     square = not told["is_causal"] or query.shape[-2] == key.shape[-2]
+    grouped = query.shape[1] != key.shape[1]  # fewer heads of keys
     plain = told["attn_mask"] is None and square and size == value.shape[-1] <= 256
     if ways["flash"] and modern and half and plain:
         return True
     types = ("float32", "float16", "bfloat16") if modern else ("float32", "float16")
     multiple = 8 if half else 4 if modern else 1
     aligned = size % multiple == 0 and value.shape[-1] % multiple == 0
-    return ways["mem_efficient"] and kind in types and aligned
+    return ways["mem_efficient"] and kind in types and aligned and not grouped
