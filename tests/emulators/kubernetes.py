@@ -219,12 +219,12 @@ class _Handler(QuietHandler):
         while not ends and not self.faults.closed.wait(0.01):
             now_is = self.objects.known.get(("pods", meta["namespace"], meta["name"]), {})
             ends = now_is.get("status", {}).get("phase") != "Running"
-            lines = self.objects.logs.get(meta["uid"], [])
-            for line in lines[sent:]:
+            lines = self.objects.logs.get(meta["uid"], [])[sent:]  # the pod says more meanwhile
+            for line in lines:
                 if not first or _second(line) >= first:
                     data = f"{line}\n".encode()
                     self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-            sent = len(lines)
+            sent += len(lines)
         self.wfile.write(b"0\r\n\r\n")
 
     def _review(self, review: Object) -> None:
