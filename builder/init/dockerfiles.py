@@ -19,8 +19,7 @@ from builder.init.statements import SourceStatement
 _DEBIAN: Final = re.compile(r"apt(-get)?|aptitude")
 _NEEDLESS: Final = re.compile(
     r"(apt(-get)? (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b|rm -\w+ |set |"
-    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|"
-    r"conda clean\b)"
+    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|conda clean\b)"
 )
 """What an image of locked packages has no use for."""
 _NO_FIELD: Final = {

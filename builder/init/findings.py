@@ -21,7 +21,7 @@ from builder.core import confidential, project
 from builder.facts import frameworks
 from builder.facts.frameworks import Framework
 from builder.init import bases, shell
-from builder.init.statements import SourceStatement
+from builder.init.statements import SourceStatement, package_of
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -396,7 +396,7 @@ def _specifier(text: str, name: str) -> str:
 
 def framework_of(requirement: str) -> str:
     """Return the framework that a requirement names; "" for another package."""
-    name = canonicalize_name(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
+    name = package_of(requirement)
     return next((each.name for each in frameworks.every() if name in each.distributions), "")
 
 

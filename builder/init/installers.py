@@ -265,12 +265,9 @@ def named_option(option: Option, where: str) -> SourceStatement:
 def argument(package: str, where: str) -> SourceStatement:
     """Return what one argument says: a requirement, or a file or an address."""
     named = re.match(r"[\w.-]+(\[[^]]*\])?\s*(@\s*\S|[^@:/\\]*(;|$))", package)
-    file = re.match(
-        r"[^;\[@]*\.(whl|gz|bz2|xz|tgz|zip|txt|in|toml|cfg|py|ya?ml|lock|json)\s*([;\[]|$)", package
-    )
     if "$" in re.split(r"[=<>~!@/]", package)[0]:
         return SourceStatement(where, package, why="what a variable says is not known here")
-    if package.startswith((".", "-")) or not named or file:
+    if package.startswith((".", "-")) or not named or _FILE.match(package):
         return SourceStatement(where, package, why=_why_local(package))
     return SourceStatement(where, package, "requirement", (package,))
 

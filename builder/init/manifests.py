@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from builder.core import files, yamlfile
 from builder.core.errors import InputError
 from builder.init import installers
-from builder.init.statements import Kind, SourceStatement
+from builder.init.statements import Kind, SourceStatement, package_of
 
 ADD: Final = "add what a job needs of it"
 BUILDS: Final = "builds the package; an image has no compiler"
@@ -178,8 +178,7 @@ def pyproject(
         yield SourceStatement(table.where("requires-python"), wanted, "python", (wanted,))
 
     def of_its_index(said: SourceStatement) -> SourceStatement:
-        asked = canonicalize_name(re.split(r"[^\w.-]", said.words[0], maxsplit=1)[0])
-        return said.from_elsewhere(elsewhere.get(asked, every))
+        return said.from_elsewhere(elsewhere.get(package_of(said.words[0]), every))
 
     for name in _mapping(project.get("scripts")):
         yield table.said(name, f"the script {name}", "name its module as `program`")

@@ -15,8 +15,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from packaging.utils import canonicalize_name
-
 from builder.config import image_yaml
 from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
@@ -24,7 +22,7 @@ from builder.core.errors import InputError
 from builder.core.files import text_of
 from builder.init import dockerfiles, imports, manifests, setup_py
 from builder.init.findings import GOT, IMPORTED, Findings, Wish, framework_of
-from builder.init.statements import SourceStatement
+from builder.init.statements import SourceStatement, package_of
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
 
@@ -231,15 +229,15 @@ class _Reading:
         again, kept = set[str](), list[SourceStatement]()
         for each in reversed(said):
             if each.kind == "removed" and not each.beside:
-                self.removed |= dict.fromkeys({*map(_name, each.words)} - again, each.where)
+                self.removed |= dict.fromkeys({*map(package_of, each.words)} - again, each.where)
                 each = replace(each, kind="note", why="what it names is not taken")
             elif each.kind == "requirement" and not each.beside:
-                again.add(_name(each.words[0]))
+                again.add(package_of(each.words[0]))
             kept.append(self._unless_removed(each))
         return kept[::-1]
 
     def _unless_removed(self, said: SourceStatement) -> SourceStatement:
-        name = _name(said.words[0]) if said.kind == "requirement" else ""
+        name = package_of(said.words[0]) if said.kind == "requirement" else ""
         where = self.removed.get(name)
         return said.aside(f"{where} uninstalls it") if where else said
 
@@ -262,7 +260,7 @@ class _Reading:
             why = why or self._elsewhere(name)
         for said in reader(text, name):
             each = self._unless_removed(said)
-            if each.kind == "requirement" and _name(each.words[0]) in self.own:
+            if each.kind == "requirement" and package_of(each.words[0]) in self.own:
                 yield each.from_elsewhere("is this repository's own package, and no requirement")
             else:
                 yield each.from_elsewhere(why if each.kind in _INSTALLED else "")
@@ -345,11 +343,6 @@ class _Reading:
 
     def _inside(self, name: str) -> bool:
         return (self.root / name).resolve().is_relative_to(self.root.resolve())
-
-
-def _name(requirement: str) -> str:
-    """Return the name of the package that a requirement asks for."""
-    return canonicalize_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])
 
 
 def _guess_program(root: Path, findings: Findings) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
+
+from packaging.utils import canonicalize_name
 
 # fmt: off
 Kind = Literal[
@@ -44,3 +47,8 @@ class SourceStatement:
     def from_elsewhere(self, why: str) -> SourceStatement:
         """Return the same, installed from elsewhere for the reason `why`, if there is one."""
         return replace(self, why=self.why or why, foreign=True) if why else self
+
+
+def package_of(requirement: str) -> str:
+    """Return the name of the package that a requirement asks for."""
+    return canonicalize_name(re.split(r"[^\w.-]", requirement.strip(), maxsplit=1)[0])

@@ -210,7 +210,7 @@ def test_a_file_is_the_one_that_was_copied(lines: str, file: str) -> None:
     [
         ("RUN python -m venv /opt/venv && /opt/venv/bin/pip install a", "/opt/venv /opt/venv"),
         ("RUN pip install --prefix=/install a", "/install /usr/local"),
-        ("RUN pip install --user a", "/root/.local /root/.local"),
+        ("RUN pip install --user a", "/me/.local /me/.local"),
         ("RUN conda run -n x pip install a", "/opt/conda /opt/conda"),
         ("WORKDIR /app\nRUN uv venv && uv pip install a", "/app /app"),
     ],
