@@ -83,12 +83,15 @@ def _set_up(
     say("start", text, precision=policy, **facts)
     total = inner.traced(functools.partial(inner.summed, strategy))
     if place.workers > 1 and float(total(tf.constant(float(problem is not None)))):
-        raise problem or UsageError("the chief refused to start; its log says why")
+        refused = problem or UsageError("the chief refused to start; its log says why")
+        raise distribution.parted(lambda: total(tf.constant(0.0)), refused)
     names = splits.class_names(config.records, targets.asked(config))
     shards, held_out = storage.patiently(lambda: splits.of(config, len(names)))
     found = storage.patiently(lambda: splits.fingerprint((*shards, *held_out), names))
-    if place.workers > 1:
-        _compare(config, found, total, strategy.num_replicas_in_sync)
+    if place.workers > 1 and (
+        differ := _differ(config, found, total, strategy.num_replicas_in_sync)
+    ):
+        raise distribution.parted(lambda: total(tf.constant(0.0)), UsageError(differ))
     config = targets.aimed(config, shards[0].layout.target)
     records, replicas = sum(s.records for s in shards), strategy.num_replicas_in_sync
     stored = splits.stored_size(config.records, shards)
@@ -110,9 +113,9 @@ _OWN = ("records", "job_dir", "model_dir", "checkpoint_dir", "log_dir", "acceler
 """Options that may differ among the workers."""
 
 
-def _compare(config: Config, found: Mapping[str, Any], total: Any, replicas: int) -> None:
-    """Refuse, on all workers alike, options and records that differ among them: they would learn
-    other classes, or wait for each other for ever. Raises UsageError.
+def _differ(config: Config, found: Mapping[str, Any], total: Any, replicas: int) -> str:
+    """Return in which options and records the workers differ, on all of them alike, and "" if they
+    do not: they would learn other classes, or wait for each other for ever.
 
     `total` adds up over the `replicas`. Numbers are equal if and only if their count times the sum
     of their squares is the square of their sum; those of 20 bits are exact in float64.
@@ -129,17 +132,18 @@ def _compare(config: Config, found: Mapping[str, Any], total: Any, replicas: int
     numbers = [number for digest in digests for number in (digest, digest**2)]
     sums = list(map(int, total(tf.constant(numbers, tf.float64)).numpy()))
     pairs = zip((*compared, "options"), sums[::2], sums[1::2], strict=True)
-    if differ := [name for name, one, two in pairs if replicas * two != one**2]:
-        counts = (
-            f"{sum(of['records'] for of in files.values()):,} {name} in {len(files)} files"
-            for name, files in list(compared.items())[1:]
-        )
-        names = ", ".join(found["classes"])
-        raise UsageError(
-            f"the workers differ in their {', '.join(differ)}; here: {config.records} has "
-            f"{', '.join(counts)}, labels.txt {names[:100]}; give all the same (the others' logs "
-            "say what they have)"
-        )
+    differ = [name for name, one, two in pairs if replicas * two != one**2]
+    if not differ:
+        return ""
+    counts = (
+        f"{sum(of['records'] for of in files.values()):,} {name} in {len(files)} files"
+        for name, files in list(compared.items())[1:]
+    )
+    return (
+        f"the workers differ in their {', '.join(differ)}; here: {config.records} has "
+        f"{', '.join(counts)}, labels.txt {', '.join(found['classes'])[:100]}; give all the same "
+        "(the others' logs say what they have)"
+    )
 
 
 def _train(run: Run, preemption: Preemption, claim: Lease) -> None:

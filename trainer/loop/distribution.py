@@ -7,7 +7,7 @@ import platform
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -267,6 +267,19 @@ def _listening(address: str) -> Iterator[None]:
         yield
         mine.shutdown(socket.SHUT_RDWR)  # which ends the thread's accept
         thread.join()
+
+
+def parted(vote: Callable[[], object], error: Exception) -> Exception:
+    """Return the `error` that ends all ranks alike, after one more `vote`.
+
+    A rank may come out of a vote and exit before another has its result, for which that is the loss
+    of a process. Who is gone by the next vote came through the one before.
+    """
+    import tensorflow as tf
+
+    with contextlib.suppress(tf.errors.OpError):
+        vote()
+    return error
 
 
 _PEERS = (

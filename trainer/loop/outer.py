@@ -4,7 +4,6 @@ All ranks run this loop and make the same decisions at the same step. What only 
 signal, the clock, a full disk) goes through a vote after each inner call.
 """
 
-import contextlib
 import functools
 import math
 import time
@@ -143,7 +142,7 @@ class Controller:
                     batches, early = self._batches(), False
                 continue
             if failed:
-                raise self._trouble or Stopped("the chief cannot go on; its log says why")
+                raise self._cannot_go_on()
             if over:
                 with self.run_.stopwatch.measure("input"):
                     del batches  # Its threads finish their work first, which can take seconds.
@@ -176,10 +175,11 @@ class Controller:
                 say("order", f"{text} are seen twice, and some not at all", "WARNING")
         total = self._together([float(self.position.step)])[0]
         if total != self.position.step * self.place.workers:
-            raise UsageError(
+            error = UsageError(
                 f"this worker resumes after step {self.position.step}, others do not: "
                 f"{self.config.checkpoint_dir} has to be the same folder for all"
             )
+            raise self._parted(error)
 
     def _load_newest(self) -> bool:
         """Restore the newest whole checkpoint. Returns whether there is one."""
@@ -340,16 +340,17 @@ class Controller:
         trouble = self._trouble
         self.end("preempted")
         self._together([0.0])  # No rank may exit while the chief still writes.
-        self._part()
-        if trouble is not None and not isinstance(trouble, Spoiled):
-            raise trouble  # After a spoiled snapshot, the next run uses the checkpoint before it.
-        raise Preempted(self.position.step)
+        if trouble is None or isinstance(trouble, Spoiled):
+            trouble = Preempted(self.position.step)  # The next run skips a spoiled snapshot.
+        raise self._parted(trouble)
 
-    def _part(self) -> None:
-        """Vote once more before an exit: a rank may come out of a vote and exit before another has
-        its result. Who is gone by then came through the vote before."""
-        with contextlib.suppress(Interrupted):
-            self._together([0.0])
+    def _cannot_go_on(self) -> Exception:
+        """Return what ends this rank where the chief is in trouble, and all ranks know it."""
+        return self._parted(self._trouble or Stopped("the chief cannot go on; its log says why"))
+
+    def _parted(self, error: Exception) -> Exception:
+        with self.stalls.during("the end"):
+            return distribution.parted(lambda: self.trainer.vote([0.0]), error)
 
     def _inline(self) -> bool:
         """Evaluate between two steps. Returns whether to stop early."""
@@ -401,7 +402,7 @@ class Controller:
     def settle(self) -> None:
         """Wait for the chief. Raises the chief's error there, and Stopped on the other ranks."""
         if self._together([float(self._trouble is not None)])[0]:
-            raise self._trouble or Stopped("the chief cannot go on; its log says why")
+            raise self._cannot_go_on()
 
     def _keep(self, better: bool) -> None:
         """Keep the best checkpoint, and write the SavedModels that follow an evaluation."""
@@ -425,7 +426,7 @@ class Controller:
         if isinstance(self._trouble, Spoiled):
             self._trouble = None
         if self.tries >= RETRIES:
-            raise error
+            raise self._parted(error)
         self.tries += 1
         self.factor *= SLOWER
         self._together([0.0])  # for the chief's last checkpoint
@@ -452,7 +453,7 @@ class Controller:
         if not self._load_newest():
             before = self._initial
             if before is None:
-                raise error
+                raise self._parted(error)
             # No checkpoint is written yet: start again.
             fresh = {k: v.numpy() for k, v in self.trainer.snapshot().items()}
             shared = len(self.trainer.model.variables)

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from trainer import verdict
+from trainer.config import UsageError
 from trainer.job.preemption import Preempted
 from trainer.loop import outer
 from trainer.loop.distribution import Cluster
@@ -46,7 +47,7 @@ def test_a_farewell_is_told_from_a_loss(
         end=lambda _: None,
         position=SimpleNamespace(step=7),
     )
-    run._part = functools.partial(outer.Controller._part, run)
+    run._parted = functools.partial(outer.Controller._parted, run)
     run._together = functools.partial(outer.Controller._together, run)
     with pytest.raises(ends):
         outer.Controller._leave(run)
@@ -71,6 +72,37 @@ def test_a_rank_that_is_lost_while_the_chief_finishes_is_no_fault_of_the_program
     code, text = verdict.of(caught.value, None, place)
     assert code == 143
     assert "all have to be started again: Connection reset by peer" in text
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "votes"),
+    [
+        (lambda run: run.settle(), outer.Stopped, 2),
+        (lambda run: run._recover(outer.NotFinite(7, math.nan)), outer.NotFinite, 1),
+        (lambda run: run._restore(), UsageError, 2),
+    ],
+)
+def test_no_rank_ends_with_the_others_before_each_has_heard_why(
+    ending: Any, error: type[Exception], votes: int
+) -> None:
+    """One that exits at once takes the answer from one that still waits for it."""
+    told: list[list[float]] = []
+
+    def vote(values: list[float]) -> list[float]:
+        told.append(values)
+        return [1.0]
+
+    run = object.__new__(outer.Controller)
+    run.trainer = SimpleNamespace(vote=vote)  # type: ignore[assignment]
+    run.stalls, run.tries, run.background = outer.StallMonitor({}), outer.RETRIES, None
+    run.place, run._trouble = Cluster(workers=2, index=1, role="worker"), None
+    run.config = SimpleNamespace(checkpoint_dir="c")  # type: ignore[assignment]
+    run.run_ = SimpleNamespace(position=outer.Position())  # type: ignore[assignment]
+    run._load_newest = lambda: False  # type: ignore[method-assign]
+    run.trainer.snapshot = dict  # type: ignore[method-assign]
+    with pytest.raises(error):
+        ending(run)
+    assert len(told) == votes
 
 
 def judged(judge: Judge, *values: float) -> list[bool]:
