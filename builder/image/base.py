@@ -55,33 +55,33 @@ def look_up(
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
     remake = frozenset(key for key in missing if key not in stored and store.knows(key))
     refused = tuple(missing[key].name for key in known if key in remake)
-    offered: dict[str, Layer] = {}
+    offered, whole = dict[str, Layer](), frozenset[str]()
     if settings.registry and len(stored) < len(known):
         lacking = {key: layer for key, layer in known.items() if key not in stored}
-        offered = _offered(registry.parse(settings.registry), plans, lock, lacking)
+        offered, whole = _offered(registry.parse(settings.registry), plans, lock, lacking)
     left = {key: plan for key, plan in missing.items() if key not in {**stored, **offered}}
-    return Availability(stored, offered, left, refused, remake)
+    return Availability(stored, offered, left, refused, remake, whole)
 
 
 def _offered(
     reference: Reference, plans: Iterable[BasePlan], lock: LayersLock, layers: Mapping[str, Layer]
-) -> dict[str, Layer]:
-    """Return which of these layers a repository has, by key: one request for a base that it has
-    whole, else one for each layer."""
+) -> tuple[dict[str, Layer], frozenset[str]]:
+    """Return which of these layers a repository has, by key, and which bases it has whole, by hash:
+    one request for such a base, else one for each layer."""
     with registry.Registry(reference.host) as client:
-        images = [image for plan in plans if (image := committed(plan, lock))]
-        whole = {
-            layer.key
-            for image in images
+        images = {plan.hash: image for plan in plans if (image := committed(plan, lock))}
+        whole = frozenset(
+            hash_
+            for hash_, image in images.items()
             if client.head(reference.repository, image.digest) == image.digest
-            for layer in image.layers
-        }
+        )
+        there = {layer.key for hash_ in whole for layer in images[hash_].layers}
 
         def has(layer: Layer) -> bool:
-            return layer.key in whole or client.has_blob(reference.repository, layer.blob.digest)
+            return layer.key in there or client.has_blob(reference.repository, layer.blob.digest)
 
         answers = zip(layers, parallel.each(has, layers.values()), strict=True)
-    return {key: layers[key] for key, there in answers if there}
+    return {key: layers[key] for key, found in answers if found}, whole
 
 
 def committed(plan: BasePlan, lock: LayersLock) -> AssembledImage | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib import resources
@@ -373,6 +373,16 @@ class Availability:
     """The names of those that the content store has with other bytes than the lock says."""
     remake: frozenset[str] = frozenset()
     """The keys of entries of the content store that do not count in this run."""
+    whole: frozenset[str] = frozenset()
+    """The bases, by hash, whose manifest the registry has, and so all of their layers."""
+
+    def of(self, plans: Iterable[BasePlan]) -> Availability:
+        """Return where the layers of these bases are, without others."""
+        keys = {layer.key for plan in plans for layer in plan.layers}
+        stored = {key: layer for key, layer in self.stored.items() if key in keys}
+        offered = {key: layer for key, layer in self.offered.items() if key in keys}
+        missing = {key: layer for key, layer in self.missing.items() if key in keys}
+        return replace(self, stored=stored, offered=offered, missing=missing)
 
     def estimate(self, plans: Iterable[BasePlan]) -> Estimate:
         sizes: dict[str, int | None] = {}

@@ -31,7 +31,7 @@ from builder.image.layer import Compression
 from builder.image.layers_lock import LayersLock
 from builder.image.plan import BasePlan
 from builder.image.program import AssembledPlan, BuiltPlan, ImagePlan
-from builder.pipeline import records
+from builder.pipeline import records, repository
 from builder.pipeline.records import ImageRecord
 
 if TYPE_CHECKING:
@@ -269,15 +269,16 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     with step("plan", together) as planning:
         planned = plan_load(targets, options, engine)
         report_plan(planning, planned.plans.values(), planned.available)
-    bases = dict(planned.loaded)
+    bases = {**planned.loaded, **_pulled(planned, targets, options, engine)}
     store, began = content_store.of_this_machine(), time.monotonic()
-    plans = list(planned.plans.values())
-    origins = {hash_: _origin(plan, planned.available) for hash_, plan in planned.plans.items()}
-    incomplete = [plan for hash_, plan in planned.plans.items() if origins[hash_] != "cache"]
+    plans = [plan for hash_, plan in planned.plans.items() if hash_ not in bases]
+    available = planned.available.of(plans)
+    origins = {plan.hash: _origin(plan, available) for plan in plans}
+    incomplete = [plan for plan in plans if origins[plan.hash] != "cache"]
     with Preload(engine, incomplete, store, LOCAL_REPOSITORY, together) as preload:
         images = base.assemble(
             plans,
-            planned.available,
+            available,
             store,
             options.settings,
             targets[0].layers,
@@ -292,6 +293,26 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
             loading.load(engine, image, store, name, _of_base(plan.hash, on_event))
             phases = {"assemble base": assembled, "load base": time.monotonic() - began}
             bases[plan.hash] = Base(name, image, origins[plan.hash], phases)
+    return bases
+
+
+def _pulled(
+    planned: LoadPlan, targets: Sequence[Target], options: BuildOptions, engine: Engine
+) -> dict[str, Base]:
+    """Return the bases that the engine pulled by itself, by hash: those of which the registry has
+    all layers and this machine none, where the engine gives layers out as they were packed."""
+    from builder.image import base, loading
+
+    bases = {}
+    for hash_, plan in planned.plans.items() if engine.knows_content else ():
+        here = planned.available.of([plan]).stored
+        image = base.committed(plan, options.known(targets[0].layers))
+        if image and not here and hash_ in planned.available.whole:
+            began, name = time.monotonic(), f"{LOCAL_REPOSITORY}:{plan.tag}"
+            source, events = repository.of(options.settings), _of_base(hash_, options.on_event)
+            if loading.pull(engine, image, name, source, events):
+                phases = {"pull base": time.monotonic() - began}
+                bases[hash_] = Base(name, image, "registry", phases)
     return bases
 
 

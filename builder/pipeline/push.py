@@ -13,13 +13,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from builder import __version__, registry
 from builder.config.stack import check_runs_on
 from builder.config.targets import TargetFiles
+from builder.core import docker_sdk
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
@@ -279,10 +279,10 @@ def _by_engine(
         api.tag(image, to.name, to.tag)
         login = known.for_engine() if known else {}
         stream = api.push(to.name, tag=to.tag, stream=True, decode=True, auth_config=login)
-        return follow(stream, progress)
+        return docker_sdk.follow(stream, "Pushing", progress)
     except ImageNotFound:
         raise OutsideError(f"the engine has no image {image}", "build it again") from None
-    except (TransferRefused, APIError, requests.RequestException) as error:
+    except (docker_sdk.TransferRefused, APIError, requests.RequestException) as error:
         line = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
         words = re.sub(r"https?://\S+", "", line)  # an address may contain anything
         status = 401 if re.search("auth", words, re.IGNORECASE) else 0
@@ -290,34 +290,3 @@ def _by_engine(
     finally:
         with contextlib.suppress(APIError, requests.RequestException):
             api.remove_image(str(to), noprune=True)
-
-
-class TransferRefused(Exception):
-    """The engine ended the transfer; the text is the engine's."""
-
-
-def follow(stream: Iterable[Mapping[str, Any]], progress: Callable[[int, int], object]) -> int:
-    """Follow a push to its end; return the bytes of the layers.
-
-    The engine answers 200 before it transfers anything, so only this stream reports a failure
-    (docker-py#3277). Each message is a JSONMessage of Docker's API: `status` and, for a layer, its
-    `id` and `progressDetail`; or `error`.
-
-    progress: called with the bytes of all layers so far, and of those that are known. Raises
-    TransferRefused.
-    """
-    sent: dict[str, int] = {}
-    totals: dict[str, int] = {}
-    for message in stream:
-        if error := message.get("error") or message.get("errorDetail"):
-            raise TransferRefused(error["message"] if isinstance(error, Mapping) else str(error))
-        layer, detail = str(message.get("id") or ""), message.get("progressDetail") or {}
-        if (
-            message.get("status") == "Pushing"
-            and layer
-            and (total := int(detail.get("total") or 0))
-        ):
-            sent[layer], totals[layer] = int(detail.get("current") or 0), total
-            whole = sum(totals.values())
-            progress(min(sum(sent.values()), whole), whole)
-    return sum(totals.values())

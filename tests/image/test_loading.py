@@ -21,13 +21,16 @@ from builder.core.errors import OutsideError
 from builder.core.events import Event, StepDone
 from builder.engine import Engine, EngineImage, private
 from builder.engine.private.programs import WORKER
-from builder.image import loading
+from builder.image import loading, registry_layers
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Compression, Layer, LayerPlan, assemble
 from builder.image.loading import Archive, Preload
+from builder.registry import Reference, Registry
 from builder.registry.manifests import blob_path, digest_of
 from tests import containers
+from tests.emulators.registry_faults import Fault, faulty
 from tests.image.layers import image, layer
+from tests.registry.server import RegistryServer
 
 GZIP = Compression("gzip", 1)
 
@@ -159,6 +162,31 @@ def test_what_the_engine_seemed_to_have_is_sent_and_other_bytes_are_refused(
     store.path(good).write_bytes(store.path(other).read_bytes())
     with pytest.raises(OutsideError, match="the engine did not take the image"):
         load(image(good), "bad")
+
+
+@pytest.mark.engine
+@pytest.mark.network
+def test_the_engine_pulls_by_digest_what_a_registry_has(
+    engine: Engine,
+    store: ContentStore,
+    on_engine: str,
+    busybox: Path,
+    registry_server: RegistryServer,
+) -> None:
+    printed = secrets.token_hex().encode()
+    whole = image(layer(store, {"cat": busybox.read_bytes(), "printed": printed}))
+    name, events = f"{on_engine}:base", list[Event]()
+    with faulty(registry_server.host) as proxy, Registry(registry_server.host) as client:
+        source = Reference(proxy.host, on_engine)
+        registry_layers.publish(client, source.tagged("a"), whole, store)
+        proxy.faults.append(Fault("GET", "/blobs/", status=404, times=None))
+        assert loading.pull(engine, whole, name, source, events.append) is None
+        assert "the engine does not pull it" in str(events) and not engine.image(name)
+        proxy.faults.clear()
+        pulled = loading.pull(engine, whole, name, source, events.append)
+    assert pulled and pulled.image_id in (whole.digest, whole.config_digest)
+    assert ran(engine, name) == printed
+    assert not engine.image(f"{source.name}@{whole.digest}"), "one image, under one name"
 
 
 # --- preloading -----------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import shutil
 import sys
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -17,8 +18,17 @@ from typer.testing import CliRunner
 from builder.cli.group import app
 from builder.config import targets
 from builder.core.errors import CheckFailed, InputError, OutsideError
-from builder.core.settings import Settings
-from builder.image import base, content_store, download, layers_lock, program, registry_layers
+from builder.core.settings import LOCAL_REPOSITORY, Settings
+from builder.engine import Engine
+from builder.image import (
+    base,
+    content_store,
+    download,
+    layers_lock,
+    loading,
+    program,
+    registry_layers,
+)
 from builder.image.content_store import ContentStore
 from builder.image.layer import Compression, Layer
 from builder.image.tarball import LayerWriter
@@ -212,6 +222,44 @@ def test_a_base_that_the_registry_has_whole_is_one_request_and_is_handed_on_as_i
         )  # fmt: skip
         assert proxy.count("HEAD .*") == 1 and proxy.count("GET .*/blobs/") == len(made)
     assert len(there) == len(made) and there[0] < len(made)
+
+
+@pytest.mark.engine
+@pytest.mark.network
+@pytest.mark.parametrize("reached", [True, False])
+def test_an_engine_pulls_a_base_that_the_registry_has_whole_or_gets_its_layers(
+    root: Path,
+    engine: Engine,
+    registry_server: RegistryServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reached: bool,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    target, maker = make.prepare(root, "cpu"), ContentStore(tmp_path / "maker")
+    assert target.base
+    with monkeypatch.context() as patch:
+        patch.setattr(content_store, "of_this_machine", lambda: maker)
+        made = [layer_of(layer.key) for layer in target.base.layers]
+    lock, name = layers_lock.read(tmp_path / "layers.lock"), f"tests/{secrets.token_hex(6)}"
+    for layer in made:
+        lock.check(layer, layer.key)
+    image = base.committed(target.base, lock)
+    assert image
+    with Registry(registry_server.host) as client:
+        to = Reference(registry_server.host, name, target.base.tag)
+        registry_layers.publish(client, to, image, maker)
+    if not reached:
+        monkeypatch.setattr(loading, "pull", lambda *_: None)
+    options = make.BuildOptions(Settings(registry=f"{registry_server.host}/{name}"))
+    try:
+        (loaded,) = make.load_bases([replace(target, layers=lock)], options, engine).values()
+        assert loading.present(engine, loaded.image, loaded.reference)
+    finally:
+        engine.client.images.remove(f"{LOCAL_REPOSITORY}:{target.base.tag}", noprune=True)
+    assert (loaded.origin, loaded.image.digest) == ("registry", image.digest)
+    here = [content_store.of_this_machine().has(layer) for layer in made]
+    assert here == [not (reached and engine.knows_content)] * len(made)
 
 
 def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path) -> None:
