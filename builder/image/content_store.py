@@ -67,6 +67,12 @@ class ContentStore:
     def path(self, layer: Layer) -> Path:
         return self.folder / blob_path(layer.blob.digest)
 
+    def paths(self, layers: Iterable[Layer]) -> dict[str, Path]:
+        """Return the files of the layers that are here, by diff id; their bytes are not looked at.
+        What an engine pulled is not here."""
+        paths = {layer.diff_id: self.path(layer) for layer in layers}
+        return {diff_id: path for diff_id, path in paths.items() if path.is_file()}
+
     def lock(
         self, key: str, check: Callable[[], object] | None = None
     ) -> contextlib.AbstractContextManager[None]:

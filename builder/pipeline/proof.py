@@ -77,7 +77,7 @@ def prove(
         inputs=record.inputs,
         compressed_bytes=record.compressed_bytes,
         largest=record.packages,
-        layers={layer.diff_id: store.path(layer) for layer in image.layers} if image else {},
+        layers=store.paths(image.layers if image else ()),
         base_layers=frozenset(layer.diff_id for layer in base.layers) if base else frozenset(),
     )
     suite = suites.of_spec(target.spec)

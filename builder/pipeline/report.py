@@ -179,9 +179,10 @@ def _stored(record: ImageRecord) -> ImageContent | None:
     image = store.find_image((record.digest or "").removeprefix("sha256:"))
     if image is None:
         return None
-    layers = {layer.diff_id: store.path(layer) for layer in image.layers}
+    layers = store.paths(image.layers)
     try:
-        content = images.of_saved(list(layers), dict[str, Any]().items, layers)
+        diff_ids = [layer.diff_id for layer in image.layers]
+        content = images.of_saved(diff_ids, dict[str, Any]().items, layers)
         configuration = manifests.configuration_in(image.configuration)
     except (*tars.BROKEN, OSError, FactoryError):
         return None

@@ -258,8 +258,9 @@ def test_an_engine_pulls_a_base_that_the_registry_has_whole_or_gets_its_layers(
     finally:
         engine.client.images.remove(f"{LOCAL_REPOSITORY}:{target.base.tag}", noprune=True)
     assert (loaded.origin, loaded.image.digest) == ("registry", image.digest)
-    here = [content_store.of_this_machine().has(layer) for layer in made]
-    assert here == [not (reached and engine.knows_content)] * len(made)
+    here = content_store.of_this_machine().paths(image.layers)
+    pulled = reached and engine.knows_content
+    assert set(here) == (set() if pulled else {layer.diff_id for layer in made})
 
 
 def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path) -> None:
@@ -275,6 +276,25 @@ def test_an_image_with_a_layer_that_nobody_accounts_for_is_not_proven(root: Path
 
 
 # --- proving --------------------------------------------------------------------------------------
+
+
+def test_a_proof_reads_the_layers_that_are_here_and_the_engines_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    target, store = make.prepare(root, "cpu"), content_store.of_this_machine()
+    base_image = target.committed_base
+    assert base_image and isinstance(target.image, program.AssembledPlan)
+    known = program.assemble(target.image, base_image, store)
+    record: Any = SimpleNamespace(
+        target="cpu", digest=known.digest, image_id=known.digest,
+        inputs="", compressed_bytes=1, packages=(),
+    )  # fmt: skip
+    monkeypatch.setattr(proof.smoking, "smoke", lambda _, subject, *__: subject)
+    engine: Any = SimpleNamespace(architecture="amd64")
+    subject: Any = proof.prove(root, engine, target, record)
+    [(diff_id, path)] = subject.layers.items()
+    assert diff_id == known.layers[-1].diff_id and path.is_file(), "the engine pulled the base"
 
 
 def test_an_engine_on_arm64_proves_nothing(root: Path) -> None:
