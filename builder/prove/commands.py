@@ -23,7 +23,10 @@ EXECUTE: Final = 1
 
 _PYTHON: Final = re.compile(r"(python|pypy)[\d.]*$")
 _SHELL: Final = re.compile(r"(ba|da|z|k|a)?sh$")
-_LAUNCHERS: Final = re.compile(r"(torchrun|accelerate|deepspeed|horovodrun)$")
+_LAUNCHERS: Final = re.compile(r"(torchrun|accelerate|deepspeed)$")
+STARTERS: Final = ("horovodrun", "mpiexec", "mpiexec.hydra", "mpirun", "orterun", "srun")
+"""Programs that start another one several times. Which of their words begin it, their own options
+decide: what is followed is the first Python or shell among them."""
 _WRAPPERS: Final = frozenset({"dumb-init", "env", "nice", "nohup", "setsid", "stdbuf", "tini"})
 _PYTHONS_VALUES: Final = re.compile(r"-[A-Za-z]*[WX]|--check-hash-based-pycs")
 _SHELLS_VALUES: Final = re.compile(r"[-+][A-Za-z]*[oO]|--(rcfile|init-file)")
@@ -118,6 +121,10 @@ def _follow(image: Image, command: Command, depth: int) -> Iterator[Command]:
             rest = rest[1:]
         if rest:
             yield from _follow(image, Command(rest, command.folder, command.in_shell), depth - 1)
+    elif command.name in STARTERS:
+        programs = [Command(rest[at:], command.folder) for at in range(len(rest))]
+        if first := next((each for each in programs if each.is_python or each.is_shell), None):
+            yield from _follow(image, first, depth - 1)
     elif command.is_shell and kind == "text":
         # Docker's words after the text are $0, $1 and so on
         text, arguments = command.words[at : at + 1], command.words[at + 2 :]

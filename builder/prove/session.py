@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import posixpath
 import queue
 import re
 import tarfile
@@ -211,8 +212,14 @@ class Sandbox:
         variable: the name of the variable with its request. imports: modules of the factory that it
         imports. part: a file that it finds as PART. gpu: the engine's id of one that it gets.
         environment: variables beside the image's; none of them brings an accelerator. programs:
-        scripts that are found by their names before those of the image.
+        scripts that are found by their names before those of the image, in place of its first word
+        also by a path.
         """
+        shown = self.config.get("Entrypoint") if entrypoint is None else entrypoint
+        rest = arguments or (self.config.get("Cmd") if entrypoint is None else None)
+        words = [*(shown or ()), *(rest or ())]
+        if words and (name := posixpath.basename(words[0])) in (programs or {}):
+            entrypoint, arguments = [name], words[1:]
         given = {"PATH": PATH, **manifests.environment(self.config), **(environment or {})}
         first = {"PYTHONPATH": HOOK, **({"PATH": f"{HOOK}/bin"} if programs else {})}
         environment = {

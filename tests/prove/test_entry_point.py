@@ -46,6 +46,7 @@ def shell(text: str) -> dict[str, Any]:
     return {"Cmd": ["/bin/sh", "-c", text]}
 
 
+MPI: Files = {"usr/bin/mpirun": (b"\x7fELF", 0o755, 0)}
 BY_SCRIPT = {"Entrypoint": ["/app/entry.sh"], "Cmd": ["python", "train.py"]}
 IN_ROOT: Files = {
     "root/": (b"", 0o700, 0),
@@ -75,6 +76,8 @@ BROKEN: list[tuple[Files, dict[str, Any], str]] = [
     ({}, {"Cmd": ["python", "/opt/venv/lib"]}, "is a folder without __main__.py"),
     ({}, {"Cmd": ["bash", "/run.sh"]}, "bash runs /run.sh, which is not there"),
     ({}, {"Cmd": ["torchrun", "--nproc_per_node", "2", "fit.py"]}, "torchrun runs /app/fit.py"),
+    (MPI, {"Cmd": ["mpirun", "-np", "2", "python", "fit.py"]}, "python runs /app/fit.py, which is"),
+    ({}, {"Cmd": ["mpirun", "-np", "2", "python", "train.py"]}, "the image starts mpirun, which"),
     # shells and wrappers
     ({}, shell("python trian.py --steps $STEPS"), "python runs /app/trian.py, which is not there"),
     ({}, shell("cd /srv && exec python train.py"), "python runs /srv/train.py, which is not there"),
@@ -132,6 +135,8 @@ SOUND: list[tuple[Files, dict[str, Any]]] = [
     ({}, {"Cmd": ["bash", "-c", "source /opt/venv/bin/activate && python train.py"]}),
     ({}, {"Entrypoint": ["tini", "-g", "--", "/app/entry.sh"], "Cmd": ["python", "train.py"]}),
     ({}, {"Cmd": ["torchrun", "--standalone", "--nproc_per_node=2", "train.py"]}),
+    (MPI, {"Cmd": ["mpirun", "-x", "PATH", "python", "train.py"]}),
+    (MPI, {"Cmd": ["mpirun", "-np", "2", "./fit"]}),
     ({}, {"Cmd": ["python", "/data/train.py"], "Volumes": {"/data": {}}}),
     ({}, {"Cmd": ["python", "train.py"], "User": "app:staff"}),
     (IN_ROOT, {"Cmd": ["/root/venv/bin/python"], "User": ""}),

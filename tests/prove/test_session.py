@@ -90,10 +90,14 @@ def test_a_jobs_variables_are_there_but_none_that_brings_an_accelerator(sandbox:
     given = {"XLA_FLAGS": "--a", "PYTHONPATH": "/own", "NVIDIA_VISIBLE_DEVICES": "all"}
     hook = "builder.frameworks.hook"
     sandbox.fill(RECORDS)
-    ours = {"mpirun": b"#!/bin/sh\n"}
+    ours = {"mpirun": b"#!/bin/sh\necho ours $*\n"}
     run = sandbox.start_with(
         hook, "REQUEST", {"batch": 1}, ["env"], environment=given, programs=ours
     )
     variables = {"XLA_FLAGS=--a", f"PYTHONPATH={HOOK}:/own", "NVIDIA_VISIBLE_DEVICES=void"}
     assert variables < set(run.tail)
     assert any(line.startswith(f"PATH={HOOK}/bin:/") for line in run.tail), "it is found first"
+    run = sandbox.start_with(
+        hook, "REQUEST", {}, ["env"], ["/usr/bin/mpirun", "-np", "2"], programs=ours
+    )
+    assert "ours -np 2 env" in run.tail, "also where the image names it by a path"

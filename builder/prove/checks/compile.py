@@ -22,6 +22,7 @@ from builder.core.errors import OutsideError
 from builder.facts import accelerators, devices, frameworks
 from builder.facts.devices import GIB, Device
 from builder.prove.checks.starts import last_traceback
+from builder.prove.commands import STARTERS
 from builder.prove.image import ACCELERATOR, Image, NotThereError
 from builder.prove.judge import Run
 from builder.prove.receipts import Defect, Finding
@@ -37,9 +38,8 @@ network has anywhere else."""
 BESIDE: Final = tuple(f"builder.frameworks.{name}" for name in ("hook", "pjrt", "cudnn", "hlo"))
 OWN: Final = ("allocator", "gpu_ways", "kernels", "processes", "convolutions")
 """The modules that hooks import, and those beside PyTorch's and TensorFlow's."""
-STARTERS: Final = ("horovodrun", "mpiexec", "mpiexec.hydra", "mpirun", "orterun", "srun")
-"""Programs that start a program several times; in their place PyTorch's hook starts it once."""
 STARTER: Final = b"#!/usr/bin/env python3\nimport training_image_compile as hook\nhook.launch()\n"
+"""What PyTorch's hook has in place of commands.STARTERS: it starts a program once."""
 SECONDS: Final = 60
 """How long the program may run until its step has been seen."""
 

@@ -206,4 +206,4 @@ def _installs(image: Image, command: Command) -> Iterator[Defect]:
         )
 
 
-CHECK = Check.of("entry-point", 2, run)
+CHECK = Check.of("entry-point", 3, run)
