@@ -7,9 +7,9 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from builder.core.errors import OutsideError
 
@@ -146,36 +146,6 @@ def _remedy(host: str, reason: str) -> str:
     if host.startswith("unix://"):
         return "start it (systemctl start docker), or use --engine private"
     return "check DOCKER_HOST and docker's context (docker context ls), or use --engine private"
-
-
-class TransferRefused(Exception):
-    """The engine ended the transfer; the text is the engine's."""
-
-
-def follow(
-    stream: Iterable[Mapping[str, Any]], verb: str, progress: Callable[[int, int], object]
-) -> int:
-    """Follow a push or a pull to its end; return the bytes of the layers.
-
-    The engine answers 200 before it transfers anything, so only this stream reports a failure
-    (docker-py#3277). Each message is a JSONMessage of Docker's API: `status` and, for a layer, its
-    `id` and `progressDetail`; or `error`.
-
-    verb: "Pushing", or "Downloading". progress: called with the bytes of all layers so far, and of
-    those that are known. Raises TransferRefused.
-    """
-    sent: dict[str, int] = {}
-    totals: dict[str, int] = {}
-    for message in stream:
-        if error := message.get("error") or message.get("errorDetail"):
-            raise TransferRefused(error["message"] if isinstance(error, Mapping) else str(error))
-        layer, detail = str(message.get("id") or ""), message.get("progressDetail") or {}
-        is_layers = message.get("status") == verb and layer
-        if is_layers and (total := int(detail.get("total") or 0)):
-            sent[layer], totals[layer] = int(detail.get("current") or 0), total
-            whole = sum(totals.values())
-            progress(min(sum(sent.values()), whole), whole)
-    return sum(totals.values())
 
 
 def first_line(text: str) -> str:

@@ -12,7 +12,7 @@ import json
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -224,3 +224,33 @@ def _ask_by_sdk(api: Any, path: str) -> Any:
         return api._result(api._get(api.base_url + f"/v{api.api_version}{path}"), json=True)
     except NotFound:
         return None
+
+
+class TransferRefused(Exception):
+    """The engine ended the transfer; the text is the engine's."""
+
+
+def follow(
+    stream: Iterable[Mapping[str, Any]], verb: str, progress: Callable[[int, int], object]
+) -> int:
+    """Follow a push or a pull to its end; return the bytes of the layers.
+
+    The engine answers 200 before it transfers anything, so only this stream reports a failure
+    (docker-py#3277). Each message is a JSONMessage of Docker's API: `status` and, for a layer, its
+    `id` and `progressDetail`; or `error`.
+
+    verb: "Pushing", or "Downloading". progress: called with the bytes of all layers so far, and of
+    those that are known. Raises TransferRefused.
+    """
+    sent: dict[str, int] = {}
+    totals: dict[str, int] = {}
+    for message in stream:
+        if error := message.get("error") or message.get("errorDetail"):
+            raise TransferRefused(error["message"] if isinstance(error, Mapping) else str(error))
+        layer, detail = str(message.get("id") or ""), message.get("progressDetail") or {}
+        is_layers = message.get("status") == verb and layer
+        if is_layers and (total := int(detail.get("total") or 0)):
+            sent[layer], totals[layer] = int(detail.get("current") or 0), total
+            whole = sum(totals.values())
+            progress(min(sum(sent.values()), whole), whole)
+    return sum(totals.values())

@@ -44,6 +44,7 @@ from builder.core.docker_sdk import first_line
 from builder.core.errors import OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, step
 from builder.core.files import EPOCH
+from builder.engine import docker
 from builder.image.content_store import ContentStore
 from builder.image.layer import AssembledImage, Layer, assemble
 from builder.image.tarball import pieces
@@ -117,11 +118,11 @@ def pull(
             stream = api.pull(
                 source.name, tag=image.digest, stream=True, decode=True, auth_config=login
             )
-            count = docker_sdk.follow(stream, "Downloading", pulling.progress)
+            count = docker.follow(stream, "Downloading", pulling.progress)
             pulling.detail = f"{count / 1e6:.0f} MB of {image.compressed_bytes / 1e6:.0f}"
             pulled = present(engine, image, name)
             api.remove_image(f"{source.name}@{image.digest}", noprune=True)
-        except (docker_sdk.TransferRefused, APIError, requests.RequestException) as error:
+        except (docker.TransferRefused, APIError, requests.RequestException) as error:
             reason = first_line(str(getattr(error, "explanation", None) or error))
             pulling.log(f"the engine does not pull it, so its layers are sent: {reason}")
             return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder import registry
 from builder.config import device_code, image_yaml, targets
 from builder.config.image_yaml import ImageSpec
 from builder.config.lockfile import Lock
@@ -31,7 +32,7 @@ from builder.image.layer import Compression
 from builder.image.layers_lock import LayersLock
 from builder.image.plan import BasePlan
 from builder.image.program import AssembledPlan, BuiltPlan, ImagePlan
-from builder.pipeline import records, repository
+from builder.pipeline import records
 from builder.pipeline.records import ImageRecord
 
 if TYPE_CHECKING:
@@ -309,7 +310,10 @@ def _pulled(
         image = base.committed(plan, options.known(targets[0].layers))
         if image and not here and hash_ in planned.available.whole:
             began, name = time.monotonic(), f"{LOCAL_REPOSITORY}:{plan.tag}"
-            source, events = repository.of(options.settings), _of_base(hash_, options.on_event)
+            source, events = (
+                registry.parse(options.settings.repository),
+                _of_base(hash_, options.on_event),
+            )
             if loading.pull(engine, image, name, source, events):
                 phases = {"pull base": time.monotonic() - began}
                 bases[hash_] = Base(name, image, "registry", phases)

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from builder import __version__, registry
 from builder.config.stack import check_runs_on
 from builder.config.targets import TargetFiles
-from builder.core import docker_sdk
 from builder.core.errors import CheckFailed, InputError, OutsideError
 from builder.core.events import OnEvent, RunningStep, ignore, prefixed, step
 from builder.core.files import cache_home, locked
 from builder.core.settings import LOCAL_REPOSITORY, Settings
-from builder.engine import Engine
+from builder.engine import Engine, docker
 from builder.facts import accelerators
 from builder.image import content_store, registry_layers
 from builder.image.content_store import ContentStore
@@ -279,10 +278,10 @@ def _by_engine(
         api.tag(image, to.name, to.tag)
         login = known.for_engine() if known else {}
         stream = api.push(to.name, tag=to.tag, stream=True, decode=True, auth_config=login)
-        return docker_sdk.follow(stream, "Pushing", progress)
+        return docker.follow(stream, "Pushing", progress)
     except ImageNotFound:
         raise OutsideError(f"the engine has no image {image}", "build it again") from None
-    except (docker_sdk.TransferRefused, APIError, requests.RequestException) as error:
+    except (docker.TransferRefused, APIError, requests.RequestException) as error:
         line = " ".join(str(getattr(error, "explanation", None) or error).split())[:300]
         words = re.sub(r"https?://\S+", "", line)  # an address may contain anything
         status = 401 if re.search("auth", words, re.IGNORECASE) else 0
