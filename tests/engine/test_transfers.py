@@ -1,4 +1,4 @@
-"""What an engine says while it pushes."""
+"""What an engine says while it pushes or pulls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builder.pipeline.push import TransferRefused, follow
+from builder.engine.docker import TransferRefused, follow
 
 
 def layer(name: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
@@ -25,11 +25,11 @@ def test_the_bytes_of_all_layers_are_summed() -> None:
         layer("aa", "Pushed"),
         layer("cc", "Mounted from training"),
     ]
-    assert follow(stream, lambda current, total: seen.append((current, total))) == 1600
+    assert follow(stream, "Pushing", lambda current, total: seen.append((current, total))) == 1600
     assert seen == [(512, 1000), (1212, 1600), (1600, 1600)]
 
 
 @pytest.mark.parametrize("error", [{"error": "denied"}, {"errorDetail": {"message": "denied"}}])
 def test_a_failure_stands_in_the_stream(error: dict[str, Any]) -> None:
     with pytest.raises(TransferRefused, match=r"^denied$"):
-        follow([layer("aa", "Pushing", 1, 2), error], lambda *_: None)
+        follow([layer("aa", "Pushing", 1, 2), error], "Pushing", lambda *_: None)
