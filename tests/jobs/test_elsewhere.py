@@ -405,9 +405,10 @@ def test_a_pod_and_a_cronjob_are_jobs_and_their_schedule_and_runs_are_named(tmp_
     assert "spec.jobTemplate.spec.completions" not in left(once)
 
 
-def test_a_job_of_ray_is_refused_with_what_to_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster"])
+def test_a_job_of_ray_is_refused_with_what_to_write(kind: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no job here starts Ray") as caught:
-        of_kind(tmp_path, "ray.io/v1 RayJob", "entrypoint: python t.py")
+        of_kind(tmp_path, f"ray.io/v1 {kind}", "entrypoint: python t.py")
     assert "the entrypoint as command" in caught.value.fix
 
 
