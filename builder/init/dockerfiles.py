@@ -102,8 +102,8 @@ class _Stage:
     """Where it copies files to, and from where in the repository, the last first: _MOST of them."""
     brings: frozenset[tuple[str, str]] = frozenset()
     """What it copies of other stages: the stage, by name or number, and a path there or here."""
-    ran: frozenset[str] = frozenset()
-    """The words of its commands that may have made files."""
+    ran: set[str] = field(default_factory=set)
+    """The words of commands, its own and beside it, that may have made files."""
     scripts: frozenset[str] = frozenset()
     """Those that it has run."""
     said: list[SourceStatement] = field(default_factory=list)
@@ -156,7 +156,7 @@ class _Stage:
             return None if any(out) else True
         path = self.within(name)
         made = any(path.is_relative_to(self.within(there)) for _, there in self.brings)
-        made = made or bool(self.ran & {path.name, *_BRINGS})
+        made = made or bool({path.name, *_BRINGS} & self.ran)
         return None if made or not places else False
 
 
@@ -405,7 +405,7 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
     elif _NEEDLESS.match(text):
         yield SourceStatement(where, text, why="an image of locked packages has no use for it")
     elif text:  # it may install what pyproject.toml asks for
-        stage.ran |= {word.rpartition("/")[2] for word in words}
+        stage.ran.update(word.rpartition("/")[2] for word in words)
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
         said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
         if _PROJECT.match(said.text):
