@@ -110,6 +110,7 @@ def convert(
     image: str | None = option("A target, or an image."),
     region: str | None = option("Such as us-central1."),
     accelerator: str | None = option("V100: what a cluster's job counts without a name."),
+    job: str | None = option("The name of one, of several jobs in the file."),
     output: Path | None = OUTPUT,
 ) -> None:
     """Turn a job of AI Platform or of another service into a job of today.
@@ -120,9 +121,10 @@ def convert(
         --config config.yaml --region us-central1 -- --epochs 10
 
     It knows AI Platform's config.yaml and gcloud command, Vertex AI's CustomJobSpec and gcloud
-    command, a cluster's Job, JobSet, PyTorchJob, TFJob and TrainJob, a task of SkyPilot, and xpk.
-    It ends with what is not as it was, and with each field and flag that is not taken over. What
-    names a device that is not known here, or is another service's, is refused.
+    command, a cluster's Job, CronJob, Pod, JobSet, PyTorchJob, TFJob, MPIJob and TrainJob, a task
+    of SkyPilot, and xpk. It ends with what is not as it was, and with each field and flag that is
+    not taken over, such as a variable that looks like a secret. What names a device that is not
+    known here, or is another service's, is refused.
     """
     from builder.jobs import images
     from builder.jobs.convert import convert as converted
@@ -132,14 +134,13 @@ def convert(
     if config is not None and re.fullmatch(command, str(config)):
         config, rest = None, [str(config), *rest]  # what stands after --, without a file
     targets = images.targets(root())
-    job = converted(
-        config, rest, image=image, region=region, accelerator=accelerator, targets=targets
-    )
-    for line in job.changes:
+    given = {"image": image, "region": region, "accelerator": accelerator, "name": job}
+    made = converted(config, rest, **given, targets=targets)
+    for line in made.changes:
         say(line)
-    for line in job.left_out:
+    for line in made.left_out:
         say(f"not taken over: {line}")
-    _write(job.text, output)
+    _write(made.text, output)
 
 
 @expanded

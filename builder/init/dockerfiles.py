@@ -6,20 +6,22 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, Final
 
 from builder.core import files
-from builder.init import installers, shell
-from builder.init.statements import SourceStatement
+from builder.init import conda, installers, shell
+from builder.init.statements import LISTS, SourceStatement
 
 _DEBIAN: Final = re.compile(r"apt(-get)?|aptitude")
 _NEEDLESS: Final = re.compile(
     r"(apt(-get)? (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b|rm -\w+ |set |"
-    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|conda clean\b)"
+    r"(python[\d.]* -m )?pip[\d.]* cache\b|cd |mkdir |true$|:$|exit\b|uv cache\b|"
+    r"(\S*/)?(conda|(micro)?mamba) (clean|init)\b)"
 )
 """What an image of locked packages has no use for."""
 _NO_FIELD: Final = {
@@ -31,7 +33,7 @@ _NO_FIELD: Final = {
 """Why an instruction is not taken over."""
 _CONFIGURES: Final = re.compile(
     r"pip\.conf|uv\.toml|pypirc|netrc|/\.config/(?:pip|uv)\b|(?:^|[/ ])\.pip\b"
-    r"|\b(?:pdm|conda) config\b|\bpoetry source\b"
+    rf"|\bpdm config\b|{conda.CONFIGURES}|\bpoetry source\b"
     r"|\bpoetry config (?!virtualenvs|installer|cache|keyring)"
 )
 """What may name an index for all that is installed below."""
@@ -42,20 +44,20 @@ _SETS: Final = re.compile(
 _OF_PIP: Final = ("PIP_", "UV_", "POETRY_", "CONDA_", "DEBIAN_FRONTEND")
 _SHELLS: Final = re.compile(r"(?:.*/)?(?:ba|da|z)?sh")
 _NO_STEP: Final = "no step of the factory does this"
-_PROJECT: Final = re.compile(r"RUN (?:uv sync|uv run(?= -)|poetry install|pdm (?:install|sync))\b")
-"""Commands that install what the repository's own files ask for."""
-_ENVIRONMENT: Final = re.compile(
-    r"(?:conda|(?:micro)?mamba) (?:(?:env )?(?:create|update)|install)\b.* (?:-f|--file)[ =]?"
-    r"(\S+\.ya?ml)\b.*"
+_PROJECT: Final = re.compile(
+    r"RUN (?:uv sync|uv run(?= -)|poetry install|(?:pdm|pipenv) (?:install|sync))\b"
 )
-"""A command that installs what conda's file of an environment says."""
+"""Commands that install what the repository's own files ask for."""
 _GROUPS: Final = re.compile(
     r"(?:--(?:extra|extras|group|only-group|with)|-[EG])[ =]?([\w.,-]+)|--all-(?:extras|groups)\b"
 )
 
-
 _ROOT: Final = PurePosixPath("/")
 _MOST: Final = 100
+_SCRIPTS: Final = 20
+"""How many scripts of a stage are read."""
+_BRINGS: Final = frozenset(("git", "tar", "unzip", "curl", "wget", "cp", "mv"))
+"""Commands that may make files of names that they do not say."""
 _PACKAGES: Final = re.compile(
     r".*(?:(?:site|dist)-packages|venv|virtualenv|conda|/\.local)(?:/.*)?|/usr/local(?:/lib.*)?/?"
 )
@@ -88,6 +90,8 @@ class Instruction:
 class _Stage:
     name: str
     parent: _Stage | None
+    text_of: Callable[[str], str | None] = lambda _: None
+    """The text of a file of the repository."""
     variables: dict[str, str] = field(default_factory=dict)
     """The values of ARG and ENV."""
     elsewhere: str = ""
@@ -98,10 +102,20 @@ class _Stage:
     """Where it copies files to, and from where in the repository, the last first: _MOST of them."""
     brings: frozenset[tuple[str, str]] = frozenset()
     """What it copies of other stages: the stage, by name or number, and a path there or here."""
+    ran: set[str] = field(default_factory=set)
+    """The words of commands, its own and beside it, that may have made files."""
+    scripts: frozenset[str] = frozenset()
+    """Those that it has run."""
     said: list[SourceStatement] = field(default_factory=list)
 
     def options(self) -> tuple[installers.Option, ...]:
         return installers.of_environment(self.variables)
+
+    def channels(self) -> str:
+        """Return why a package of conda may come from another channel."""
+        named = [name for name in self.variables if conda.VARIABLE.fullmatch(name)]
+        named += [name for name in (".condarc", ".mambarc") if self.text_of(name) is not None]
+        return self.elsewhere or (f"{named[0]} may name another channel" if named else "")
 
     def chain(self) -> list[_Stage]:
         """Return the stage and those that it builds on."""
@@ -119,19 +133,48 @@ class _Stage:
     def within(self, path: str) -> PurePosixPath:
         return PurePosixPath(posixpath.normpath(self.folder / path))
 
+    def sources(self, name: str) -> list[str]:
+        """Return where in the repository a file of the image may come from, the likeliest first."""
+        path, places = self.within(name), list[str]()
+        for there, source in self.copied:
+            if path == there:
+                places.append(source)
+            elif path.is_relative_to(there):  # into a folder: what it is called, or what is in it
+                rest, known = path.relative_to(there), PurePosixPath(source)
+                called = fnmatchcase(rest.parts[0], known.name)
+                places += [str(known.parent / rest)] if called else []
+                places.append(str(known / rest))
+        return places
 
-def read(text: str, file: str) -> Iterator[SourceStatement]:
-    """Yield what a Dockerfile says. file: its name, for a person."""
+    def has(self, name: str) -> bool | None:
+        """Return whether a file is in the image: it was copied, or its folder without it. None
+        where it may be left out, or made there."""
+        places = self.sources(name)
+        if copied := [each for each in places if self.text_of(each) is not None]:
+            left = (self.text_of(".dockerignore") or "").split()
+            out = (fnmatchcase(copied[0], each.strip("/")) for each in left)
+            return None if any(out) else True
+        path = self.within(name)
+        made = any(path.is_relative_to(self.within(there)) for _, there in self.brings)
+        made = made or bool({path.name, *_BRINGS} & self.ran)
+        return None if made or not places else False
+
+
+def read(
+    text: str, file: str, text_of: Callable[[str], str | None] = lambda _: None
+) -> Iterator[SourceStatement]:
+    """Yield what a Dockerfile says. file: its name, for a person. text_of: gives the text of a
+    file of the repository, None for none."""
     shared, stages, before = dict[str, str](), list[_Stage](), list[SourceStatement]()
     for instruction in instructions(text):
         where = f"{file}:{instruction.line}"
         if instruction.name == "FROM":
-            stages.append(_stage(instruction, where, stages, shared))
+            stages.append(_stage(instruction, where, stages, shared, text_of))
         elif instruction.name == "ARG" and not stages:
             shared |= _argument(instruction, shared, {})
             before.append(_unread(instruction, where))
         else:
-            stages = stages or [_Stage("", None)]
+            stages = stages or [_Stage("", None, text_of)]
             stages[-1].said += _said(instruction, file, stages[-1], shared)
     yield from before
     chain = {each for stage in stages[-1:] for each in stage.chain()}
@@ -145,9 +188,18 @@ def read(text: str, file: str) -> Iterator[SourceStatement]:
     for stage in stages:
         beside = f"the last stage does not build on {stage.name or 'this stage'}"
         for said in stage.said:
-            installs = said.kind in {"requirement", "requirements", "constraints", "removed"}
+            installs = said.kind in {"requirement", "conda", "removed", *LISTS}
             inside = stage in chain or (installs and stage in brought)
             yield said if inside else said.aside(beside)
+
+
+def script(text: str, file: str) -> Iterator[SourceStatement]:
+    """Yield what a script installs."""
+    stage = _Stage("", None)
+    for number, command, _ in shell.script(text, 1, stage.variables):
+        for said in _command(command, f"{file}:{number}", stage):
+            if said.kind in {"requirement", "conda", "apt", *LISTS}:
+                yield said
 
 
 def groups(said: Iterable[SourceStatement]) -> frozenset[str]:
@@ -199,7 +251,11 @@ def instructions(text: str) -> Iterator[Instruction]:
 
 
 def _stage(
-    instruction: Instruction, where: str, stages: Sequence[_Stage], shared: dict[str, str]
+    instruction: Instruction,
+    where: str,
+    stages: Sequence[_Stage],
+    shared: dict[str, str],
+    text_of: Callable[[str], str | None],
 ) -> _Stage:
     words = [word for word in instruction.joined.split() if not word.startswith("--")]
     base = shell.expanded(words[0] if words else "", shared)
@@ -208,7 +264,7 @@ def _stage(
     why = f"builds on the stage {base}" if parent else _NO_FIELD["FROM"]
     said = SourceStatement(where, str(instruction), "note" if parent else "image", (base,), why)
     if parent is None:
-        return _Stage(name, None, said=[said])
+        return _Stage(name, None, text_of, said=[said])
     return replace(parent, name=name, parent=parent, variables={**parent.variables}, said=[said])
 
 
@@ -287,9 +343,10 @@ def _run(instruction: Instruction, file: str, stage: _Stage) -> Iterator[SourceS
     folder = stage.folder
     for begins, script in scripts:
         lines = shell.expanded(script, stage.variables).split("\n")
-        for number, command, never in shell.script(script, begins, stage.variables):
+        for number, command, never in shell.script(script, begins, stage.variables, stage.has):
             for said in _command(command, f"{file}:{number}", stage):
-                said = _at_its_line(said, file, number, lines[number - begins :])
+                if said.where.startswith(f"{file}:"):  # and not of a script that it runs
+                    said = _at_its_line(said, file, number, lines[number - begins :])
                 yield said.aside(never) if never else said
     stage.folder = folder
 
@@ -319,9 +376,12 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
     if words[:1] == ("cd",) and len(words) == 2:
         stage.folder = stage.within(words[1])
     if len(words) > 2 and _SHELLS.fullmatch(words[0]) and re.fullmatch(r"-\w*c", words[1]):
-        for _, inner, never in shell.script(words[2], 1, stage.variables):
+        for _, inner, never in shell.script(words[2], 1, stage.variables, stage.has):
             for said in _command(inner, where, stage):
                 yield said.aside(never) if never else said
+        return
+    if found := _script(words, stage):
+        yield from _of_script(*found, words, where, stage)
         return
     text = " ".join(words)
     if setting := _SETS.fullmatch(text):
@@ -336,9 +396,8 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
                 install = replace(install, options=(*install.options, option))
         for said in installers.statements(install, where, elsewhere):
             yield _placed(said, stage)
-    elif file := _ENVIRONMENT.fullmatch(text):
-        said = SourceStatement(where, text, "requirements", (file[1],))
-        yield _placed(said, stage)
+    elif (packages := conda.statements(words, where, stage.channels())) is not None:
+        yield from (_placed(said, stage) for said in packages)
     elif words and _DEBIAN.fullmatch(words[0]) and "install" in words:
         yield from _debian(words, where)
     elif words and words[0] in {"[", "[[", "test"}:
@@ -346,6 +405,7 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
     elif _NEEDLESS.match(text):
         yield SourceStatement(where, text, why="an image of locked packages has no use for it")
     elif text:  # it may install what pyproject.toml asks for
+        stage.ran.update(word.rpartition("/")[2] for word in words)
         why = next(filter(None, map(installers.foreign, stage.options())), stage.elsewhere)
         said = SourceStatement(where, f"RUN {text}", why=_NO_STEP, beside=True)
         if _PROJECT.match(said.text):
@@ -353,18 +413,40 @@ def _command(words: tuple[str, ...], where: str, stage: _Stage) -> Iterator[Sour
         yield replace(said, foreign=bool(why), words=(why,))
 
 
+def _script(words: Sequence[str], stage: _Stage) -> tuple[str, str] | None:
+    """Return the name and the text of a script of the repository that a command runs."""
+    runs = len(words) > 1 and _SHELLS.fullmatch(words[0]) and not words[1].startswith("-")
+    name = words[1] if runs else words[0] if words and words[0].endswith(".sh") else ""
+    for place in stage.sources(name) if name else ():
+        text = stage.text_of(place)
+        if text is not None and place not in stage.scripts and len(stage.scripts) < _SCRIPTS:
+            return place, text
+    return None
+
+
+def _of_script(
+    place: str, text: str, command: Sequence[str], where: str, stage: _Stage
+) -> Iterator[SourceStatement]:
+    """Yield what a script says that a command runs; it changes no folder of what follows."""
+    yield SourceStatement(where, " ".join(command))
+    words = command[1 + bool(_SHELLS.fullmatch(command[0])) :]
+    if _CONFIGURES.search(text):
+        stage.elsewhere = stage.elsewhere or f"{place} may name another index"
+    folder = stage.folder
+    stage.scripts |= {place}
+    given = dict.fromkeys("123456789", "") | {str(n): each for n, each in enumerate(words, 1)}
+    variables = ChainMap(given, stage.variables)
+    for number, inner, never in shell.script(text, 1, variables, stage.has):
+        for said in _command(inner, f"{place}:{number}", stage):
+            yield said.aside(never) if never else said
+    stage.folder = folder
+
+
 def _placed(said: SourceStatement, stage: _Stage) -> SourceStatement:
     """Return the same, with the places where a file that it names may lie in the repository."""
-    if said.kind not in {"requirements", "constraints"}:
+    if said.kind not in LISTS:
         return said
-    path, places = stage.within(said.words[0]), list[str]()
-    for there, source in stage.copied:
-        if path == there:
-            places.append(source)
-        elif path.is_relative_to(there):  # into a folder: what it is called, or what is in it
-            rest, known = path.relative_to(there), PurePosixPath(source)
-            places += [str(known.parent / rest)] if fnmatchcase(rest.parts[0], known.name) else []
-            places.append(str(known / rest))
+    path, places = stage.within(said.words[0]), stage.sources(said.words[0])
     own = () if said.words[0].startswith("/") else (said.words[0].removeprefix("./"),)
     named = [f"{source.rstrip('/')}/{path.name}" for _, source in stage.copied]
     return replace(said, words=tuple(dict.fromkeys((*places, *own, path.name, *named))))

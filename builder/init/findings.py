@@ -41,7 +41,7 @@ _NOT_DEBIAN: Final = {
 """Packages that are not taken of an archive, by how their names begin or what they are, and why."""
 _CONDA: Final = frozenset(("cudatoolkit", "cudnn", "pytorch-cuda", "pytorch-mutex", "cpuonly"))
 """Packages of conda that stand in lists for pip, too."""
-_INSTALLERS: Final = frozenset(("pip", "wheel", "uv"))
+_INSTALLERS: Final = frozenset(("pip", "wheel", "uv", "pdm", "pipenv", "poetry"))
 _LAUNCHER: Final = re.compile(
     r"(.*/)?(python[\d.]*|uv|run|exec|poetry|accelerate|launch|torchrun|deepspeed|-[uBO]+"
     r"|--[\w-]+=\S*)"
@@ -153,6 +153,8 @@ class Findings:
             self.leave(said.where, text, "the factory locks what belongs to its framework")
         elif name in _CONDA or any(name in each.aliases for each in frameworks.every()):
             self.leave(said.where, text, "is conda's name: PyPI may have another package of it")
+        elif name == "install":
+            self.leave(said.where, text, "is a word of the command, written twice")
         elif name in _INSTALLERS or text == "setuptools":
             self.leave(said.where, text, "installs packages, and an image's are there")
         else:

@@ -34,6 +34,8 @@ TOOLS: Final = {
     "uv pip sync": _options("uv pip", "uv"),
     "uv add": _options("uv add", "uv"),
     "poetry add": _options("poetry"),
+    "pdm add": _options("pdm"),
+    "pipenv install": _options("pipenv"),
     "pip uninstall": _options("pip"),
     "uv pip uninstall": _options("uv pip", "uv"),
     "uv remove": _options("uv add", "uv"),
@@ -42,7 +44,10 @@ TOOLS: Final = {
 none."""
 
 _REQUIREMENTS: Final = {"-r", "--requirement", "--requirements"}
+_FILES: Final = _REQUIREMENTS | {"-e", "--editable"}
 _CONSTRAINTS: Final = {"-c", "--constraint", "--constraints", "--override", "--overrides"}
+_CALLED: Final = {"--source": "--index", "--pypi-mirror": "--index-url"}
+"""Options of poetry and pipenv that pip calls otherwise."""
 _QUIET: Final = frozenset(
     ("--no-cache-dir", "--no-cache", "-n", "-q", "--quiet", "-v", "--verbose", "-U", "--upgrade")
 ) | {"--system", "--break-system-packages", "--user", "--no-input", "--no-color", "--no-progress"}
@@ -89,6 +94,8 @@ def parse(words: Sequence[str]) -> Install | None:
     """Return what a command installs; None for a command that is no installation."""
     rest = list(words)
     if rest and re.fullmatch(r"(?:.*/)?python[\d.]*", rest[0]):
+        if len(rest) > 1 and (joined := re.fullmatch(r"-m([a-z]\w*)", rest[1])):
+            rest[1:2] = ["-m", joined[1]]
         flags = next((n for n, word in enumerate(rest[1:], 1) if not word.startswith("-")), 0)
         if "-m" not in rest[1:flags] or len(rest) <= flags:
             return None
@@ -98,18 +105,19 @@ def parse(words: Sequence[str]) -> Install | None:
         program, *steps = tool.split()
         if name != program:
             continue
-        install = _install(rest[1:], table)
+        install = read_options(rest[1:], table)
         if [*install.packages[: len(steps)]] != steps:
             continue
         install = replace(install, packages=install.packages[len(steps) :])
         if tool == "uv pip sync":  # its arguments are files
             files = tuple(Option("-r", name) for name in install.packages)
             return replace(install, options=(*install.options, *files), packages=())
+        options = tuple(replace(o, name=_CALLED.get(o.name, o.name)) for o in install.options)
+        install = replace(install, options=options)
         if program == "poetry":
-            named = {"--source": "--index"}
-            options = tuple(replace(o, name=named.get(o.name, o.name)) for o in install.options)
-            packages = tuple(map(_poetry, install.packages))
-            install = replace(install, options=options, packages=packages)
+            install = replace(install, packages=tuple(map(_poetry, install.packages)))
+        if program == "pipenv" and not (install.packages or any(o.name in _FILES for o in options)):
+            return None  # it installs what its own files say
         return replace(install, removes=steps[-1] in {"uninstall", "remove"})
     return None
 
@@ -137,7 +145,9 @@ def bounds(version: str) -> str:
     return version.removeprefix("*")
 
 
-def _install(words: Sequence[str], table: tuple[frozenset[str], frozenset[str]]) -> Install:
+def read_options(words: Sequence[str], table: tuple[frozenset[str], frozenset[str]]) -> Install:
+    """Return a command's options and the other words. table: the options that take a value, and the
+    flags."""
     valued, flags = table
     options, packages, unknown = list[Option](), list[str](), ""
     rest = iter(words)

@@ -16,12 +16,12 @@ from packaging.utils import canonicalize_name
 
 from builder.core import files, yamlfile
 from builder.core.errors import InputError
+from builder.init import conda as condas
 from builder.init import installers
 from builder.init.statements import Kind, SourceStatement, package_of
 
 ADD: Final = "add what a job needs of it"
 BUILDS: Final = "builds the package; an image has no compiler"
-_CONDA: Final = "a conda package: name it as a Python or Debian one"
 PYPI_URL: Final = f"https://{'.'.join(installers.PYPI[0])}/simple"
 _INSTALLERS: Final = ("uv", "poetry", "pdm", "rye", "pixi")
 _INDEX: Final = re.compile(
@@ -39,7 +39,7 @@ _TAKEN: Final = {
     *(("packages",), ("pypi-dependencies",), ("dependencies",)),
 }
 """Where pyproject.toml, Pipfile and pixi.toml have what an image gets."""
-_VERSION: Final = {"version", "extras", "git", "path", "url", "index"}
+_VERSION: Final = {"version", "extras", "git", "path", "url", "index", "file", "hg", "svn"}
 
 
 # --- lists of requirements ------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def requirement(entry: str, where: str, elsewhere: str = "") -> Iterator[SourceS
     """Yield what a requirement says; options may follow it, as conda's files have them, and
     `conda list --export` writes name=version=build."""
     if re.fullmatch(r"[\w.-]+=[^=\s]+=[^=\s]+", entry):
-        yield _of_conda(entry, where)
+        yield condas.package(entry, where)
         return
     name, *options = re.split(r"\s+(?=-{1,2}[a-z])", entry)
     for each in options:
@@ -127,6 +127,8 @@ class _Table:
     file: str
     text: str
     value: dict[str, Any]
+    channels: str = ""
+    """Why a package of conda may come from no public channel."""
     seen: dict[str, int] = field(default_factory=dict)
 
     def where(self, entry: str, *, key: bool = False) -> str:
@@ -308,7 +310,11 @@ def _poetry(table: _Table, name: str, value: Any, conda: bool = False) -> Source
     extras, version = _strings(options.get("extras")), options.get("version")
     where = table.where(name, key=True)
     if conda:
-        return _conda(f"{name}{installers.bounds(_version(value))}", where)
+        named = f"{options['channel']}::{name}" if "channel" in options else name
+        more = "[...]" if options.keys() - {"version", "channel"} else ""
+        return condas.package(
+            f"{named}{installers.bounds(_version(value))}{more}", where, channels=table.channels
+        )
     if name == "python":
         return SourceStatement(where, str(version), "python", (installers.bounds(str(version)),))
     if not isinstance(version, str) or options.keys() - {"version", "extras"}:
@@ -328,7 +334,8 @@ def by_name(text: str, file: str) -> Iterator[SourceStatement]:
     if version := _mapping(table.value.pop("requires", None)).get("python_version"):
         where = table.where("python_version")
         yield SourceStatement(where, str(version), "python", (str(version),))
-    elsewhere = indexes(table.value)
+    workspace = _mapping(table.value.get("workspace") or table.value.get("project"))
+    elsewhere, table.channels = indexes(table.value), condas.elsewhere(workspace.get("channels"))
     for said in _listed(table, (), table.value):
         yield said.from_elsewhere(elsewhere if said.kind == "requirement" else "")
 
@@ -356,6 +363,23 @@ def lock(text: str, file: str, kind: Kind = "locked") -> Iterator[SourceStatemen
         if kind == "requirement":
             words = ("; ".join(filter(None, (pin, package.get("marker")))),)
         yield SourceStatement(file, pin, kind, words).from_elsewhere(why)
+
+
+def pipfile_lock(text: str, file: str) -> Iterator[SourceStatement]:
+    """Yield the versions of pipenv's lock, which count for what other files ask for."""
+    value = _table(text, file, json.loads).value
+    sources = _mappings(_mapping(value.get("_meta")).get("sources"))
+    urls = {str(each.get("name")): _index(each) for each in sources}
+    for name, package in _mapping(value.get("default")).items():
+        locked = _mapping(package)
+        version = str(locked.get("version") or "").partition("+")[0]
+        asked = [str(locked["index"])] if "index" in locked else [*urls]
+        why = next(filter(None, (urls.get(each, f"{file} names no {each}") for each in asked)), "")
+        why = why if version else f"{file} has it from elsewhere"
+        marker = (str(locked["markers"]),) if "markers" in locked else ()
+        yield SourceStatement(
+            file, f"{name}{version}", "locked", (f"{name}{version}", *marker)
+        ).from_elsewhere(why)
 
 
 # --- Python ---------------------------------------------------------------------------------------
@@ -401,7 +425,7 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
         if key != "dependencies":
             what = textwrap.shorten(f"{key}: {json.dumps(content[key])}", 200, placeholder=" ...")
             yield SourceStatement(f"{file}:{document.line(key)}", what, why="belongs to conda")
-    entries = content.get("dependencies")
+    entries, other = content.get("dependencies"), condas.elsewhere(content.get("channels"))
     for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         where = f"{file}:{document.line('dependencies', number)}"
         if isinstance(entry, dict):
@@ -413,25 +437,7 @@ def conda(text: str, file: str) -> Iterator[SourceStatement]:
                 file,
             )
         else:
-            yield _of_conda(str(entry), where)
-
-
-def _of_conda(entry: str, where: str) -> SourceStatement:
-    if match := re.fullmatch(r"(?:\S+::)?python\s*([=<>!~].*)", entry):
-        version = re.sub(r"^=*\s*(\d[\d.]*).*", r"\1", match[1])
-        return SourceStatement(where, f"Python {match[1]}", "python", (version,))
-    return _conda(entry, where)
-
-
-def _conda(entry: str, where: str) -> SourceStatement:
-    """Return a package of conda: `pytorch::pytorch=2.1=py3.9_cuda11.7*`."""
-    name = re.sub(r"^\S+::", "", entry)
-    match = re.fullmatch(r"([\w.-]+)\s*((?:[=<>!~]=?[^=,\s]*(?:,[=<>!~]=?[^=,\s]*)*)?).*", name)
-    if match and match[1] in {"pip", "python"}:
-        return SourceStatement(where, entry, why="every image has it")
-    version = installers.bounds(match[2] if match else "")
-    words = (f"{match[1]}{version}",) if match else (name,)
-    return SourceStatement(where, entry, "conda", words, _CONDA)
+            yield condas.package(str(entry), where, channels=other)
 
 
 def cog(text: str, file: str) -> Iterator[SourceStatement]:

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -20,9 +21,10 @@ from builder.config.image_yaml import REQUIREMENTS, ROOT
 from builder.core import project
 from builder.core.errors import InputError
 from builder.core.files import text_of
+from builder.init import conda as condas
 from builder.init import dockerfiles, imports, manifests, setup_py
 from builder.init.findings import GOT, IMPORTED, Findings, Wish, framework_of
-from builder.init.statements import SourceStatement, package_of
+from builder.init.statements import LISTS, SourceStatement, package_of
 
 Reader = Callable[[str, str], Iterable[SourceStatement]]
 
@@ -40,6 +42,7 @@ _BESIDE: Final[dict[str, Reader]] = {
     "*env*.y*ml": manifests.conda,
     "conda*.y*ml": manifests.conda,
     "conda*/*.y*ml": manifests.conda,
+    "*.sh": dockerfiles.script,
 }
 """Other files that say what a program needs."""
 _DEEPER: Final = re.compile(
@@ -47,11 +50,10 @@ _DEEPER: Final = re.compile(
     r"|pyproject\.toml|Pipfile|pixi\.toml"
 )
 """Names of such files in other folders."""
-_LISTS: Final = {"requirements", "constraints"}
-_INSTALLED: Final = {"requirement", *_LISTS}
+_INSTALLED: Final = {"requirement", *LISTS}
 _UNREAD: Final = (
-    *("*.sh", "*.ipynb", "Makefile", ".devcontainer/*.json", ".devcontainer/*.sh"),
-    *("pylock.*.toml", "pixi.lock", "conda-lock.yml", "Pipfile.lock"),
+    *("*.ipynb", "Makefile", ".devcontainer/*.json", ".devcontainer/*.sh"),
+    *("pylock.*.toml", "pixi.lock", "conda-lock.yml"),
 )
 """Files that may install packages, and are not read for it."""
 _INSTALLS: Final = re.compile(
@@ -87,6 +89,7 @@ def _readers(groups: frozenset[str]) -> dict[str, Reader]:
         "poetry.lock": manifests.lock,
         "pdm.lock": manifests.lock,
         "pylock.toml": manifests.lock,
+        "Pipfile.lock": manifests.pipfile_lock,
     }
 
 
@@ -220,7 +223,8 @@ class _Reading:
         for pattern, reader in _BESIDE.items():
             for path in sorted(self.root.glob(pattern)):
                 name = path.relative_to(self.root).as_posix()
-                if path.is_file() and path.suffix not in _OTHER:
+                read = reader is dockerfiles.script or path.suffix not in _OTHER
+                if path.is_file() and read:
                     found.setdefault(name, reader)
         return found
 
@@ -258,7 +262,9 @@ class _Reading:
         why = self.elsewhere.get(name) or self.elsewhere.get("", "")
         if reader in {manifests.requirements, manifests.constraints}:
             why = why or self._elsewhere(name)
-        for said in reader(text, name):
+        made = reader is dockerfiles.read
+        for said in dockerfiles.read(text, name, self.text) if made else reader(text, name):
+            self.seen.add(said.where.rpartition(":")[0])  # a script, perhaps
             each = self._unless_removed(said)
             if each.kind == "requirement" and package_of(each.words[0]) in self.own:
                 yield each.from_elsewhere("is this repository's own package, and no requirement")
@@ -295,15 +301,23 @@ class _Reading:
 
     def _there(self, said: SourceStatement) -> str:
         """Return where the file lies that a statement names; "" for none."""
-        names = (name for name in said.words if "\0" not in name and said.kind in _LISTS)
-        return next((name for name in names if (self.root / name).is_file()), "")
+        listed = said.words if said.kind in LISTS else ()
+        for name in (each for each in listed if "\0" not in each):
+            if (self.root / name).is_file():
+                return name
+            folder, pattern = (self.root / name).parent, Path(name).name
+            if "*" in pattern and folder.is_dir():  # COPY takes one
+                found = [path for path in folder.iterdir() if fnmatchcase(path.name, pattern)]
+                if files := sorted(path.name for path in found if path.is_file()):
+                    return (Path(name).parent / files[0]).as_posix()
+        return ""
 
     def _followed(
         self, said: Iterable[SourceStatement], depth: int = 0
     ) -> Iterator[SourceStatement]:
         """Yield statements; one that names a file gives way to what that file says."""
         for each in said:
-            if each.kind not in _LISTS or each.beside:
+            if each.kind not in LISTS or each.beside:
                 yield each
                 continue
             there, why, reader = self._there(each), "", None
@@ -325,7 +339,7 @@ class _Reading:
     def _reader(self, name: str, kind: str) -> Reader | None:
         """Return what reads a file that an installation names: uv takes a pyproject.toml, too; None
         for one whose words would be taken for packages."""
-        listed, path = kind == "requirements", Path(name)
+        listed, path = kind != "constraints", Path(name)
         known = self.readers.get(path.name)
         if listed and re.fullmatch(r"pylock(\.[^.]+)?\.toml", path.name):
             return partial(manifests.lock, kind="requirement")
@@ -335,6 +349,8 @@ class _Reading:
             return None
         if listed and known:
             return known
+        if kind == "packages":
+            return condas.listed
         return manifests.requirements if listed else manifests.constraints
 
     def text(self, name: str) -> str | None:

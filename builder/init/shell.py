@@ -6,7 +6,7 @@ Nothing is run, and of what a shell would put in only the variables that are kno
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final
@@ -41,15 +41,21 @@ _Commands = Generator[tuple[int, tuple[str, ...], str], None, bool | None]
 """Commands; then whether they succeed, None where that is not known."""
 
 
-def script(text: str, first: int, variables: Mapping[str, str]) -> _Commands:
+Exists = Callable[[str], bool | None]
+"""Whether there is a file of this path; None where that is not known."""
+
+
+def script(
+    text: str, first: int, variables: Mapping[str, str], exists: Exists = lambda _: None
+) -> _Commands:
     """Yield each command of a script with the line that it begins in, and why it is never run, ""
     where it may be.
 
     The words of `if`, `for` and the others are no commands; what a loop does is yielded once for
     each value. text: its lines; a backslash continues one. first: the number of its first line.
-    variables: those that are known; a reader may add to them meanwhile.
+    variables: those that are known; a reader may add to them meanwhile. exists: what `[ -f` asks.
     """
-    reader = _Reader([*_tokens(text, first), (_Operator("\n"), 0)], variables)
+    reader = _Reader([*_tokens(text, first), (_Operator("\n"), 0)], variables, exists)
     return (yield from reader.commands("", ""))
 
 
@@ -71,6 +77,7 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
 class _Reader:
     tokens: list[tuple[str, int]]
     variables: Mapping[str, str]
+    exists: Exists
     loops: dict[str, str] = field(default_factory=dict)
     """The values of the variables of loops."""
     times: int = 500
@@ -121,7 +128,7 @@ class _Reader:
                 self.test = " ".join(inside)
             if now := self._split(words):
                 yield line, now, never
-            return _holds(inside) if inside else True
+            return _holds(inside, self.exists) if inside else True
         self.depth += 1
         result: bool | None = True
         if token == "if":
@@ -203,7 +210,7 @@ def _branch(done: bool | None, holds: bool | None, test: str) -> tuple[str, bool
     return f"is run only if {test}" if run is False else "", None if done is None else done or run
 
 
-def _holds(words: Sequence[str]) -> bool | None:
+def _holds(words: Sequence[str], exists: Exists) -> bool | None:
     """Return whether a command succeeds, as one of a build has to; of a test, whether it holds, and
     None where that is not known."""
     if words[0] not in {"[", "[[", "test"}:
@@ -213,6 +220,13 @@ def _holds(words: Sequence[str]) -> bool | None:
     if any(set(word) & set("$`*?") for word in inside):
         return None
     match inside:
+        case ["!", *others] if others:
+            holds = _holds(["test", *others], exists)
+            return None if holds is None else not holds
+        case ["-f" | "-s", path]:
+            return exists(path)
+        case ["-e" | "-r", path]:
+            return exists(path) or None  # a folder, perhaps
         case ["-n", text]:
             return bool(text)
         case ["-z", text]:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from packaging.utils import canonicalize_name
 
 # fmt: off
 Kind = Literal[
     "requirement", "requirements", "bound", "constraints", "locked", "conda", "apt", "variable",
-    "python", "program", "image", "note", "removed", "index",
+    "python", "program", "image", "note", "removed", "index", "packages",
 ]
 # fmt: on
+LISTS: Final = frozenset(("requirements", "constraints", "packages"))
+"""The kinds that name a file."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,10 @@ class SourceStatement:
     text: str
     """As a person reads it."""
     kind: Kind = "note"
-    """A requirement, a bound of one or a locked version; the file of requirements or of bounds that
-    a line names; a package of conda, Debian packages, a variable, a version of Python, the command
-    that starts the program, a published image; what a command uninstalls; an option that
-    names an index; or a note, which no field takes."""
+    """A requirement, a bound of one or a locked version; the file of requirements, of bounds or of
+    conda's packages that a line names; a package of conda, Debian packages, a variable, a version
+    of Python, the command that starts the program, a published image; what a command uninstalls; an
+    option that names an index; or a note, which no field takes."""
     words: tuple[str, ...] = ()
     """What the kind is about; of a locked version then its markers, of which one has to hold; of a
     file the places where it may lie, the likeliest first; of an index or a foreign note why it

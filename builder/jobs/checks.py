@@ -85,12 +85,17 @@ def place_pools(job: Job, problems: Problems) -> tuple[Placement, ...]:
     return tuple(placements)
 
 
+def looks_secret(name: str, value: str) -> bool:
+    """Return whether a variable looks like a secret, by its name or its value."""
+    by_name = _SECRET_NAME.search(name) and not _HARMLESS.fullmatch(value)
+    return bool(by_name or confidential.secret_in(f"{name}={value}".encode(), configuration=True))
+
+
 def check_no_plain_secrets(job: Job, fix: str) -> None:
     """Raise InputError for a variable that looks like a secret: anybody who may look at the job
     would read it. fix: what to do instead; {name} is the variable's."""
     for name, value in job.variables.items():
-        by_name = _SECRET_NAME.search(name) and not _HARMLESS.fullmatch(value)
-        if by_name or confidential.secret_in(f"{name}={value}".encode(), configuration=True):
+        if looks_secret(name, value):
             raise InputError(
                 f"{name} looks like a secret, and its value would stand in the job",
                 fix.format(name=name),

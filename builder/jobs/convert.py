@@ -17,12 +17,15 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from builder.core import filemodel, yamlfile
+from builder.core import confidential, filemodel, yamlfile
 from builder.core.display import Lines
 from builder.core.errors import InputError
 from builder.facts import DATA, accelerators, read_table
 from builder.jobs import elsewhere, machines
+from builder.jobs.checks import looks_secret
 from builder.jobs.description.job import described
+from builder.jobs.documents import one_job
+from builder.jobs.fields import SAME, Field
 from builder.jobs.ready import given
 
 _TABLE: Final = read_table(DATA / "aiplatform.yaml")
@@ -31,8 +34,9 @@ _BY_HAND: Final = (
     "write image, machine, accelerators and arguments into a job's file (docs/jobs.md)"
 )
 _KNOWN: Final = (
-    "give a job of AI Platform, Vertex AI, Kubernetes (Job, JobSet, PyTorchJob, TFJob, JAXJob, "
-    f"TrainJob, Volcano's Job), SkyPilot or xpk workload create; of another one {_BY_HAND}"
+    "give a job of AI Platform, Vertex AI, Kubernetes (Job, CronJob, Pod, JobSet, PyTorchJob, "
+    "TFJob, JAXJob, MPIJob, TrainJob, Volcano's Job), SkyPilot or xpk workload create; of another "
+    f"one {_BY_HAND}"
 )
 _LOST: Final = re.compile(r"accelerator|gpu|tpu(?!tf)|(limits|requests)\.[\w.-]+/|claims\b")
 """The fields that may name an accelerator, in small letters: also a resource of any device."""
@@ -58,19 +62,20 @@ def convert(
     image: str | None = None,
     region: str | None = None,
     accelerator: str | None = None,
+    name: str | None = None,
     targets: Mapping[str, str],
 ) -> Converted:
     """Return the job of a configuration and of the command that sent it.
 
     words: `gcloud ai-platform jobs submit training NAME --flag value -- --epochs 3`, or what stood
     after its `--`. image, region: in place of the old ones. accelerator: the one that a cluster's
-    job counts without a name. targets: the accelerator of each target of the project. Raises
-    InputError at the line that is wrong.
+    job counts without a name. name: that of one of several jobs of the file. targets: the
+    accelerator of each target of the project. Raises InputError at the line that is wrong.
     """
     flags, arguments = _parsed(words)
     named = dict(flags).get("config")
     flags = [(flag, text) for flag, text in flags if flag != "config"]
-    old = _read(config or (Path(named) if named else None), words, flags, accelerator)
+    old = _read(config or (Path(named) if named else None), words, flags, accelerator, name)
     job: dict[str, Any] = _machines(old)
     job |= {new: old.text(was) for was, new in _TABLE["fields"].items()}
     job["region"] = region or job["region"]
@@ -78,7 +83,12 @@ def convert(
     job["command"] = old.take("masterConfig.containerCommand")
     first = old.take("masterConfig.containerArgs") or []
     job["arguments"] = [*first, *(old.take("args") or []), *arguments]
-    job["environment"] = old.below("environment", but=_TABLE["left_out"][_OWN])
+    if secret := confidential.secret_in(
+        "\n".join(map(str, (*(job["command"] or ()), *job["arguments"]))).encode(), True, True
+    ):
+        fix = "take it out of there, and write environment: {NAME: {secret: NAME}} (docs/jobs.md)"
+        raise InputError(f"{old.where}: {secret} stands in the command or its arguments", fix)
+    job["environment"] = old.below("environment", but=[*_TABLE["left_out"][_OWN], *old.secrets()])
     strategy = (old.text("scheduling.strategy") or "").lower().replace("_", "-")
     strategy = "" if strategy in ("on-demand", "standard") else strategy
     wait = old.text("scheduling.maxWaitDuration") if strategy == "flex-start" else None
@@ -152,6 +162,13 @@ class _Old:
         names = [name for name in names if name[len(path) + 1 :] not in but]
         return {name[len(path) + 1 :]: self.take(name) for name in names}
 
+    def secrets(self) -> list[str]:
+        """Return the variables whose values look like secrets: a new file has none."""
+        begins = "environment."
+        texts = {n: each for n, each in self.values.items() if isinstance(each, str)}
+        named = {n.removeprefix(begins): each for n, each in texts.items() if n.startswith(begins)}
+        return [name for name, value in named.items() if looks_secret(name, value)]
+
     def place(self, path: str) -> str:
         return self.places.get(path, f"{self.where}: {path}")
 
@@ -198,17 +215,21 @@ def _read(
     words: Sequence[str],
     flags: Sequence[tuple[str, str]],
     accelerator: str | None,
+    name: str | None,
 ) -> _Old:
     """Return the file with the flags over it: what a flag said won. Raises InputError."""
     where = str(config or next(iter(words), "gcloud"))
     text = filemodel.read_text(config, where) if config else ""
     if text.startswith("#!") or re.search(r"^#SBATCH ", text, re.MULTILINE):
         raise InputError(f"{where}: a script: no job is written so", _KNOWN)
-    text, others = _one_document(text, where)
+    text, inside, others = one_job(text, where, name)
     document = yamlfile.parse(text, where)
     if document.problems:
         raise filemodel.error(where, document.problems)
-    value: Any = elsewhere.in_camel_case(document.value)
+    value: Any = document.value
+    for step in inside:
+        value = value[step]
+    value = elsewhere.in_camel_case(value)
     if not (elsewhere.is_job(value) or (value == {} and flags)):
         raise InputError(f"{where}: no job is written so", _KNOWN)
     values, places = dict[str, Any](), dict[str, str]()
@@ -220,7 +241,7 @@ def _read(
         if each.value is not None:
             steps = [int(step) if step.isdigit() else step for step in each.was.split(".")]
             values[each.path] = each.value
-            places[each.path] = f"{where}:{document.line(*steps)}: {each.was}"
+            places[each.path] = f"{where}:{document.line(*inside, *steps)}: {each.was}"
     for each in _flag_fields(words, flags):
         values[each.path], places[each.path] = each.value, each.was
     for line, what in others.items():
@@ -229,38 +250,7 @@ def _read(
     return _Old(values, where, places)
 
 
-def _mapping(text: str, where: str) -> Mapping[str, Any]:
-    value = yamlfile.parse(text, where).value
-    return value if isinstance(value, dict) else {}
-
-
-def _one_document(text: str, where: str) -> tuple[str, dict[int, str]]:
-    """Return the one job of a file, on its lines, and what its other documents are, by their
-    first lines. Raises InputError for several jobs."""
-    begins, documents = 0, list[tuple[int, str]]()
-    for part in re.split(r"^(?=---)", text, flags=re.MULTILINE):
-        if re.search(r"^\s*[^\s#]", part.removeprefix("---"), re.MULTILINE):
-            documents.append((begins, part))
-        begins += part.count("\n")
-    if len(documents) < 2:
-        line, alone = documents[0] if documents else (0, "")
-        return "\n" * line + alone, {}
-    read = [(line, part, _mapping(part, where)) for line, part in documents]
-    jobs, others = list[tuple[int, str]](), dict[int, str]()
-    for line, part, value in read:
-        kind = str(value.get("kind", "Job" if elsewhere.is_job(value) else "no job"))
-        if kind.endswith(("Job", "JobSet")):
-            jobs.append((line, part))
-        else:
-            others[line + 1] = kind
-    if len(jobs) != 1:
-        raise InputError(f"{where}: {len(jobs) or 'no'} jobs", "write each into a file of its own")
-    return "\n" * jobs[0][0] + jobs[0][1], others
-
-
-def _flag_fields(
-    words: Sequence[str], flags: Sequence[tuple[str, str]]
-) -> Iterator[elsewhere.Field]:
+def _flag_fields(words: Sequence[str], flags: Sequence[tuple[str, str]]) -> Iterator[Field]:
     """Yield what the flags of a command fill. Raises InputError."""
     if _is_xpk(words):
         yield from elsewhere.of_xpk(flags)
@@ -269,7 +259,7 @@ def _flag_fields(
     for flag, text in flags:
         if flag == "worker-pool-spec":
             if not pools:
-                yield elsewhere.Field("scaleTier", "CUSTOM", "--worker-pool-spec")
+                yield Field("scaleTier", "CUSTOM", "--worker-pool-spec")
             alone = [name for name, _ in flags].count(flag) == 1
             yield from elsewhere.of_pool_flag(pools, text, alone)
             pools += 1
@@ -277,10 +267,10 @@ def _flag_fields(
             path = "masterConfig.containerCommand" if flag == "command" else "args"
             comma = re.match(r"\^(.+?)\^", text)
             parts = text[comma.end() :].split(comma[1]) if comma else text.split(",")
-            yield elsewhere.Field(path, parts, f"--{flag}")
+            yield Field(path, parts, f"--{flag}")
         elif "local" not in words[:4] or flag != "distributed":
             for path, inner in _flag_paths(flag, text):
-                yield elsewhere.Field(path, inner, f"--{flag}")
+                yield Field(path, inner, f"--{flag}")
     if "local" in words[:4]:  # one process of each kind on one machine, by default two of both
         yield from elsewhere.of_local_train(dict(flags))
 
@@ -329,7 +319,7 @@ def _machines(old: _Old) -> dict[str, Any]:
     chief, replicas = _machine(old, "master"), dict[str, Any]()
     for role, name in _ROLES.items():
         count = old.count(f"{role}Count", 0)
-        if count and old.values.get(f"{role}Type") == elsewhere.SAME:
+        if count and old.values.get(f"{role}Type") == SAME:
             old.take(f"{role}Type")
             replicas[name] = {"count": count}
             continue

@@ -6,6 +6,7 @@ requirements and what has to be named. Of every file, each line is taken over or
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -274,10 +275,112 @@ KINDS = {
         ("environment.yml:4: Python 3.9.12", "environment.yml:10: torch-scatter: it may be"),
     ),
     "conda in a Dockerfile": Kind(
-        {"Dockerfile": "FROM debian\nRUN conda install -y -c pytorch pytorch==2.9.1 numpy\n"},
+        {
+            "Dockerfile": "FROM debian\nRUN conda config --add channels conda-forge && \\\n"
+            "    /opt/conda/bin/conda install -qy -n a -c pytorch -c conda-forge \\\n"
+            "    pytorch=2.9.1=*cuda* pytorch-cuda=12.6 'torchvision>=0.20' \\\n"
+            "    numpy=2.1 ours pandas=2=np2 $OURS\n"
+            "RUN micromamba install -n base -c ours einops conda-forge::tqdm\n"
+        },
+        {"torch": "2.9.1"},
+        ["numpy==2.1.*", "tqdm", "torchvision>=0.20"],
+        (
+            "Dockerfile:4: pytorch-cuda=12.6: an image has CUDA",
+            "Dockerfile:5: ours, pandas=2=np2: a conda package: name it as a Python or Debian one",
+            r"Dockerfile:3: \$OURS: what a variable says",
+            "Dockerfile:6: einops: it may come from the channel ours",
+        ),
+    ),
+    "a list of conda's": Kind(
+        {
+            "Dockerfile": "FROM debian\nCOPY lists/*.txt /a/\nCOPY env*.yml /e.yml\n"
+            "RUN mamba install --file /a/conda.txt && mamba env update -n base -f /e.yml\n",
+            "lists/conda.txt": "pytorch=2.9\nnumpy # 2\nours\n",
+            "env-train.yml": "dependencies:\n- matplotlib-base\n",
+        },
+        {"torch": "2.9.1"},
+        ["numpy", "matplotlib"],
+        ("lists/conda.txt:3: ours: a conda package",),
+    ),
+    "pdm and pipenv in a Dockerfile": Kind(
+        {
+            "Dockerfile": "FROM debian\n"
+            "RUN python -mpip install install pdm pipenv && pdm add -dG x tqdm\n"
+            "RUN pipenv install 'torch==2.9.1' rich --system --index https://ours.example.org\n"
+            "RUN pipenv install einops -r list.txt\nRUN pipenv sync --system\n",
+            "list.txt": "attrs\n",
+        },
+        {"torch": "2.9.1"},
+        ["tqdm", "attrs", "einops"],
+        (
+            "Dockerfile:2: install: is a word of the command",
+            "Dockerfile:2: pdm, pipenv: installs packages",
+            "Dockerfile:3: rich: it may be installed from ours.example.org",
+            "Dockerfile:5: RUN pipenv sync --system: what this repository's own files ask for",
+        ),
+    ),
+    "pipenv's lock": Kind(
+        {
+            "Pipfile": '[packages]\ntorch = ">=2"\nrich = "*"\nattrs = "*"\nown = "*"\n'
+            'file = {file = "a.whl"}\n',
+            "Pipfile.lock": json.dumps(
+                {
+                    "_meta": {
+                        "sources": [
+                            {"name": "p", "url": PYPI_URL},
+                            {"name": "o", "url": "https://ours.example.org"},
+                        ]
+                    },
+                    "default": {
+                        "torch": {"version": "==2.9.1", "index": "p"},
+                        "rich": {"version": "==14.0", "markers": "os_name != 'nt'", "index": "p"},
+                        "attrs": {"version": "==25.1", "index": "o"},
+                        "own": {"git": "https://a.example/b"},
+                    },
+                }
+            ),
+        },
+        {"torch": "2.9.1"},
+        ["rich==14.0"],
+        (
+            "Pipfile.lock: attrs==25.1: it may be installed from ours.example.org",
+            "Pipfile.lock: own: Pipfile.lock has it from elsewhere",
+            "Pipfile:6: file .*: write it as a requirement",
+        ),
+    ),
+    "a script that the Dockerfile runs": Kind(
+        {
+            "Dockerfile": "FROM debian\nCOPY scripts /s\nWORKDIR /s\n"
+            "RUN ls && bash setup.sh gpu && ./setup.sh cpu\n",
+            "scripts/setup.sh": "set -e\nconda install -y pytorch=2.9.1\n"
+            "if [ $1 = gpu ]; then pip install rich; else pip install attrs; fi\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+        (
+            r"scripts/setup.sh:3: attrs: is run only if not \[ gpu = gpu \]",
+            r"Dockerfile:4: RUN ./setup.sh cpu: no step",
+        ),
+    ),
+    "a script beside": Kind(
+        {"install.sh": "conda install -c pytorch pytorch=2.9.1\npip install rich\n"},
         {"torch": "2.9.1"},
         [],
-        ("Dockerfile:2: RUN conda install",),
+        ("install.sh:2: rich: the image is not made from install.sh",),
+    ),
+    "a test whether a file is there": Kind(
+        {
+            "Dockerfile": "FROM debian\nWORKDIR /a\nCOPY . .\n"
+            "RUN [ -f base.txt ] && pip install -r base.txt || pip install attrs\n"
+            "RUN if [ ! -f more.txt ]; then pip install rich; else pip install click; fi\n",
+            "base.txt": "torch==2.9.1\n",
+        },
+        {"torch": "2.9.1"},
+        ["rich"],
+        (
+            r"Dockerfile:4: attrs: is run only if pip install -r base.txt fails",
+            r"Dockerfile:5: click: is run only if not \[ ! -f more.txt \]",
+        ),
     ),
     "a Python": Kind(
         {"Dockerfile": "FROM python:3.13-slim\nRUN pip install tensorflow\n"},
@@ -496,6 +599,34 @@ LISTS = {"a.txt": "torch==2.9.1\nours\n", "b.txt": f"--find-links {URL}\n"}
         {"pyproject.toml": PROJECT, "pdm.lock": f'[[package]]\nname = "ours"\ngit = "{URL}"\n'},
         {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours, --index-url {URL}]}}\n"},
         {"cog.yaml": f"build: {{python_packages: [torch==2.9.1, ours], find_links: ['{URL}']}}\n"},
+        *(
+            {"Dockerfile": f"FROM a\nENV PATH=/a\n{line} pytorch=2.9.1 numpy ours\n"}
+            for line in (
+                "RUN conda install -c ours",
+                f"RUN mamba install --channel={URL}",
+                "RUN conda install --use-local",
+                "RUN conda config --add channels ours && conda install",
+                "RUN conda config --add channels conda-forge --add channels ours && conda install",
+                "RUN micromamba config append channels ours && conda install",
+                f"RUN conda config --set channel_alias {URL} && conda install",
+                "ENV CONDA_CHANNELS=ours\nRUN conda install conda-forge::tqdm",
+                "COPY .condarc /root/\nRUN conda install conda-forge::tqdm",
+                f"RUN pip install torch==2.9.1 && pipenv install --pypi-mirror {URL} ours && true",
+            )
+        ),
+        {
+            "Dockerfile": "FROM a\nCOPY . /root\nRUN conda install pytorch=2.9.1 numpy ours\n",
+            ".condarc": "channels: [ours]\n",
+        },
+        {"environment.yml": "channels: [ours]\ndependencies: [pytorch=2.9.1, numpy, ours]\n"},
+        {
+            "pixi.toml": '[workspace]\nchannels = ["conda-forge", "ours"]\n'
+            '[dependencies]\npytorch = "2.9.1"\nnumpy = "*"\nours = "*"\n'
+        },
+        {
+            "pixi.toml": '[dependencies]\npytorch = "2.9.1"\nours = "*"\n'
+            'numpy = {version = "*", channel = "ours"}\ntqdm = {git = "https://a.example/b"}\n'
+        },
     ],
 )
 def test_what_may_come_from_another_index_is_never_taken(

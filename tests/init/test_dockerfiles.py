@@ -8,6 +8,7 @@ import pytest
 
 from builder.init import dockerfiles, proposal, shell
 from builder.init.manifests import PYPI_URL
+from builder.init.statements import LISTS
 
 
 def said(text: str) -> dict[str, tuple[str, str, bool]]:
@@ -202,7 +203,7 @@ RUN --mount=type=bind,source=deps/all.txt,target=/tmp/r.txt pip install -r /tmp/
 )
 def test_a_file_is_the_one_that_was_copied(lines: str, file: str) -> None:
     said = dockerfiles.read(f"FROM a\n{lines}\n", "f")
-    assert [each.words[0] for each in said if each.kind == "requirements"] == [file]
+    assert [each.words[0] for each in said if each.kind in LISTS] == [file]
 
 
 @pytest.mark.parametrize(
@@ -313,3 +314,37 @@ RUN if [ "$CUDA" = 11 ]; then pip install a; elif [ "$CUDA" = 12 ]; then pip ins
 """
     said = [each for each in dockerfiles.read(text, "Dockerfile") if each.kind == "requirement"]
     assert [each.text for each in said if not each.why] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "taken"),
+    [
+        ("COPY . /a", {"there"}),
+        ("COPY list.txt /a/", {"there"}),
+        ("COPY other /a", {"not"}),
+        ("", {"there", "not"}),
+        ("COPY --from=b /a /a\nCOPY other /a", {"there", "not"}),
+        ("COPY other /a\nRUN make list.txt", {"there", "not"}),
+        ("COPY other /a\nRUN git clone https://a.example/b .", {"there", "not"}),
+        ("COPY . /a\nCOPY .dockerignore /a/", {"there"}),
+    ],
+)
+@pytest.mark.parametrize("ignored", ["", "*.md\n", "*.txt\n"])
+def test_a_file_that_is_asked_for_is_looked_up_where_it_was_copied_from(
+    lines: str, taken: set[str], ignored: str
+) -> None:
+    files = {"list.txt": "", "other/x": "", ".dockerignore": ignored}
+    text = f"FROM a\nWORKDIR /a\n{lines}\n"
+    text += "RUN if [ -f list.txt ]; then pip install there; else pip install not; fi\n"
+    said = dockerfiles.read(text, "f", files.get)
+    packages = {each.text for each in said if each.kind == "requirement" and not each.beside}
+    assert packages == (taken if ignored != "*.txt\n" or "not" in taken else {"there", "not"})
+
+
+def test_scripts_that_run_each_other_are_read_once() -> None:
+    files = {
+        f"s/{n}.sh": f"for i in $(seq 9); do ./{n}.sh; done\n./{n + 1}.sh\n" * 50 for n in range(50)
+    }
+    said = list(dockerfiles.read("FROM a\nCOPY s /\nRUN /0.sh\n", "f", files.get))
+    read = {each.where.partition(":")[0] for each in said}
+    assert {"s/0.sh", "s/9.sh"} <= read and "s/40.sh" not in read

@@ -86,11 +86,9 @@ def test_of_a_lock_with_forks_the_one_for_the_image_s_python_counts(
 
 def test_files_that_install_and_are_not_read_are_named(tmp_path: Path) -> None:
     files = {
-        "setup.sh": "uv pip install rich\n",
         "train.ipynb": '{"cells": [{"source": ["!pip install rich"]}]}',
         ".devcontainer/devcontainer.json": '{"postCreateCommand": "pip install rich"}',
         "pylock.gpu.toml": 'lock-version = "1.0"\n',
-        "Pipfile.lock": '{"_meta": {}}',
         "run.sh": "python train.py\n",
     }
     _, left = read(tmp_path, files | {"requirements.txt": "torch\n"})

@@ -30,9 +30,9 @@ SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: headless}\n"
 POOL = "machine-type=n1-standard-8,accelerator-type=NVIDIA_TESLA_T4,accelerator-count=2,"
 
 
-def of_file(folder: Path, text: str, name: str = "job.yaml") -> Converted:
+def of_file(folder: Path, text: str, name: str = "job.yaml", **more: str) -> Converted:
     (folder / name).write_text(text)
-    return convert(folder / name, targets=TARGETS)
+    return convert(folder / name, targets=TARGETS, **more)
 
 
 def counts(result: Converted) -> list[int]:
@@ -162,7 +162,10 @@ def test_the_flags_of_gcloud_are_read_as_it_reads_them() -> None:
 def test_another_command_is_refused_with_what_is_read(command: str, what: str) -> None:
     with pytest.raises(InputError, match=what) as caught:
         of_command(command)
-    assert "Kubernetes (Job, JobSet, PyTorchJob, TFJob, JAXJob, TrainJob, V" in caught.value.fix
+    assert (
+        "Kubernetes (Job, CronJob, Pod, JobSet, PyTorchJob, TFJob, JAXJob, MPIJob, T"
+        in caught.value.fix
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,3 +325,151 @@ def test_what_would_lose_an_accelerator_or_a_replica_is_refused(
 def test_a_job_that_asks_for_no_gpu_has_none(tmp_path: Path) -> None:
     result = of_kind(tmp_path, "batch/v1 Job", POD.replace("gpu: 2", "gpu: 0").replace(LABEL, "{}"))
     assert job(result.text).accelerators is None and job(result.text).image == "a/b:1"
+
+
+def left(result: Converted) -> dict[str, str]:
+    """What is not taken over: where it stood, without the file and the line, and why."""
+    return dict(line.split(": ", 2)[1:] for line in result.left_out)
+
+
+MPI = """\
+apiVersion: kubeflow.org/v2beta1
+kind: MPIJob
+metadata: {name: a, labels: {kueue.x-k8s.io/queue-name: team}}
+spec:
+  slotsPerWorker: 8
+  mpiReplicaSpecs:
+    Launcher:
+      replicas: 1
+      template: {spec: {containers: [{name: l, image: a/b:1, COMMAND}]}}
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          nodeSelector: {cloud.google.com/gke-accelerator: nvidia-h100-80gb}
+          containers:
+          - {name: w, image: a/b:1, command: [/usr/sbin/sshd, -D],
+             resources: {limits: {nvidia.com/gpu: 8}}}
+"""
+LAUNCHES = (
+    "command: [/opt/bin/mpirun, -np, 16, -x, NCCL_DEBUG=INFO, -x, PATH, python3, t.py, -n, 3]"
+)
+
+
+@pytest.mark.parametrize("version", ["v2beta1", "v1"])
+def test_the_workers_of_an_mpijob_are_the_replicas_of_its_launcher_s_program(
+    version: str, tmp_path: Path
+) -> None:
+    result = of_file(tmp_path, MPI.replace("COMMAND", LAUNCHES).replace("v2beta1", version))
+    now, named = job(result.text), left(result)
+    assert (now.accelerators, counts(result)) == ("8 x H100-80GB", [1, 1])
+    assert now.command == ("python3", "t.py", "-n", "3") and now.image == "a/b:1"
+    assert now.environment == {"NCCL_DEBUG": "INFO"}
+    pods = "spec.mpiReplicaSpecs.{}.template.spec.containers.0.command{}"
+    assert named.keys() == {
+        *("spec.slotsPerWorker", "metadata.labels.kueue.x-k8s.io/queue-name"),
+        *(pods.format("Launcher", "./opt/bin/mpirun -np 16"), pods.format("Worker", "")),
+    }
+    assert "--queue" in named["metadata.labels.kueue.x-k8s.io/queue-name"]
+
+
+def test_what_an_mpijob_s_launcher_has_is_not_lost(tmp_path: Path) -> None:
+    text = MPI.replace("COMMAND", f"{LAUNCHES}, resources: {{limits: {{nvidia.com/gpu: 8}}}}")
+    result = of_file(tmp_path, text)
+    gpus = "spec.mpiReplicaSpecs.Launcher.template.spec.containers.0.resources.limits"
+    assert left(result)[f"{gpus}.nvidia.com/gpu"] == "the launcher's, no replica is one"
+    works = text.replace("  slotsPerWorker: 8", "  runLauncherAsWorker: true")
+    result = of_file(tmp_path, works, accelerator="H100")
+    assert counts(result) == [1, 2] and job(result.text).accelerators == "8 x H100-80GB"
+    script = (
+        "command: [bash, -c, 'source e && mpirun -np 16 python t.py'], env: [{name: A, value: b}]"
+    )
+    result = of_file(tmp_path, MPI.replace("COMMAND", script))
+    assert (job(result.text).command or ())[:2] == ("bash", "-c")
+    assert job(result.text).environment == {"A": "b"}
+    assert any(why.startswith("each replica would start all") for why in left(result).values())
+
+
+def test_a_pod_and_a_cronjob_are_jobs_and_their_schedule_and_runs_are_named(tmp_path: Path) -> None:
+    pod = POD.removeprefix("template: {spec: {").removesuffix("}}")
+    result = of_kind(tmp_path, "v1 Pod", f"activeDeadlineSeconds: 3600, {pod}")
+    now = job(result.text)
+    assert (now.accelerators, now.image, now.scheduling.timeout) == ("2 x L4", "a/b:1", 3600)
+    spec = f"schedule: 0 3 * * *, jobTemplate: {{spec: {{parallelism: 2, completions: 6, {POD}}}}}"
+    result = of_kind(tmp_path, "batch/v1 CronJob", spec)
+    assert counts(result) == [1, 1] and job(result.text).accelerators == "2 x L4"
+    named = left(result)
+    assert named["spec.schedule"] == "a job runs once, what submits it has the schedule"
+    assert named["spec.jobTemplate.spec.completions"] == "each replica runs once"
+    once = of_kind(tmp_path, "batch/v1 CronJob", spec.replace("6", "2"))
+    assert "spec.jobTemplate.spec.completions" not in left(once)
+
+
+@pytest.mark.parametrize("kind", ["RayJob", "RayCluster"])
+def test_a_job_of_ray_is_refused_with_what_to_write(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no job here starts Ray") as caught:
+        of_kind(tmp_path, f"ray.io/v1 {kind}", "entrypoint: python t.py")
+    assert "the entrypoint as command" in caught.value.fix
+
+
+def test_one_of_several_jobs_is_named(tmp_path: Path) -> None:
+    second = JOB.replace("train}", "second}").replace("gpu: 2", "gpu: 1")
+    items = "".join(
+        f"- {part.replace(chr(10), chr(10) + '  ').rstrip()}\n" for part in (JOB, second)
+    )
+    for text in (f"{JOB}---\n{second}", f"apiVersion: v1\nkind: List\nitems:\n{items}"):
+        with pytest.raises(InputError, match=r"2 jobs: train in line \d, second in") as caught:
+            of_file(tmp_path, text)
+        assert caught.value.fix == "give --job with the name of one"
+        result = convert(tmp_path / "job.yaml", name="second", targets=TARGETS)
+        line = text[: text.index("gpu: 1")].count("\n") - 2
+        assert job(result.text).accelerators == "1 x L4"
+        assert result.changes[0].startswith(f"{tmp_path}/job.yaml:{line}: spec.template.spec.c")
+        with pytest.raises(InputError, match="no jobs called other: train in line"):
+            convert(tmp_path / "job.yaml", name="other", targets=TARGETS)
+
+
+KEY = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("WANDB_API_KEY", KEY), ("DB_PASSWORD", "hunter2!"), ("REMOTE", "https://me:it@a.example/b")],
+)
+def test_a_secret_is_not_written_into_the_new_file(name: str, value: str, tmp_path: Path) -> None:
+    env = f"env: [{{name: {name}, value: '{value}'}}, {{name: EPOCHS, value: 3}}]"
+    result = of_file(tmp_path, JOB.replace("        command:", f"        {env}\n        command:"))
+    assert job(result.text).environment == {"EPOCHS": "3"}
+    assert value not in "\n".join((result.text, *result.left_out, *result.changes))
+    (why,) = left(result).values()
+    assert why == "looks like a secret, write NAME: {secret: NAME} (docs/jobs.md)"
+    result = of_command(f"xpk workload create --device-type=h100-80gb-8 --env {name}={value}")
+    assert result.left_out == (f"--env {name}: {why}",) and value not in result.text
+
+
+def test_a_secret_in_a_command_is_refused(tmp_path: Path) -> None:
+    script = f"command: [bash, -c, 'export WANDB_API_KEY={KEY} && python t.py']"
+    with pytest.raises(InputError, match="stands in the command or its arguments") as caught:
+        of_file(tmp_path, JOB.replace("command: [python, t.py]", script))
+    assert KEY not in str(caught.value) and "{secret: NAME}" in caught.value.fix
+
+
+def test_the_variables_of_another_role_are_named(tmp_path: Path) -> None:
+    pods = ("[{name: A, value: b}]", "[{name: A, value: b}, {name: C, value: d}]")
+    roles = [POD.replace("name: t,", f"name: t, env: {each},") for each in pods]
+    spec = f"pytorchReplicaSpecs: {{Master: {{{roles[0]}}}, Worker: {{{roles[1]}}}}}"
+    result = of_kind(tmp_path, "kubeflow.org/v1 PyTorchJob", spec)
+    named = [was for was in left(result) if "containers.1.env" in was]
+    alone = of_kind(tmp_path, "kubeflow.org/v1 PyTorchJob", spec.replace(pods[0], "[]"))
+    assert sum("containers.1.env" in was for was in left(alone)) == 2
+    assert named == ["spec.pytorchReplicaSpecs.Worker.template.spec.containers.1.env.C"]
+
+
+def test_memory_and_volumes_are_those_of_the_program_beside_another_container(
+    tmp_path: Path,
+) -> None:
+    sidecar = PROXY.replace("name: proxy,", "name: proxy, resources: {limits: {memory: 1Gi}},")
+    pod = POD.replace(PROXY, sidecar).replace(
+        "{nvidia.com/gpu: 2}", "{nvidia.com/gpu: 2, memory: 9Gi}"
+    )
+    assert "memory: 9Gi" in of_kind(tmp_path, "batch/v1 Job", pod).text
