@@ -58,9 +58,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 LONGEST_FIRST = ("mark.engine", "mark.tensorflow", "mark.slow")
 VERTEX = ("emulators import vertex", "import aiplatform_v1")
-PROOFS = ("engine", "pipeline", "prove", "cloudbuild-local")
-"""Folders whose tests with an engine stay together: they sweep away what killed proofs left. The
-last makes them last about as long as all others with an engine."""
+PROOFS = ("pipeline", "prove")
+"""Folders whose tests with an engine stay together: they sweep away what killed proofs left, and
+last about as long as all others with an engine."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -46,7 +46,7 @@ def test_a_base_holds_what_uv_installs(target: str, tmp_path: Path) -> None:
     stack = compatibility.resolve(image_yaml.load(ROOT, target))
     lock = lockfile.read(ROOT, target)
     layers = plan.wheel_layers(lock, stack.prune)
-    prefix = installed_by_uv(lock, tmp_path)
+    prefix = installed_by_uv(lock, tmp_path, "copy" if stack.prune else "hardlink")
     site = prefix / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     if stack.prune:
         for path in prune.libraries(site / "site-packages", stack.prune.only):
@@ -87,12 +87,13 @@ def made(lock: Lock, layers: tuple[WheelLayer, ...], store: ContentStore) -> tup
         return Making(store, wheels, compiler).make(layers)
 
 
-def installed_by_uv(lock: Lock, home: Path) -> Path:
+def installed_by_uv(lock: Lock, home: Path, link_mode: str) -> Path:
+    """Return the environment. link_mode: a file of uv's cache may be linked, but not pruned."""
     prefix, listed = home / "uv", home / "requirements.txt"
     listed.write_text(pins.dump(lock.packages.values(), lock.target))
     assert lock.rootfs
     command = [uv.uv_program(), "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
-    command += ["--requirement", str(listed), "--prefix", str(prefix), "--link-mode", "copy"]
+    command += ["--requirement", str(listed), "--prefix", str(prefix), "--link-mode", link_mode]
     command += ["--python", sys.executable, "--python-version", lock.python]
     glibc = GLIBC[lock.rootfs.suite]
     command += ["--python-platform", f"x86_64-manylinux_2_{glibc}", "--only-binary", ":all:"]

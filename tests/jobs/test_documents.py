@@ -16,7 +16,7 @@ SHOWN = re.compile(r"^    \$ builder (job (?:cost|why --log) .*)\n((?:    .+\n)+
 EXAMPLES = [
     pytest.param(command, re.sub(r"^    ", "", lines, flags=re.MULTILINE), id=command)
     for path in sorted((ROOT / "docs").glob("*.md"))
-    if path.name != "from-the-post.md"  # its commands need each other: tests/test_from_the_post.py
+    if path.name != "from-the-post.md"  # its commands need each other: tests/pipeline/post.py
     for command, lines in SHOWN.findall(path.read_text(encoding="utf-8"))
 ]
 assert len(EXAMPLES) >= 2

@@ -23,8 +23,9 @@ from builder.image import program
 from builder.pipeline.make import prepare
 from builder.prove import receipts, smoke, suites
 from builder.registry import Registry
-from tests import commands, containers
+from tests import ROOT, commands, containers
 from tests.image.layers import unpacked
+from tests.pipeline import post
 from tests.registry.server import RegistryServer, skopeo
 
 pytestmark = [pytest.mark.engine, pytest.mark.network, pytest.mark.slow]
@@ -52,7 +53,8 @@ def image(root: Path, *arguments: str) -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def where(registry_server: RegistryServer) -> str:
-    return f"{registry_server.host}/team/training"
+    """The repository that docs/from-the-post.md pushes to."""
+    return f"{registry_server.host}/team/pets"
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +69,19 @@ def layers(project: Path, engine: Engine, where: str) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def made(project: Path, layers: tuple[str, ...], where: str) -> dict[str, object]:
-    """The image with one more line in its trainer: built, proven and pushed."""
+def made(
+    project: Path, layers: tuple[str, ...], registry_server: RegistryServer
+) -> dict[str, object]:
+    """The image with one more line in its trainer: built, proven and pushed on the way of the post,
+    each of whose commands is run. sent: what the push printed."""
     with (project / "trainer" / "task.py").open("a") as file:
         file.write("\n# one more line\n")
-    return image(project, "--push", "--registry", where)
+    shutil.copytree(ROOT / "images/v100", project / "images/v100")
+    (project / "jobs").mkdir()
+    sent = post.follow(project, cpu=TARGET, HOST=registry_server.host)
+    shutil.rmtree(project / "images/v100")
+    (project / "builder.toml").write_text("")
+    return image(project) | {"sent": sent}
 
 
 def test_an_image_is_built_proven_and_described(made: dict[str, object], project: Path) -> None:
@@ -117,7 +127,7 @@ def test_one_line_of_the_trainer_is_one_small_layer(
     assert made["base_origin"] == "engine"
     pushed = builder(project, "push", TARGET, "--registry", where, "--json")
     assert json.loads(pushed.stdout)[0]["sent"] == 0, "the second push of the same image"
-    log = [line for line in str(made["stderr"]).splitlines() if " sent in " in line]
+    log = [line for line in str(made["sent"]).splitlines() if " sent in " in line]
     assert len(log) == 1
     assert " kB sent in " in log[0], log
 
@@ -172,7 +182,7 @@ def test_a_stranger_pulls_the_same_digest_and_trains_in_it(
         log = containers.output(
             client,
             f"{where}@{digest}",
-            ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "40"],
+            ["--records", "/records", "--job-dir", "/tmp/job", "--steps", "4", "--export", "none"],
             volumes={str(smoke.RECORDS): {"bind": "/records", "mode": "ro"}},
             network_mode="none",
         )
@@ -207,7 +217,7 @@ def test_code_is_put_onto_a_base_in_the_registry_without_an_engine(
     (sent,) = json.loads(builder(project, "build", TARGET, *direct, "--json", check=True).stdout)
     assert ":unproven-" in sent["reference"]
     with Registry(registry_server.host) as client:
-        manifest = client.manifest("team/training", sent["digest"])
+        manifest = client.manifest("team/pets", sent["digest"])
     assert manifest
     same = {sent["digest"], manifest.config.digest}  # an engine without containerd's store: this
     assert built["image_id"] in same, "the same as on an engine"

@@ -288,6 +288,7 @@ def test_weights_that_are_no_numbers_at_the_end_have_diverged_though_the_loss_is
 
 
 RECIPE = (
+    *("--steps", 6, "--checkpoint-every", 3),
     *("--batch-size", 4, "--export", "none", "--schedule", "constant"),
     *("--ema", 0.9, "--evaluate-every", 2, "--accumulate", 2, "--class-weights", "balanced"),
     *("--sampling", "balanced", "--optimizer", "adamw", "--weight-decay", 0.01),
@@ -303,10 +304,14 @@ def test_a_run_that_goes_on_ends_with_the_bits_of_an_unbroken_one(
 
     rewritten = Mock(side_effect=api._convert_actual)
     monkeypatch.setattr(api, "_convert_actual", rewritten)
-    for job, steps, more in (("parts", 3, ()), ("parts", 6, ()), ("whole", 6, ("--predictions",))):
-        code, lines = task(*RECIPE, "--job-dir", tmp_path / job, "--steps", steps, *more)
-        assert code == 0, lines[-1]
-    same_weights(tmp_path / "whole", tmp_path / "parts", 6)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    code, lines = task(*RECIPE, "--job-dir", whole, "--predictions")
+    assert code == 0, lines[-1]
+    for path in (copied(whole, parts) / "DONE", *parts.glob("checkpoints/step-*[!3].*")):
+        path.unlink()  # as it was after three steps
+    code, lines = task(*RECIPE, "--job-dir", parts)
+    assert (code, [line["step"] for line in lines if line["event"] == "resumed"]) == (0, [3])
+    same_weights(whole, parts, 6)
     functions = [call.args[0] for call in rewritten.call_args_list]
     assert [one for one in functions if one.__module__.startswith("trainer")] == []
 

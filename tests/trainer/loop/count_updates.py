@@ -93,7 +93,3 @@ def main() -> None:
     sys.stdout.write(json.dumps(counted) + "\n")
     sys.stdout.flush()
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,6 @@
 """Parameter servers: no update is lost, and a worker may die."""
 
-import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +10,6 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.distribute.coordinator import cluster_coordinator
 
-from tests import ROOT
 from tests.trainer.loop.count_updates import RATE, STEPS, alone
 from tests.trainer.runs import cluster
 from trainer import config
@@ -24,24 +19,19 @@ from trainer.model import optimization
 
 pytestmark = pytest.mark.tensorflow
 
+COUNT = "from tests.trainer.loop import count_updates; count_updates.main()"
+"""In the place of a run."""
+
 
 @pytest.mark.slow
 @pytest.mark.alone
 def test_no_update_is_lost(start, tmp_path: Path) -> None:
-    environments = cluster("chief", "worker", "worker", "ps")
-    chief, *others = environments
+    chief, *others = cluster("chief", "worker", "worker", "ps")
     for environment in others:
         start(tmp_path, **environment)
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/trainer/loop/count_updates.py"],
-        env={**os.environ, **chief, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    counted = json.loads(done.stdout)
+    counting = start(tmp_path, BEFORE=COUNT, **chief)
+    assert counting.end() == 0, counting.stderr()
+    [counted] = counting.lines
     assert counted.keys() == set(parameter_servers.OPTIMIZERS)
     for optimizer, result in counted.items():
         assert result["updates"] == STEPS

@@ -1,37 +1,34 @@
-"""docs/from-the-post.md: the way of the post, with the commands of today."""
+"""For tests: docs/from-the-post.md, the way of the post, with the commands of today."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import urllib.request
 from pathlib import Path
 
-import pytest
-
-from builder.engine import Engine
 from tests import ROOT
-from tests.commands import team
 from tests.pages import Command, commands, run, shell
-from tests.registry.server import RegistryServer
 
 PAGE = ROOT / "docs/from-the-post.md"
 BOARD = "builder tensorboard"
+PUSH = " --push"
 
-pytestmark = pytest.mark.tensorflow
 
-
-def follow(repository: Path, chosen: list[Command]) -> None:
-    """Run the commands; TensorBoard until it shows a run."""
-    for command in chosen:
+def follow(repository: Path, **other: str) -> str:
+    """Run every command of the page; TensorBoard until it shows a run. Return what the push
+    printed. other: what stands in the place of a word."""
+    sent = ""
+    for command in commands(PAGE, **other):
         if command.text.startswith(BOARD):
             look(repository, command.text)
-        else:
-            upload = command.text.replace("--upload gs://my-bucket", "--upload bucket")
-            run(repository, [Command(upload, command.printed)])
+            continue
+        upload = command.text.replace("--upload gs://my-bucket", "--upload bucket")
+        (printed,) = run(repository, [Command(upload, command.printed)])
+        sent += printed if command.text.endswith(PUSH) else ""
     made = {path.name: path.read_bytes() for path in (repository / "records").iterdir()}
     assert made == {p.name: p.read_bytes() for p in (repository / "bucket/records").iterdir()}
+    return sent
 
 
 def look(repository: Path, command: str) -> None:
@@ -49,13 +46,3 @@ def look(repository: Path, command: str) -> None:
         finally:
             board.terminate()
             board.wait(60)
-
-
-@pytest.mark.engine
-@pytest.mark.network
-@pytest.mark.slow
-def test_every_command(tmp_path: Path, engine: Engine, registry_server: RegistryServer) -> None:
-    with team(tmp_path / "post", "cpu", engine) as root:
-        shutil.copytree(ROOT / "images/v100", root / "images/v100")
-        (root / "jobs").mkdir()
-        follow(root, [*commands(PAGE, HOST=registry_server.host)])
