@@ -74,8 +74,8 @@ COMMANDS: Final = {
 """By its name: where a command or a group of commands is, MODULE:NAME."""
 
 CHECKS: Final = (["lock", "--check"], ["render", "--check"])
-"""Commands that files alone decide: one that held is not carried out before a file changes
-(builder/core/unchanged.py)."""
+"""Commands that files alone decide: one that held is not carried out before a file changes that it
+read (builder/core/unchanged.py)."""
 
 
 def page() -> str:
@@ -116,7 +116,7 @@ def _program() -> Callable[[], object]:
     if sys.argv[1:] in CHECKS:
         from builder.core import project, unchanged
 
-        return lambda: unchanged.once(sys.argv[1], project.find_root(), _commands)
+        return lambda: unchanged.once(sys.argv[1], project.find_root(), _check)
     return _commands
 
 
@@ -124,6 +124,12 @@ def _commands() -> None:
     from builder.cli.group import app
 
     app()
+
+
+def _check() -> None:
+    from builder.cli import checks
+
+    {"lock": checks.lock, "render": checks.render}[sys.argv[1]]()
 
 
 def _explained(error: Exception) -> ending.Told:

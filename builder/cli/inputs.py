@@ -4,7 +4,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from builder.cli.common import chosen, out, project, reporter, results, root, say, settings, show
+from builder.cli import checks
+from builder.cli.common import chosen, out, project, reporter, results, root, say, show
 from builder.cli.options import AGAINST, JSON, OSV, TARGET, TARGETS, flag, option
 from builder.core import files
 from builder.core.errors import CheckFailed
@@ -77,12 +78,12 @@ def lock(
     from builder.pipeline import committed
     from builder.prove import wheels
 
+    if check and not verify_device_code:
+        checks.lock(targets or (), as_json)
+        return
     names = chosen(targets, not targets)
     if verify_device_code:
         compare_wheels(names, as_json)
-        return
-    if check:
-        _check_locks(names, as_json)
         return
     with reporter() as progress:
         apt = ContainerApt(root(), settings.load(root()), progress.on_event)
@@ -97,19 +98,6 @@ def lock(
         for line in lines:
             say(f"  {name}: {line}")
     say("locked: " + ", ".join(names) + "; now: builder render")
-
-
-def _check_locks(names: tuple[str, ...], as_json: bool) -> None:
-    """Run `builder lock --check`."""
-    from builder.pipeline import committed
-
-    stale = committed.stale(root(), names)
-    if as_json:
-        out([vars(staleness) for staleness in stale])
-    for staleness in stale:
-        say(f"{staleness.file}: {staleness.why}")
-    if stale:
-        raise CheckFailed(f"stale locks: {len(stale)}", stale[0].fix)
 
 
 def compare_wheels(names: tuple[str, ...], as_json: bool) -> None:
@@ -138,24 +126,10 @@ def render(
     """Write the Dockerfiles and cloudbuild.yaml."""
     from builder.image import dockerfile
 
-    settings()  # a mistake in builder.toml is told here, too
-    rendered = dockerfile.load_all(root(), chosen(targets, not targets))
-    texts = dockerfile.texts(root(), rendered)
-    if not targets:
-        from builder.cloudbuild import rendered as cloudbuild
-
-        texts |= cloudbuild.texts(root(), rendered)
     if check:
-        differences = dockerfile.differences(root(), texts)
-        if as_json:
-            out(differences)
-        if differences:
-            raise CheckFailed(
-                f"{', '.join(differences)}: not what render writes",
-                "builder render, then git diff shows what changed",
-            )
+        checks.render(targets or (), as_json)
         return
-    written = dockerfile.write(root(), texts)
+    written = dockerfile.write(root(), checks.rendered(targets or ()))
     for name in written:
         say(f"wrote {name}")
     if not written:

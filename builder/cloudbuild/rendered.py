@@ -9,7 +9,6 @@ from pathlib import Path
 
 from builder.core.files import hash_of
 from builder.core.project import templates_of
-from builder.googleapi import account_name
 from builder.image.dockerfile import Rendered, fill, load_all
 
 CLOUDBUILD = "cloudbuild.yaml"
@@ -59,6 +58,10 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
     without_gpu = [t.spec.name for t in targets if t.stack.accelerator.kind != "gpu"]
     cloud, settings = load_cloud(root, environ={}), load(root, environ={})
     account = cloud.service_account
+    if account:
+        from builder.googleapi import account_name  # slow
+
+        account = account_name(account)
     text = fill(
         f"cloud/{CLOUDBUILD}",
         templates,
@@ -70,7 +73,7 @@ def cloud_files(root: Path, targets: Sequence[Rendered] | None = None) -> dict[s
         timeout=min(86400, 1800 + 900 * (bases + published) + 300 * len(targets)),
         machine_type=cloud.machine_type or MACHINE,
         disk_gb=disk_gb(bases, published),
-        service_account=account and account_name(account),
+        service_account=account,
     )
     return {BUILDER_DOCKERFILE: dockerfile, CLOUDBUILD: text}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from builder.config.fields import PruneMode
@@ -108,6 +109,7 @@ RUNS_ON = "training-image-factory.runs-on"
 """Label of a pruned image: the compute capability whose code it kept."""
 
 
+@cache
 def runs_on(code: str, capability: str) -> bool:
     """Return whether machine code for one compute capability runs on another."""
     device = compute_capability(capability)

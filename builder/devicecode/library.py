@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import PurePosixPath
 from typing import Any, Final, NamedTuple
 
 from pydantic import TypeAdapter
@@ -66,7 +65,7 @@ class Library:
 
     @property
     def name(self) -> str:
-        return PurePosixPath(self.path).name
+        return self.path.rpartition("/")[2]
 
     @property
     def origin(self) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from builder.facts import DATA, cuda, frameworks, read_table
@@ -20,8 +19,8 @@ _TITLES: Final = {"cublas": "cuBLAS", "cudart": "CUDA", "cudnn": "cuDNN", "nccl"
 _NVIDIA_BUILD: Final = "nv"
 """How the local part of a version begins of what NVIDIA built."""
 
-Versions = tuple[SpecifierSet, ...]
-"""Alternatives; where there is none, every version."""
+Versions = tuple[str, ...]
+"""Alternatives, each a specifier; where there is none, every version."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +71,16 @@ def find(
     by their short names.
     """
     installed = {name: version for name, version in packages.items() if _version(version)}
-    releases, libraries = _releases(installed), {**(also or {}), **_libraries(installed)}
-    every = (*rows(), *_linked())
-    found = (_found(row, releases, {**installed, **libraries}, capability) for row in every)
+    releases = _releases(installed)
+    there = {**installed, **(also or {}), **_libraries(installed)}
+    near = (row for row in (*rows(), *_linked()) if row.libraries.keys() <= there.keys())
+    found = (_found(row, releases, there, capability) for row in near)
     return tuple(sorted(filter(None, found), key=lambda each: not each.row.fails))
 
 
 def _found(
     row: KnownBad, releases: Mapping[str, str], libraries: Mapping[str, str], capability: str | None
 ) -> FoundBad | None:
-    if not row.libraries.keys() <= libraries.keys():  # of nearly every row, at once
-        return None
     known = [name for name in row.frameworks if _has(row.releases, releases.get(name))]
     if row.frameworks and not known:
         return None
@@ -97,10 +95,18 @@ def _found(
 def _has(versions: Versions, version: str | None) -> bool:
     """Tell whether a version is there, and one of these."""
     return version is not None and (
-        not versions or any(each.contains(version, prereleases=True) for each in versions)
+        not versions or any(_contains(each, version) for each in versions)
     )
 
 
+@cache
+def _contains(specifier: str, version: str) -> bool:
+    from packaging.specifiers import SpecifierSet  # slow
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+@cache
 def _version(text: str) -> Version | None:
     try:
         return Version(text)
@@ -148,8 +154,8 @@ def _of_link(link: Mapping[str, Any], symbol: str, minors: Iterable[str]) -> Kno
     return KnownBad(
         name=package,
         frameworks=(link["framework"],),
-        releases=_versions(f"=={minor}.*" for minor in minors),
-        libraries={package: _versions([f"=={link['version']}"])},
+        releases=tuple(f"=={minor}.*" for minor in minors),
+        libraries={package: (f"=={link['version']}",)},
         fails=link["fails"],
         seen=f"{what} not load, because nothing defines {symbol}",
         known=f"its wheel fits {fits}",
@@ -162,9 +168,9 @@ def _row(row: Mapping[str, Any]) -> KnownBad:
     return KnownBad(
         name=row["name"],
         frameworks=tuple(row.get("frameworks", ())),
-        releases=_versions(row.get("releases", ())),
-        libraries={name: _versions(each) for name, each in row.get("libraries", {}).items()},
-        capabilities=_versions(row.get("capabilities", ())),
+        releases=tuple(row.get("releases", ())),
+        libraries={name: tuple(each) for name, each in row.get("libraries", {}).items()},
+        capabilities=tuple(row.get("capabilities", ())),
         fails=row.get("fails") == "yes",
         seen=row["seen"],
         known=row["known"],
@@ -173,7 +179,3 @@ def _row(row: Mapping[str, Any]) -> KnownBad:
         warns=tuple(row.get("warns", ())),
         source=row["source"],
     )
-
-
-def _versions(specifiers: Iterable[str]) -> Versions:
-    return tuple(map(SpecifierSet, specifiers))

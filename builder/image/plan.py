@@ -252,9 +252,9 @@ def wheel_layers(
 
     prune: what device code stays; None where nothing is pruned.
     """
-    compression = compression or Compression()
+    compression, python = compression or Compression(), compiler(lock)[-1].version
     return tuple(
-        _wheel_layer(lock, file, pins, prune, compression)
+        _wheel_layer(lock, file, pins, prune, compression, python)
         for file in lock.wheel_files
         for pins in _grouped(lock.framework, lock.wheels.get(file, ()))
     )
@@ -270,7 +270,12 @@ def _grouped(framework: str, pins: Sequence[Pin]) -> Iterator[tuple[Pin, ...]]:
 
 
 def _wheel_layer(
-    lock: Lock, file: str, pins: tuple[Pin, ...], prune: Prune | None, compression: Compression
+    lock: Lock,
+    file: str,
+    pins: tuple[Pin, ...],
+    prune: Prune | None,
+    compression: Compression,
+    python: str,
 ) -> WheelLayer:
     framework = frameworks.of(lock.framework)
     only = framework.name if file == framework.lock_file else prune.only if prune else None
@@ -282,14 +287,14 @@ def _wheel_layer(
     excluded = ((pin, rule) for pin, each in zip(pins, exclude, strict=True) for rule in each)
     # what an image prints when it starts is no part of the layer
     texts = ((name, text) for name, text in pruning_program().items() if name != "announce.py")
-    program = (f"{name} {text!r}" for name, text in texts)
+    program = (_quoted(name, text) for name, text in texts)
     key = hash_of(
         f"wheels {WHEELS_RECIPE}",
         *(f"{pin.name} {pin.version} {pin.sha256}" for pin in pins),
         *(f"{pin.name}: {rule.paths}" for pin, rule in excluded),
         *((f"keep {pruned.keep} {only}", *program) if pruned else ()),
         *((f"links in {LOADER}",) if linked else ()),
-        f"python {lock.python} {compiler(lock)[-1].version}",
+        f"python {lock.python} {python}",
         str(compression),
     )
     sizes = [pin.bytes for pin in pins]
@@ -333,6 +338,11 @@ def pruning_program() -> Mapping[str, str]:
         for file in sorted(folder.iterdir(), key=lambda file: file.name)
         if file.name.endswith(".py")
     }
+
+
+@cache
+def _quoted(name: str, text: str) -> str:
+    return f"{name} {text!r}"
 
 
 def _first_word(pin: Pin) -> str:

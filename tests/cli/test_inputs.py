@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from inline_snapshot import snapshot
 
 from builder import cli
-from tests import ROOT
+from tests import ROOT, commands
 from tests.conftest import Run
 from tests.shown import shown
 
@@ -205,10 +206,46 @@ def test_a_check_that_held_is_not_carried_out_and_sees_the_next_change(
     monkeypatch.setattr(sys, "path", steady)  # other tests write into this tree meanwhile
     assert builder("render", "--check") == (0, "", "")
     with monkeypatch.context() as patched:
-        patched.setattr(cli, "_commands", None)
+        patched.setattr(cli, "_check", None)
         assert builder("render", "--check") == (0, "", "")
     (here / "images/t4/Dockerfile").unlink()
     assert builder("render", "--check")[0] == 4
+
+
+def test_a_change_of_each_kind_of_file_is_found_after_a_check_that_held(tmp_path: Path) -> None:
+    """Each in a process of its own, in a copy of the factory's source."""
+    names = ["builder", "trainer", "images", "examples", "templates", "requirements"]
+    for name in names:
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("builder.toml", "builder.Dockerfile", "cloudbuild.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+
+    def check() -> int:
+        more = {"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+        return commands.builder("render", "--check", root=tmp_path, **more).returncode
+
+    assert check() == 0
+    for path, was, now in (
+        (tmp_path / "images/v100/image.yaml", "V100", "T4"),
+        (tmp_path / "images/v100/tensorflow.lock", "sha256:", "sha256:0"),
+        (tmp_path / "images/os-bookworm.lock", "sha256:", "sha512:"),
+        (tmp_path / "images/device-code.lock", '"schema": 2', '"schema": 1'),
+        (tmp_path / "images/t4/Dockerfile", "FROM", "from"),
+        (tmp_path / "cloudbuild.yaml", "steps:", "Steps:"),
+        (tmp_path / "templates/Dockerfile.j2", "LABEL", "label"),
+        (tmp_path / "builder.toml", "#", "registry = 1 #"),
+        (tmp_path / "requirements/build.txt", "==", "== "),
+        (tmp_path / "trainer/requirements.txt", "psutil", "-e psutil"),
+        (tmp_path / "builder/facts/accelerators.yaml", "T4", "T5"),
+        (tmp_path / "builder/devicecode/pruning/rule.py", "Level 0", "Level 00"),
+        (tmp_path / "builder/cloudbuild/rendered.py", '"E2_HIGHCPU_8"', '"E2_HIGHCPU_32"'),
+    ):
+        text = path.read_text()
+        assert was in text, path
+        path.write_text(text.replace(was, now))
+        assert check() in (2, 4), path
+        path.write_text(text)
+        assert check() == 0, path
 
 
 def test_check_says_what_does_not_agree(here: Path, builder: Run) -> None:
