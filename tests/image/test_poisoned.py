@@ -48,7 +48,8 @@ def test_a_layer_is_the_committed_one_or_is_made(
             path.unlink()
         elif cache == "poisoned":
             path.write_bytes(path.read_bytes()[:-1] + b"?")
-        plan: Any = SimpleNamespace(layers=[LayerPlan(committed.key, "a", (), 0, "")], config={})
+        layer = LayerPlan(committed.key, "a", (), 0, "")
+        plan: Any = SimpleNamespace(layers=[layer], config={}, hash="a")
         settings = Settings(registry=f"{registry_server.host}/{name}")
         available = base.look_up([plan], store, settings, lock)
         if available.offered:
