@@ -55,7 +55,7 @@ def look_up(
     stored = {key: layer for key, layer in known.items() if store.find(key) == layer}
     remake = frozenset(key for key in missing if key not in stored and store.knows(key))
     refused = tuple(missing[key].name for key in known if key in remake)
-    offered, whole = dict[str, Layer](), frozenset[str]()
+    offered, whole = dict[str, Layer](), dict[str, AssembledImage]()
     if settings.registry and len(stored) < len(known):
         lacking = {key: layer for key, layer in known.items() if key not in stored}
         offered, whole = _offered(registry.parse(settings.registry), plans, lock, lacking)
@@ -65,17 +65,17 @@ def look_up(
 
 def _offered(
     reference: Reference, plans: Iterable[BasePlan], lock: LayersLock, layers: Mapping[str, Layer]
-) -> tuple[dict[str, Layer], frozenset[str]]:
+) -> tuple[dict[str, Layer], dict[str, AssembledImage]]:
     """Return which of these layers a repository has, by key, and which bases it has whole, by hash:
     one request for such a base, else one for each layer."""
     with registry.Registry(reference.host) as client:
-        images = {plan.hash: image for plan in plans if (image := committed(plan, lock))}
-        whole = frozenset(
-            hash_
-            for hash_, image in images.items()
-            if client.head(reference.repository, image.digest) == image.digest
-        )
-        there = {layer.key for hash_ in whole for layer in images[hash_].layers}
+        whole = {
+            plan.hash: image
+            for plan in plans
+            if (image := committed(plan, lock))
+            and client.head(reference.repository, image.digest) == image.digest
+        }
+        there = {layer.key for image in whole.values() for layer in image.layers}
 
         def has(layer: Layer) -> bool:
             return layer.key in there or client.has_blob(reference.repository, layer.blob.digest)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from importlib import resources
@@ -27,7 +27,7 @@ from builder.core.errors import InputError
 from builder.core.files import hash_of
 from builder.facts import frameworks
 from builder.facts.frameworks import Exclude, Framework
-from builder.image.layer import Compression, Layer, LayerPlan
+from builder.image.layer import AssembledImage, Compression, Layer, LayerPlan
 
 APP: Final = "/app"
 """The folder of the training program in an image."""
@@ -383,7 +383,7 @@ class Availability:
     """The names of those that the content store has with other bytes than the lock says."""
     remake: frozenset[str] = frozenset()
     """The keys of entries of the content store that do not count in this run."""
-    whole: frozenset[str] = frozenset()
+    whole: Mapping[str, AssembledImage] = field(default_factory=dict)
     """The bases, by hash, whose manifest the registry has, and so all of their layers."""
 
     def of(self, plans: Iterable[BasePlan]) -> Availability:

@@ -270,7 +270,7 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     with step("plan", together) as planning:
         planned = plan_load(targets, options, engine)
         report_plan(planning, planned.plans.values(), planned.available)
-    bases = {**planned.loaded, **_pulled(planned, targets, options, engine)}
+    bases = {**planned.loaded, **_pulled(planned, options, engine)}
     store, began = content_store.of_this_machine(), time.monotonic()
     plans = [plan for hash_, plan in planned.plans.items() if hash_ not in bases]
     available = planned.available.of(plans)
@@ -297,23 +297,17 @@ def load_bases(targets: Sequence[Target], options: BuildOptions, engine: Engine)
     return bases
 
 
-def _pulled(
-    planned: LoadPlan, targets: Sequence[Target], options: BuildOptions, engine: Engine
-) -> dict[str, Base]:
+def _pulled(planned: LoadPlan, options: BuildOptions, engine: Engine) -> dict[str, Base]:
     """Return the bases that the engine pulled by itself, by hash: those of which the registry has
     all layers and this machine none, where the engine gives layers out as they were packed."""
-    from builder.image import base, loading
+    from builder.image import loading
 
     bases = {}
-    for hash_, plan in planned.plans.items() if engine.knows_content else ():
-        here = planned.available.of([plan]).stored
-        image = base.committed(plan, options.known(targets[0].layers))
-        if image and not here and hash_ in planned.available.whole:
+    source = registry.parse(options.settings.repository)
+    for hash_, image in planned.available.whole.items() if engine.knows_content else ():
+        plan, events = planned.plans[hash_], _of_base(hash_, options.on_event)
+        if not planned.available.of([plan]).stored:
             began, name = time.monotonic(), f"{LOCAL_REPOSITORY}:{plan.tag}"
-            source, events = (
-                registry.parse(options.settings.repository),
-                _of_base(hash_, options.on_event),
-            )
             if loading.pull(engine, image, name, source, events):
                 phases = {"pull base": time.monotonic() - began}
                 bases[hash_] = Base(name, image, "registry", phases)
