@@ -16,12 +16,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from builder.core.errors import InputError
-from builder.facts import DATA, read_table
 from builder.jobs.description.values import LEAST_KEPT
-from builder.jobs.fields import Field, flat, of_accelerator, of_nodes, of_variable
+from builder.jobs.fields import POOLS, TABLE, Field, flat, of_accelerator, of_nodes, of_variable
 
-_TABLE: Final = read_table(DATA / "aiplatform.yaml")
-_POOLS: Final = ("master", *_TABLE["roles"])
 _COUNTED: Final = ("nvidia.com/gpu", "google.com/tpu", "amd.com/gpu")
 _OURS: Final = (*_COUNTED, "cloud.google.com/gke-spot")
 """Taints that the factory's own pods tolerate where they have to."""
@@ -41,7 +38,7 @@ def of_cluster(written: Mapping[str, Any], where: str, accelerator: str | None) 
     groups.sort(key=lambda group: group[0] != "master")
     if not groups:
         what = f"this is a {kind} of Kubernetes ({job['apiVersion']}); it is not converted"
-        why, fix = _TABLE["refused"].get(kind, _TABLE["refused"]["other"])
+        why, fix = TABLE["refused"].get(kind, TABLE["refused"]["other"])
         raise InputError(f"{where}: {what}{why}", fix)
     yield Field("scaleTier", "CUSTOM", "kind")
     if _only_launches(job):
@@ -128,11 +125,11 @@ def _of_pod(pod: _Pod, where: str, accelerator: str | None) -> Iterator[Field]:
     for name in [name for name in nodes if _SHARES.search(name)]:
         share = f"{pod.path}.nodeSelector.{name}"
         yield Field(f"{pod.path}.share of an accelerator.{name}", nodes.pop(name), share)
-    for name in () if counted else (key for key in _TABLE["node_labels"] if key in nodes):
+    for name in () if counted else (key for key in TABLE["node_labels"] if key in nodes):
         yield Field(f"{pod.path}.nodeSelector.{name}", nodes[name], f"{pod.path}.nodeSelector")
     for resource, number in counted.items():
         was, shape = f"{pod.at}.{resources}", nodes.get("cloud.google.com/gke-tpu-topology")
-        label = next((nodes[key] for key in _TABLE["node_labels"] if key in nodes), accelerator)
+        label = next((nodes[key] for key in TABLE["node_labels"] if key in nodes), accelerator)
         if label is None:
             raise InputError(
                 f"{where}: {was}: {number} x {resource}, and no line says which they are",
@@ -144,7 +141,7 @@ def _of_pod(pod: _Pod, where: str, accelerator: str | None) -> Iterator[Field]:
             yield Field(f"{pod.path}.share of an accelerator.{part[1]}", label, was_share)
             label = label.removesuffix(part[0])
         number = str(math.prod(map(int, shape.split("x")))) if shape else number
-        yield from of_accelerator(pod.role, _TABLE["tpus"].get(label, label), number, was)
+        yield from of_accelerator(pod.role, TABLE["tpus"].get(label, label), number, was)
 
 
 def _program(pod: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
@@ -155,7 +152,7 @@ def _program(pod: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
     def likely(each: dict[str, Any]) -> tuple[bool, bool]:
         amounts = (each.get("resources") or {}).values()
         has = any("/" in name for names in amounts for name in names)
-        return not has, each.get("name") not in _TABLE["containers"]
+        return not has, each.get("name") not in TABLE["containers"]
 
     if not found:
         return pod, path
@@ -188,7 +185,7 @@ def _cluster_only(pod: _Pod) -> Iterator[tuple[str, Any, str]]:
     if grace := pod.spec.pop("terminationGracePeriodSeconds", None):
         yield "grace", f"{grace}s", f"{pod.path}.terminationGracePeriodSeconds"
     nodes = pod.spec.pop("nodeSelector", None) or {}
-    if labels := {name: nodes[name] for name in nodes if name not in _TABLE["chosen_by"]}:
+    if labels := {name: nodes[name] for name in nodes if name not in TABLE["chosen_by"]}:
         yield "node_selector", labels, f"{pod.path}.nodeSelector"
     taints = [
         each for each in pod.spec.pop("tolerations", None) or () if each.get("key") not in _OURS
@@ -252,11 +249,11 @@ def _groups(job: Mapping[str, Any], where: str) -> Iterator[tuple[str, int, str]
     tasks = spec.get("tasks") if "volcano" in str(job["apiVersion"]) else None
     listed = list(tasks or spec.get("replicatedJobs") or ())
     called = [re.sub(r"[^a-z]", "", str(each.get("name")).lower()) for each in listed]
-    roles = [_TABLE["role_names"].get(name) for name in called]
+    roles = [TABLE["role_names"].get(name) for name in called]
     if "master" not in roles:
         roles = ["master" if name == "worker" else name for name in roles]
     if None in roles or len({*roles}) < len(roles) or "master" not in roles:
-        roles = [*_POOLS] if len(listed) == 1 or not tasks else []  # by their order
+        roles = [*POOLS] if len(listed) == 1 or not tasks else []  # by their order
     for index, (role, each) in enumerate(zip(roles, listed, strict=False)):
         path = f"spec.{'tasks' if tasks else 'replicatedJobs'}.{index}"
         count = number(each, "replicas", path)
@@ -265,7 +262,7 @@ def _groups(job: Mapping[str, Any], where: str) -> Iterator[tuple[str, int, str]
             count *= number(_at(job, path), "parallelism", path)
         yield role, count, f"{path}.template.spec"
     launches = _only_launches(job)
-    for name, known in _TABLE["replica_specs"].items():
+    for name, known in TABLE["replica_specs"].items():
         specs = spec.get(name) or {}
         specs = {role: each for role, each in specs.items() if role != "Launcher" or not launches}
         first = not {"Master", "Chief", "Launcher"} & {*specs}

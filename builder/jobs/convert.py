@@ -20,16 +20,15 @@ from pydantic import ValidationError
 from builder.core import confidential, filemodel, yamlfile
 from builder.core.display import Lines
 from builder.core.errors import InputError
-from builder.facts import DATA, accelerators, read_table
+from builder.facts import accelerators
 from builder.jobs import elsewhere, machines
 from builder.jobs.checks import looks_secret
 from builder.jobs.description.job import described
 from builder.jobs.documents import one_job
-from builder.jobs.fields import SAME, Field
+from builder.jobs.fields import SAME, TABLE, Field
 from builder.jobs.ready import given
 
-_TABLE: Final = read_table(DATA / "aiplatform.yaml")
-_ROLES: Final[Mapping[str, str]] = _TABLE["roles"]
+_ROLES: Final[Mapping[str, str]] = TABLE["roles"]
 _BY_HAND: Final = (
     "write image, machine, accelerators and arguments into a job's file (docs/jobs.md)"
 )
@@ -43,7 +42,7 @@ _LOST: Final = re.compile(r"accelerator|gpu|tpu(?!tf)|(limits|requests)\.[\w.-]+
 _SENDS: Final = {"ai": ("custom-jobs", "hp-tuning-jobs"), "ai-platform": ("jobs", "local")}
 _SENDS["ml-engine"] = _SENDS["ai-platform"]
 """The groups of gcloud whose commands run training jobs."""
-_OWN: Final = next(why for why in _TABLE["left_out"] if why.startswith("each replica gets its own"))
+_OWN: Final = next(why for why in TABLE["left_out"] if why.startswith("each replica gets its own"))
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def convert(
     flags = [(flag, text) for flag, text in flags if flag != "config"]
     old = _read(config or (Path(named) if named else None), words, flags, accelerator, name)
     job: dict[str, Any] = _machines(old)
-    job |= {new: old.text(was) for was, new in _TABLE["fields"].items()}
+    job |= {new: old.text(was) for was, new in TABLE["fields"].items()}
     job["region"] = region or job["region"]
     job["pass_job_dir"] = job["job_dir"] and "true"
     job["command"] = old.take("masterConfig.containerCommand")
@@ -88,7 +87,7 @@ def convert(
     ):
         fix = "take it out of there, and write environment: {NAME: {secret: NAME}} (docs/jobs.md)"
         raise InputError(f"{old.where}: {secret} stands in the command or its arguments", fix)
-    job["environment"] = old.below("environment", but=[*_TABLE["left_out"][_OWN], *old.secrets()])
+    job["environment"] = old.below("environment", but=[*TABLE["left_out"][_OWN], *old.secrets()])
     strategy = (old.text("scheduling.strategy") or "").lower().replace("_", "-")
     strategy = "" if strategy in ("on-demand", "standard") else strategy
     wait = old.text("scheduling.maxWaitDuration") if strategy == "flex-start" else None
@@ -178,7 +177,7 @@ class _Old:
     def unused(self) -> Iterator[str]:
         for path in self.values:
             names = path.split(".")
-            reasons = [why for why, fields in _TABLE["left_out"].items() if {*names} & {*fields}]
+            reasons = [why for why, fields in TABLE["left_out"].items() if {*names} & {*fields}]
             yield f"{self.place(path)}: {reasons[0] if reasons else 'not known'}"
 
 
@@ -198,7 +197,7 @@ def _parsed(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
         if not name.startswith("--"):
             continue
         alone = rest[0].startswith("--") if rest else _is_xpk(words)
-        if not equals and not alone and name[2:] not in _TABLE["switches"]:
+        if not equals and not alone and name[2:] not in TABLE["switches"]:
             if not rest:
                 raise InputError(f"{name}: has no value", f"write {name}=VALUE")
             value = rest.pop(0)
@@ -222,8 +221,7 @@ def _read(
     text = filemodel.read_text(config, where) if config else ""
     if text.startswith("#!") or re.search(r"^#SBATCH ", text, re.MULTILINE):
         raise InputError(f"{where}: a script: no job is written so", _KNOWN)
-    text, inside, others = one_job(text, where, name)
-    document = yamlfile.parse(text, where)
+    document, inside, others = one_job(text, where, name)
     if document.problems:
         raise filemodel.error(where, document.problems)
     value: Any = document.value
@@ -277,8 +275,8 @@ def _flag_fields(words: Sequence[str], flags: Sequence[tuple[str, str]]) -> Iter
 
 def _flag_paths(flag: str, text: str) -> Iterator[tuple[str, str]]:
     """Yield the paths that a flag fills, with the values. Raises InputError."""
-    name = _TABLE["flags"].get(flag) or re.sub(r"-(\w)", lambda match: match[1].upper(), flag)
-    for end, path in _TABLE["flag_ends"].items():
+    name = TABLE["flags"].get(flag) or re.sub(r"-(\w)", lambda match: match[1].upper(), flag)
+    for end, path in TABLE["flag_ends"].items():
         name = re.sub(rf"(?<=er){end}$", path, name)
     if flag != "labels" and not flag.endswith("-accelerator"):
         yield name, text
@@ -296,7 +294,7 @@ def _flag_paths(flag: str, text: str) -> Iterator[tuple[str, str]]:
 
 def _machines(old: _Old) -> dict[str, Any]:
     """Return machine, accelerators and replicas. Raises InputError."""
-    tiers, tier = _TABLE["tiers"], old.text("scaleTier")
+    tiers, tier = TABLE["tiers"], old.text("scaleTier")
     tier = tier and tier.upper().replace("-", "_")  # gcloud takes basic-gpu
     if tier is None:
         old.changes.append("no scaleTier: the service took BASIC, a machine without an accelerator")
@@ -339,8 +337,8 @@ def _machine(old: _Old, role: str) -> dict[str, Any]:
     """Return machine and accelerators of one role, on what is offered today. Raises InputError."""
     path, config = f"{role}Type", f"{role}Config.acceleratorConfig"
     was = old.text(path) or ""
-    machine, *carried = _TABLE["machines"].get(was, [was])
-    machine = _TABLE["successors"].get(machine, machine)
+    machine, *carried = TABLE["machines"].get(was, [was])
+    machine = TABLE["successors"].get(machine, machine)
     name, count = carried or (None, "0")
     place, topology = old.place(path), old.text(f"{config}.topology")
     if f"{config}.type" in old.values:
@@ -397,11 +395,11 @@ def _study(old: _Old) -> dict[str, Any] | None:
     top = "hyperparameters"
     if not any(path.startswith(f"{top}.") for path in old.values):
         return None
-    study: dict[str, Any] = {"metric": _TABLE["metric"]}
-    for was, new in _TABLE["study"].items():
+    study: dict[str, Any] = {"metric": TABLE["metric"]}
+    for was, new in TABLE["study"].items():
         if value := old.text(f"{top}.{was}"):
             study[new] = value.lower() if new == "goal" else value
-    study["algorithm"] = _TABLE["words"].get(old.text(f"{top}.algorithm"), "bayesian")
+    study["algorithm"] = TABLE["words"].get(old.text(f"{top}.algorithm"), "bayesian")
     if old.text(f"{top}.enableTrialEarlyStopping") == "true":
         study["early_stopping"] = "curve"
     parameters: dict[str, Any] = {}
@@ -415,7 +413,7 @@ def _study(old: _Old) -> dict[str, Any] | None:
 def _parameter(old: _Old, path: str) -> dict[str, Any]:
     kind = (old.text(f"{path}.type") or "").lower()
     written = old.text(f"{path}.scaleType")
-    scale = _TABLE["words"].get(written)
+    scale = TABLE["words"].get(written)
     if written == "UNIT_REVERSE_LOG_SCALE":
         old.changes.append(f"{old.place(path)}: a reverse log scale is a log scale now")
     if kind in ("categorical", "discrete"):

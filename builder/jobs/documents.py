@@ -9,6 +9,7 @@ from typing import Any
 
 from builder.core import yamlfile
 from builder.core.errors import InputError
+from builder.core.yamlfile import Document
 from builder.jobs.elsewhere import is_job
 
 
@@ -17,8 +18,7 @@ class _Part:
     """A document of a file, or an item of a cluster's List."""
 
     line: int
-    text: str
-    """On its lines of the file."""
+    document: Document
     inside: tuple[str | int, ...]
     """The path to it in its document."""
     kind: str
@@ -29,7 +29,7 @@ def _parts(text: str, where: str) -> Iterator[_Part]:
     begins = 0
     for each in re.split(r"^(?=---)", text, flags=re.MULTILINE):
         if re.search(r"^\s*[^\s#]", each.removeprefix("---"), re.MULTILINE):
-            document = yamlfile.parse(lines := "\n" * begins + each, where)
+            document = yamlfile.parse("\n" * begins + each, where)  # on its lines of the file
             value: Any = document.value if isinstance(document.value, dict) else {}
             items = value.get("items") if str(value.get("kind")).endswith("List") else None
             listed = items if isinstance(items, list) and items else None
@@ -40,19 +40,19 @@ def _parts(text: str, where: str) -> Iterator[_Part]:
                 kind = str(named.get("kind", "Job" if is_job(named) else "no job"))
                 called = named.get("metadata", named)
                 name = str(called.get("name", "")) if isinstance(called, dict) else ""
-                yield _Part(line, lines, inside, kind, name)
+                yield _Part(line, document, inside, kind, name)
         begins += each.count("\n")
 
 
 def one_job(
     text: str, where: str, name: str | None
-) -> tuple[str, tuple[str | int, ...], dict[int, str]]:
-    """Return the one job of a file, on its lines, the path to it there, and what else there is, by
-    the first lines. name: that of the job, of several. Raises InputError for no job of the name,
+) -> tuple[Document, tuple[str | int, ...], dict[int, str]]:
+    """Return the document with the one job of a file, the path to it there, and what else there is,
+    by the first lines. name: that of the job, of several. Raises InputError for no job of the name,
     and for several jobs."""
     parts = [*_parts(text, where)]
     if len(parts) < 2 and not name:
-        return (parts[0].text, parts[0].inside, {}) if parts else ("", (), {})
+        return (parts[0].document, parts[0].inside, {}) if parts else (Document({}), (), {})
     jobs = [each for each in parts if each.kind.endswith(("Job", "JobSet"))]
     jobs = jobs or [each for each in parts if each.kind == "Pod"]
     wanted = [each for each in jobs if name in (None, each.name)]
@@ -63,4 +63,4 @@ def one_job(
         fix = "give --job with the name of one" if by_name else "write each into a file of its own"
         raise InputError(f"{where}: {what}{every and f': {every}'}", fix)
     others = {each.line: each.kind for each in parts if each is not wanted[0]}
-    return wanted[0].text, wanted[0].inside, others
+    return wanted[0].document, wanted[0].inside, others

@@ -10,14 +10,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from builder.facts import DATA, read_table
 from builder.jobs.clusters import of_cluster
-from builder.jobs.fields import SAME, TPU, Field, flat, of_accelerator, of_nodes, of_variable
-
-_TABLE: Final = read_table(DATA / "aiplatform.yaml")
-_POOLS: Final = ("master", *_TABLE["roles"])
+from builder.jobs.fields import (
+    POOLS,
+    SAME,
+    TABLE,
+    TPU,
+    Field,
+    flat,
+    of_accelerator,
+    of_nodes,
+    of_variable,
+)
 
 
 def fields(job: Mapping[str, Any], where: str, accelerator: str | None) -> Iterator[Field]:
@@ -47,7 +53,7 @@ def is_job(value: Any) -> bool:
     pools = isinstance(inner.get("workerPoolSpecs"), list)
     return (
         pools
-        or bool({*_TABLE["training_input"], "run"} & {*value})
+        or bool({*TABLE["training_input"], "run"} & {*value})
         or {"apiVersion", "kind"} <= {*value}
     )
 
@@ -80,7 +86,7 @@ def _camel(value: Any) -> Any:
 def pool_field(index: int, path: str, value: Any, was: str, alone: bool) -> Iterator[Field]:
     """Yield a field of a worker pool, by its path there. alone: it is the only pool, so that its
     other replicas are workers like the chief."""
-    role = _POOLS[index] if index < len(_POOLS) else ""
+    role = POOLS[index] if index < len(POOLS) else ""
     names = {
         "machineSpec.machineType": f"{role}Type",
         "machineSpec.acceleratorType": f"{role}Config.acceleratorConfig.type",
@@ -115,7 +121,7 @@ def _of_pools(pools: Sequence[Any], job: Mapping[str, Any], top: str) -> Iterato
             if index or not re.match(r"(container|pythonPackage)Spec\.env\.", path):
                 yield from pool_field(index, path, value, f"{was}.{path}", len(pools) == 1)
     for path, value in flat({n: each for n, each in job.items() if n != "workerPoolSpecs"}, ""):
-        yield Field(_TABLE["custom_job"].get(path, path), value, f"{top}{path}")
+        yield Field(TABLE["custom_job"].get(path, path), value, f"{top}{path}")
 
 
 def of_pool_flag(index: int, text: str, alone: bool) -> Iterator[Field]:
@@ -123,7 +129,7 @@ def of_pool_flag(index: int, text: str, alone: bool) -> Iterator[Field]:
     was = "--worker-pool-spec"
     for part in text.split(","):
         key, _, value = part.partition("=")
-        path, at = _TABLE["pool_flags"].get(key, key), f"{was}.{index}.{key}"
+        path, at = TABLE["pool_flags"].get(key, key), f"{was}.{index}.{key}"
         for each in pool_field(index, path, value, at, alone):
             yield Field(each.path, each.value, f"{was} {key}")
 
@@ -213,4 +219,4 @@ def of_xpk(pairs: Sequence[tuple[str, str]]) -> Iterator[Field]:
         elif flag == "spot":
             yield Field("scheduling.strategy", "spot", "--spot")
         elif flag not in ("device-type", "tpu-type", "num-slices", "num-nodes"):
-            yield Field(_TABLE["xpk"].get(flag, f"--{flag}"), text, f"--{flag}")
+            yield Field(TABLE["xpk"].get(flag, f"--{flag}"), text, f"--{flag}")

@@ -7,6 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from builder.facts import DATA, read_table
+
+TABLE: Final = read_table(DATA / "aiplatform.yaml")
+"""What the old words are called today, and those of other services in the old ones."""
+POOLS: Final = ("master", *TABLE["roles"])
+"""The roles of a job's replicas, in the order of Vertex AI's pools."""
 SAME: Final = "as the chief"
 """The machine type of a role whose replicas are as the chief."""
 TPU: Final = re.compile(r"(?:tpu-?)?(v[2-6](?:p|e|litepod)?|7x)-([0-9]+)", re.IGNORECASE)

@@ -212,6 +212,7 @@ def test_a_check_that_held_is_not_carried_out_and_sees_the_next_change(
     assert builder("render", "--check")[0] == 4
 
 
+@pytest.mark.slow
 def test_a_change_of_each_kind_of_file_is_found_after_a_check_that_held(tmp_path: Path) -> None:
     """Each in a process of its own, in a copy of the factory's source."""
     names = ["builder", "trainer", "images", "examples", "templates", "requirements"]
